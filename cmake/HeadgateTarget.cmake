@@ -1,0 +1,22 @@
+# headgate_library(NAME SOURCES … DEPENDS …): one static or header-only target a folder, named headgate_<folder>.
+# Sources see include/ and src/; flags stay private.
+function(headgate_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  if(arg_SOURCES)
+    add_library(${name} OBJECT ${arg_SOURCES})
+    headgate_flags(${name})
+    target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${name} PUBLIC ${arg_DEPENDS})
+  else()
+    add_library(${name} INTERFACE)
+    target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${name} INTERFACE ${arg_DEPENDS})
+  endif()
+endfunction()
+
+function(headgate_flags name)
+  target_compile_options(${name} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi)
+  if(HEADGATE_WERROR)
+    target_compile_options(${name} PRIVATE -Werror)
+  endif()
+endfunction()

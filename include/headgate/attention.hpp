@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef HEADGATE_ATTENTION_HPP_
+#define HEADGATE_ATTENTION_HPP_
+
+#include <cstdint>
+#include <optional>
+
+#include "headgate/error.hpp"
+#include "headgate/export.h"
+#include "headgate/tensor.hpp"
+
+// Gated attention (arXiv 2505.06708), exact, in O(T) memory:
+//
+//   s    = softcap(scale · q kᵀ) − slope_h · |i + S − T − j| + bias        softcap(x) = c · tanh(x / c)
+//   lse  = log( Σ_{j visible} exp(s_j) + exp(sink_h) )                     natural logarithm
+//   o    = Σ_{j visible} exp(s_j − lse) v_j
+//   y    = o ∘ g(z)   or   o + g(z)                                        z: raw gate logits
+//
+// Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads (Hq a multiple of Hkv; query head h reads
+// key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
+// Query i stands at key position i + S − T, as in FlashAttention.
+
+namespace headgate {
+
+/// g(z). sigmoid σ(z); sigmoid2 2σ(z); ns_sigmoid ½ + ½σ(z); silu zσ(z); softplus log(1 + eᶻ); identity z; none: no
+/// gate.
+enum class GateFn : std::int32_t {
+  none = 0,
+  sigmoid = 1,
+  sigmoid2 = 2,
+  ns_sigmoid = 3,
+  silu = 4,
+  softplus = 5,
+  identity = 6
+};
+
+/// How g(z) meets the attention output o: mul y = o ∘ g(z), add y = o + g(z).
+enum class GateOp : std::int32_t { mul = 0, add = 1 };
+
+/// causal: key j is visible to query i iff j ≤ i + S − T.
+enum class Causality : std::int32_t { none = 0, causal = 1 };
+
+struct AttentionOptions {
+  std::optional<double> scale;  ///< 1/√D when empty; finite
+  double softcap = 0.0;         ///< c > 0; 0 for no cap
+  Causality causality = Causality::none;
+  /// Key j is visible to query i iff i + S − T − window_left ≤ j ≤ i + S − T + window_right; −1 for no limit.
+  std::int64_t window_left = -1;
+  std::int64_t window_right = -1;
+  GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
+  GateOp gate_op = GateOp::mul;
+  int threads = 0;  ///< 0: what OpenMP offers. The result has the same bits for every value.
+};
+
+/// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.
+/// Any strides. Visibility by causality, window, mask and key_lengths combines by "and".
+struct AttentionInputs {
+  ConstTensorView q;     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
+  ConstTensorView k;     ///< (B,Hkv,S,D)
+  ConstTensorView v;     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512
+  ConstTensorView gate;  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
+  ConstTensorView bias;  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ and NaN give NaN rows
+  ConstTensorView mask;  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
+  ConstTensorView
+      key_lengths;  ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden, and neither read nor aligned to
+  ConstTensorView alibi_slopes;  ///< (1,1,1,Hq), f32 or f64
+  ConstTensorView sinks;         ///< (1,1,1,Hq), f32 or f64: a logit that joins the denominator without a value
+};
+
+/// What the forward pass writes (overwrites). y is required.
+struct AttentionOutputs {
+  TensorView y;        ///< (B,Hq,T,Dv), dtype of q
+  TensorView lse;      ///< (B,Hq,T,1), f32 or f64, natural log, sink included; −∞ for a row that sees nothing
+  TensorView attn;     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
+  TensorView weights;  ///< exp(s − lse) (B,Hq,T,S), dtype of q: T·S large, for small problems
+};
+
+/// y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
+///
+/// A row with no visible key has o = 0 and lse = −∞ (the sink's logit when there is one).
+/// 16-bit types accumulate in f32; the gate is applied in f32 or better before the one rounding to storage.
+/// Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other.
+/// Throws headgate::Error, before anything is written, on arguments that do not fit; std::bad_alloc when memory runs
+/// out.
+HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
+                                    const AttentionOptions& options = {});
+
+/// What the backward pass needs of the forward pass.
+///
+/// gate                                   | needed
+/// none; sigmoid, sigmoid2, ns_sigmoid, softplus with mul | y, lse
+/// silu, identity with mul (g may be 0: o is lost in y)   | y, lse, attn
+/// any with add                           | y, lse; attn is optional and spares the cancellation in o = y − g(z)
+struct AttentionSaved {
+  ConstTensorView y;     ///< (B,Hq,T,Dv)
+  ConstTensorView lse;   ///< (B,Hq,T,1), f32 or f64, sink included
+  ConstTensorView attn;  ///< (B,Hq,T,Dv)
+};
+
+/// Gradients to write; each may be absent. All are overwritten, never added to.
+struct AttentionGradients {
+  TensorView dq;      ///< (B,Hq,T,D), dtype of q
+  TensorView dk;      ///< (B,Hkv,S,D), dtype of q, summed over the query heads of the group
+  TensorView dv;      ///< (B,Hkv,S,Dv), dtype of q
+  TensorView dgate;   ///< shape and dtype of gate; summed over Dv when headwise
+  TensorView dbias;   ///< shape and dtype of bias; summed over its broadcast dimensions
+  TensorView dsinks;  ///< (1,1,1,Hq), dtype of sinks
+};
+
+/// Incoming gradients. dy is required.
+struct AttentionIncoming {
+  ConstTensorView dy;    ///< (B,Hq,T,Dv), dtype of q
+  ConstTensorView dlse;  ///< (B,Hq,T,1), f32 or f64; absent means zero
+};
+
+/// Gradients of Σ dy∘y + Σ dlse·lse. With P = exp(s − lse):
+///   do = dy ∘ g(z) (mul) or dy (add);  Δ = rowsum(do ∘ o) = rowsum(dy ∘ y) for mul;
+///   ds = P ∘ (do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = Pᵀ do;  dbias = ds;
+///   dsink = −exp(sink − lse)(Δ − dlse);  dz = dy ∘ o ∘ g′(z), for sigmoid dy ∘ y ∘ (1 − g);
+/// with ds' = ds ∘ (1 − tanh²) under a softcap and ds otherwise.
+/// Gradients accumulate in f32 or better. No T×S buffer; deterministic. Errors as in attention_forward.
+HEADGATE_API void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
+                                     const AttentionSaved& saved, const AttentionIncoming& incoming,
+                                     const AttentionOptions& options = {});
+
+}  // namespace headgate
+
+#endif  // HEADGATE_ATTENTION_HPP_

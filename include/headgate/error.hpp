@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef HEADGATE_ERROR_HPP_
+#define HEADGATE_ERROR_HPP_
+
+#include <stdexcept>
+
+#include "headgate/export.h"
+
+namespace headgate {
+
+/// A bad argument. `what()` is one line that names the function, the argument and the values that disagree.
+/// Thrown before any output is written.
+class HEADGATE_API Error : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+}  // namespace headgate
+
+#endif  // HEADGATE_ERROR_HPP_

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADGATE_EXPORT_H_
+#define HEADGATE_EXPORT_H_
+
+/* Every symbol is hidden unless it carries HEADGATE_API. */
+#if defined(_WIN32)
+#define HEADGATE_API
+#else
+#define HEADGATE_API __attribute__((visibility("default")))
+#endif
+
+#endif /* HEADGATE_EXPORT_H_ */

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef HEADGATE_HEADGATE_HPP_
+#define HEADGATE_HEADGATE_HPP_
+
+// The whole C++ API. The C API is headgate/headgate.h.
+
+#include "headgate/attention.hpp"  // IWYU pragma: export
+#include "headgate/error.hpp"      // IWYU pragma: export
+#include "headgate/runtime.hpp"    // IWYU pragma: export
+#include "headgate/tensor.hpp"     // IWYU pragma: export
+#include "headgate/version.h"      // IWYU pragma: export
+
+#endif  // HEADGATE_HEADGATE_HPP_

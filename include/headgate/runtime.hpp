@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef HEADGATE_RUNTIME_HPP_
+#define HEADGATE_RUNTIME_HPP_
+
+#include <string>
+#include <vector>
+
+#include "headgate/export.h"
+
+// Vector targets: "avx3" (AVX-512), "avx2", "sse4", "emu128" (portable), "neon". The best that the CPU can run is
+// chosen at the first call; the environment variable HEADGATE_ISA forces one.
+
+namespace headgate {
+
+/// "0.1.0".
+HEADGATE_API const char* version();
+
+/// Targets in this build, best first.
+HEADGATE_API std::vector<std::string> compiled_targets();
+
+/// Those of them that this CPU can run, best first.
+HEADGATE_API std::vector<std::string> supported_targets();
+
+/// The target that kernels run on now. Throws headgate::Error if HEADGATE_ISA names one that cannot run here.
+HEADGATE_API std::string active_target();
+
+/// Makes `name` the target of every later call in this process; "" returns to the default choice.
+/// Throws headgate::Error if it is not in supported_targets(). Not to be called while a kernel runs.
+HEADGATE_API void set_target(const std::string& name);
+
+/// Threads that a call uses when its options say 0.
+HEADGATE_API int default_threads();
+
+}  // namespace headgate
+
+#endif  // HEADGATE_RUNTIME_HPP_

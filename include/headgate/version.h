@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADGATE_VERSION_H_
+#define HEADGATE_VERSION_H_
+
+/* Semantic versioning; the build reads the version from here. */
+#define HEADGATE_VERSION_MAJOR 0
+#define HEADGATE_VERSION_MINOR 1
+#define HEADGATE_VERSION_PATCH 0
+
+#define HEADGATE_STRINGIZE_(x) #x
+#define HEADGATE_STRINGIZE(x) HEADGATE_STRINGIZE_(x)
+#define HEADGATE_VERSION                     \
+  HEADGATE_STRINGIZE(HEADGATE_VERSION_MAJOR) \
+  "." HEADGATE_STRINGIZE(HEADGATE_VERSION_MINOR) "." HEADGATE_STRINGIZE(HEADGATE_VERSION_PATCH)
+
+#endif /* HEADGATE_VERSION_H_ */
