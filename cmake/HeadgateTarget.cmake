@@ -1,9 +1,13 @@
-# headgate_library(NAME SOURCES … DEPENDS …): one static or header-only target a folder, named headgate_<folder>.
-# Sources see include/ and src/; flags stay private.
+# headgate_library(NAME [OBJECT] SOURCES … DEPENDS …): one target a folder, named headgate_<folder>; static, header-only
+# without sources, or OBJECT for what libheadgate itself is made of. Sources see include/ and src/; flags stay private.
 function(headgate_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "OBJECT" "" "SOURCES;DEPENDS" ${ARGN})
   if(arg_SOURCES)
-    add_library(${name} OBJECT ${arg_SOURCES})
+    set(kind STATIC)
+    if(arg_OBJECT)
+      set(kind OBJECT)
+    endif()
+    add_library(${name} ${kind} ${arg_SOURCES})
     headgate_flags(${name})
     target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${name} PUBLIC ${arg_DEPENDS})
