@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/problem.hpp"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "attention/overlap.hpp"
+#include "core/check.hpp"
+#include "core/element.hpp"
+
+namespace headgate {
+namespace {
+
+constexpr std::int64_t kMaxHeadDim = 512;
+/// A view may span this many bytes: beyond any address space (57 bits), and sums of a few spans still fit in int64.
+constexpr std::int64_t kMaxSpanBytes = std::int64_t{1} << 60;
+/// Requests for more threads than the machine has are lowered to this (or to the machine's, if that is more): an
+/// OpenMP runtime that cannot create a thread ends the process.
+constexpr int kMaxExtraThreads = 64;
+
+struct Argument {
+  const char* name;
+  ConstTensorView view;
+};
+
+std::string dtype_text(DType dtype) {
+  if (dtype == DType::none || dtype_bytes(dtype) != 0) return dtype_name(dtype);
+  return fmt::format("unknown ({})", static_cast<std::int32_t>(dtype));
+}
+
+std::string dtypes_text(std::initializer_list<DType> dtypes) {
+  std::string text;
+  for (const DType dtype : dtypes) {
+    if (text.empty()) {
+      text = dtype_name(dtype);
+    } else if (text.find(dtype_name(dtype)) == std::string::npos) {
+      text += fmt::format(" or {}", dtype_name(dtype));
+    }
+  }
+  return text;
+}
+
+/// Whether max(dim, 1) over `shape` multiplies up without overflow.
+bool product_fits(const Shape& shape) {
+  std::int64_t product = 1;
+  for (const std::int64_t dim : shape) {
+    if (__builtin_mul_overflow(product, std::max<std::int64_t>(dim, 1), &product)) return false;
+  }
+  return true;
+}
+
+bool span_fits(const ConstTensorView& view) {
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  for (std::size_t d = 0; d < 4; ++d) {
+    std::int64_t reach = 0;
+    if (view.shape[d] <= 1) continue;
+    if (__builtin_mul_overflow(view.shape[d] - 1, view.strides[d], &reach)) return false;
+    if (__builtin_mul_overflow(reach, bytes, &reach)) return false;
+    if (reach < -kMaxSpanBytes || reach > kMaxSpanBytes) return false;
+    (reach < 0 ? low : high) += reach;
+  }
+  if (high - low > kMaxSpanBytes) return false;
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  return static_cast<std::uintptr_t>(-low) <= address &&
+         static_cast<std::uintptr_t>(high + bytes) <= std::numeric_limits<std::uintptr_t>::max() - address;
+}
+
+/// Whether sorting by stride proves that no two elements share memory: each stride is longer than all that lies
+/// below it. Refuses also the few interleavings that are free of overlap without being nested.
+bool elements_disjoint(const ConstTensorView& view) {
+  std::array<std::pair<std::int64_t, std::int64_t>, 4> dims{};  // |stride|, extent − 1
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (view.shape[d] > 1) dims[d] = {std::abs(view.strides[d]), view.shape[d] - 1};
+  }
+  std::sort(dims.begin(), dims.end());
+  std::int64_t span = 0;
+  for (const auto& [stride, steps] : dims) {
+    if (steps == 0) continue;
+    if (stride <= span) return false;
+    span += stride * steps;
+  }
+  return true;
+}
+
+/// The checks of one call. Every failure is one line that begins with the function's name.
+class Call {
+ public:
+  explicit Call(const char* function) : function_(function) {
+    inputs_.reserve(16);
+    outputs_.reserve(8);
+  }
+
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    throw Error(fmt::format("{}: ", function_) + fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  /// False for an absent tensor; one without a dtype must not carry data.
+  bool given(const Argument& arg) const {
+    if (!arg.view.present() && arg.view.data != nullptr) fail("{} has data but dtype none", arg.name);
+    return arg.view.present();
+  }
+
+  void require_given(const Argument& arg, const char* reason = "") const {
+    if (!given(arg)) fail("{} is required{} but absent", arg.name, reason);
+  }
+
+  /// What holds for every view: dtype, sizes, memory.
+  void input(const Argument& arg, std::initializer_list<DType> dtypes) {
+    const ConstTensorView& view = arg.view;
+    if (std::find(dtypes.begin(), dtypes.end(), view.dtype) == dtypes.end()) {
+      fail("{} has dtype {} but must be {}", arg.name, dtype_text(view.dtype), dtypes_text(dtypes));
+    }
+    if (std::any_of(view.shape.begin(), view.shape.end(), [](std::int64_t dim) { return dim < 0; })) {
+      fail("{} has shape {} but sizes must be at least 0", arg.name, shape_text(view.shape));
+    }
+    if (!product_fits(view.shape)) {
+      fail("{} has shape {} whose number of elements overflows 64 bits", arg.name, shape_text(view.shape));
+    }
+    check_memory(arg);
+    inputs_.push_back(arg);
+  }
+
+  void output(const Argument& arg, std::initializer_list<DType> dtypes) {
+    input(arg, dtypes);
+    outputs_.push_back(inputs_.back());
+    inputs_.pop_back();
+    if (arg.view.numel() > 0 && !elements_disjoint(arg.view)) {
+      fail("{} has shape {} and strides {} under which elements overlap", arg.name, shape_text(arg.view.shape),
+           shape_text(arg.view.strides));
+    }
+  }
+
+  void shape(const Argument& arg, const char* letters, const Shape& expected) const {
+    if (arg.view.shape != expected) {
+      fail("{} has shape {} but {} is {}", arg.name, shape_text(arg.view.shape), letters, shape_text(expected));
+    }
+  }
+
+  /// Every leading dimension is full or 1, the last one full.
+  void broadcastable(const Argument& arg, const Shape& full) const {
+    for (std::size_t d = 0; d < 4; ++d) {
+      if (arg.view.shape[d] != full[d] && (d == 3 || arg.view.shape[d] != 1)) {
+        fail("{} has shape {} but (B|1,Hq|1,T|1,S) is needed and (B,Hq,T,S) is {}", arg.name,
+             shape_text(arg.view.shape), shape_text(full));
+      }
+    }
+  }
+
+  void same_dim(const Argument& a, const Argument& b, std::size_t dim, const char* letter) const {
+    if (a.view.shape[dim] != b.view.shape[dim]) {
+      fail("{} has shape {} but {} has shape {}: {} is {} and {}", a.name, shape_text(a.view.shape), b.name,
+           shape_text(b.view.shape), letter, a.view.shape[dim], b.view.shape[dim]);
+    }
+  }
+
+  /// Refuses an output that shares memory with an input or another output. Views that interleave in one buffer, such
+  /// as the parts of a fused projection, pass.
+  void no_overlap() const {
+    for (std::size_t o = 0; o < outputs_.size(); ++o) {
+      for (const Argument& other : inputs_) disjoint(outputs_[o], other);
+      for (std::size_t p = 0; p < o; ++p) disjoint(outputs_[o], outputs_[p]);
+    }
+  }
+
+ private:
+  void check_memory(const Argument& arg) const {
+    const ConstTensorView& view = arg.view;
+    if (view.numel() > 0 && view.data == nullptr) {
+      fail("{} has shape {} but null data", arg.name, shape_text(view.shape));
+    }
+    if (view.numel() > 0 && reinterpret_cast<std::uintptr_t>(view.data) % dtype_bytes(view.dtype) != 0) {
+      fail("{} has data {} which is not aligned to the {} bytes of {}", arg.name, view.data, dtype_bytes(view.dtype),
+           dtype_name(view.dtype));
+    }
+    // An empty view reaches no element, but kernels may still step over its outer dimensions.
+    ConstTensorView reach = view;
+    if (view.numel() == 0) reach.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 62);
+    if (!span_fits(reach)) {
+      fail("{} has shape {} and strides {} which reach outside the address space", arg.name, shape_text(view.shape),
+           shape_text(view.strides));
+    }
+  }
+
+  void disjoint(const Argument& a, const Argument& b) const {
+    if (provably_overlap(a.view, b.view)) {
+      fail("{} overlaps {} in memory: {} has shape {} and strides {}, {} has shape {} and strides {}", a.name, b.name,
+           a.name, shape_text(a.view.shape), shape_text(a.view.strides), b.name, shape_text(b.view.shape),
+           shape_text(b.view.strides));
+    }
+  }
+
+  const char* function_;
+  std::vector<Argument> inputs_;
+  std::vector<Argument> outputs_;
+};
+
+/// q, k and v, and the sizes they set.
+void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
+  const Argument q{"q", in.q};
+  const Argument k{"k", in.k};
+  const Argument v{"v", in.v};
+  for (const Argument* arg : {&q, &k, &v}) {
+    call.require_given(*arg);
+    call.input(*arg, {DType::f32, DType::f64, DType::bf16, DType::f16});
+    if (arg->view.dtype != in.q.dtype) {
+      call.fail("{} has dtype {} but q has dtype {}", arg->name, dtype_name(arg->view.dtype), dtype_name(in.q.dtype));
+    }
+  }
+  call.same_dim(k, q, 0, "B");
+  call.same_dim(k, q, 3, "D");
+  call.same_dim(v, k, 0, "B");
+  call.same_dim(v, k, 1, "Hkv");
+  call.same_dim(v, k, 2, "S");
+  for (const Argument* arg : {&q, &v}) {
+    const std::int64_t dim = arg->view.shape[3];
+    if (dim < 1 || dim > kMaxHeadDim) {
+      call.fail("{} has shape {}: {} is {} but must be 1 to {}", arg->name, shape_text(arg->view.shape),
+                arg == &q ? "D" : "Dv", dim, kMaxHeadDim);
+    }
+  }
+  p.B = in.q.shape[0];
+  p.Hq = in.q.shape[1];
+  p.Hkv = in.k.shape[1];
+  p.T = in.q.shape[2];
+  p.S = in.k.shape[2];
+  p.D = in.q.shape[3];
+  p.Dv = in.v.shape[3];
+  if (p.Hkv == 0 ? p.Hq != 0 : p.Hq % p.Hkv != 0) {
+    call.fail("q has shape {} but k has shape {}: Hq = {} is not a multiple of Hkv = {}", shape_text(in.q.shape),
+              shape_text(in.k.shape), p.Hq, p.Hkv);
+  }
+  p.group = p.Hkv == 0 ? 1 : p.Hq / p.Hkv;
+  if (!product_fits({p.B, p.Hq, p.T, p.S})) {
+    call.fail("q has shape {} and k has shape {}: B·Hq·T·S overflows 64 bits", shape_text(in.q.shape),
+              shape_text(in.k.shape));
+  }
+}
+
+/// Least and greatest magnitudes of the type that scores are computed in.
+struct ScoreRange {
+  double tiny, huge;
+  const char* name;
+};
+
+ScoreRange score_range(DType dtype) {
+  if (dtype == DType::f64) return {std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), "f64"};
+  return {std::numeric_limits<float>::min(), std::numeric_limits<float>::max(), "f32"};
+}
+
+template <typename Enum>
+void check_enum(const Call& call, const char* name, Enum value, Enum last) {
+  const auto code = static_cast<std::int32_t>(value);
+  if (code < 0 || code > static_cast<std::int32_t>(last)) {
+    call.fail("{} is {} but must be 0 to {}", name, code, static_cast<std::int32_t>(last));
+  }
+}
+
+void check_options(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
+  p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
+  if (!(std::abs(p.scale) <= range.huge)) call.fail("scale is {} but must be finite in {}", p.scale, range.name);
+  p.softcap = options.softcap;
+  if (!(p.softcap == 0.0 || (p.softcap >= range.tiny && p.softcap <= range.huge))) {
+    call.fail("softcap is {} but must be 0 for none, or positive, finite and normal in {}", p.softcap, range.name);
+  }
+  check_enum(call, "causality", options.causality, Causality::causal);
+  check_enum(call, "gate_fn", options.gate_fn, GateFn::identity);
+  check_enum(call, "gate_op", options.gate_op, GateOp::add);
+  for (const auto& [name, window] :
+       {std::pair{"window_left", options.window_left}, std::pair{"window_right", options.window_right}}) {
+    if (window < -1) call.fail("{} is {} but must be at least -1", name, window);
+  }
+  // Windows that hide nothing become -1, so that i + S - T ± window cannot overflow.
+  p.window_left = options.window_left >= p.S - 1 ? -1 : options.window_left;
+  p.window_right = options.causality == Causality::causal ? 0 : options.window_right;
+  if (p.window_right >= p.T - 1) p.window_right = -1;
+
+  if (options.threads < 0) call.fail("threads is {} but must be at least 0", options.threads);
+  const int limit = std::max({kMaxExtraThreads, omp_get_max_threads(), omp_get_num_procs()});
+  p.threads = options.threads == 0 ? omp_get_max_threads() : std::min(options.threads, limit);
+}
+
+void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {
+  const Argument gate{"gate", in.gate};
+  if (!call.given(gate)) return;
+  call.input(gate, {in.q.dtype, DType::f32});
+  p.gate_headwise = gate.view.shape[3] == 1;
+  const Shape elementwise{p.B, p.Hq, p.T, p.Dv};
+  const Shape headwise{p.B, p.Hq, p.T, 1};
+  if (gate.view.shape != headwise && gate.view.shape != elementwise) {
+    call.fail("gate has shape {} but must be (B,Hq,T,1) = {} or (B,Hq,T,Dv) = {}", shape_text(gate.view.shape),
+              shape_text(headwise), shape_text(elementwise));
+  }
+  p.gate_fn = options.gate_fn;
+  p.gate_op = options.gate_op;
+}
+
+void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
+  const Shape full{p.B, p.Hq, p.T, p.S};
+  const Argument bias{"bias", in.bias};
+  if (call.given(bias)) {
+    call.input(bias, {in.q.dtype, DType::f32});
+    call.broadcastable(bias, full);
+    p.bias = broadcast_to(in.bias, full);
+  }
+  const Argument mask{"mask", in.mask};
+  if (call.given(mask)) {
+    call.input(mask, {DType::boolean});
+    call.broadcastable(mask, full);
+    p.mask = broadcast_to(in.mask, full);
+  }
+}
+
+void check_key_lengths(Call& call, const AttentionInputs& in, Problem& p) {
+  p.key_lengths.assign(static_cast<std::size_t>(p.B), p.S);
+  const Argument lengths{"key_lengths", in.key_lengths};
+  if (!call.given(lengths)) return;
+  call.input(lengths, {DType::i32, DType::i64});
+  call.shape(lengths, "(1,1,1,B)", {1, 1, 1, p.B});
+  for (std::int64_t b = 0; b < p.B; ++b) {
+    const std::int64_t at = b * in.key_lengths.strides[3];
+    const std::int64_t n = in.key_lengths.dtype == DType::i32
+                               ? static_cast<const std::int32_t*>(in.key_lengths.data)[at]
+                               : static_cast<const std::int64_t*>(in.key_lengths.data)[at];
+    if (n < 0 || n > p.S) call.fail("key_lengths[{}] is {} but must be 0 to S = {}", b, n, p.S);
+    p.key_lengths[static_cast<std::size_t>(b)] = n;
+  }
+}
+
+/// One value per query head; −∞ passes where `may_hide`.
+std::vector<double> check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide,
+                                   const Problem& p) {
+  std::vector<double> values;
+  if (!call.given(arg)) return values;
+  call.input(arg, {DType::f32, DType::f64});
+  call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
+  values.reserve(static_cast<std::size_t>(p.Hq));
+  for (std::int64_t h = 0; h < p.Hq; ++h) {
+    const double value = load(arg.view, 0, 0, 0, h);
+    const bool hides = may_hide && value == -std::numeric_limits<double>::infinity();
+    if (!hides && !(std::abs(value) <= range.huge)) {
+      call.fail("{}[{}] is {} but must be finite in {}{}", arg.name, h, value, range.name, may_hide ? ", or -inf" : "");
+    }
+    values.push_back(value);
+  }
+  return values;
+}
+
+Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptions& options) {
+  Problem p;
+  check_qkv(call, in, p);
+  const ScoreRange range = score_range(in.q.dtype);
+  check_options(call, options, range, p);
+  check_gate(call, in, options, p);
+  check_bias_and_mask(call, in, p);
+  check_key_lengths(call, in, p);
+  p.alibi_slopes = check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
+  p.sinks = check_per_head(call, {"sinks", in.sinks}, range, true, p);
+  return p;
+}
+
+/// Saved tensors are read: y and lse always, attn where y has lost it.
+void check_saved(Call& call, const AttentionInputs& in, const AttentionSaved& saved, bool needs_attn,
+                 const Problem& p) {
+  const Argument y{"y", saved.y};
+  const Argument lse{"lse", saved.lse};
+  const Argument attn{"attn", saved.attn};
+  call.require_given(y);
+  call.input(y, {in.q.dtype});
+  call.shape(y, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  call.require_given(lse);
+  call.input(lse, {DType::f32, DType::f64});
+  call.shape(lse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+  if (needs_attn) call.require_given(attn, " by dgate under a silu or identity gate that multiplies");
+  if (call.given(attn)) {
+    call.input(attn, {in.q.dtype});
+    call.shape(attn, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  }
+}
+
+void check_incoming(Call& call, const AttentionInputs& in, const AttentionIncoming& incoming, const Problem& p) {
+  const Argument dy{"dy", incoming.dy};
+  call.require_given(dy);
+  call.input(dy, {in.q.dtype});
+  call.shape(dy, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  const Argument dlse{"dlse", incoming.dlse};
+  if (call.given(dlse)) {
+    call.input(dlse, {DType::f32, DType::f64});
+    call.shape(dlse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+  }
+}
+
+/// A gradient has the shape and dtype of what it is the gradient of, which must be there.
+void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
+  if (!call.given(gradient)) return;
+  if (!of.view.present()) call.fail("{} is asked for but {} is absent", gradient.name, of.name);
+  call.output(gradient, {of.view.dtype});
+  if (gradient.view.shape != of.view.shape) {
+    call.fail("{} has shape {} but {} has shape {}", gradient.name, shape_text(gradient.view.shape), of.name,
+              shape_text(of.view.shape));
+  }
+}
+
+}  // namespace
+
+Problem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs, const AttentionOptions& options) {
+  Call call("attention_forward");
+  Problem p = check_common(call, inputs, options);
+  const Argument y{"y", outputs.y};
+  call.require_given(y);
+  call.output(y, {inputs.q.dtype});
+  call.shape(y, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  const Argument lse{"lse", outputs.lse};
+  if (call.given(lse)) {
+    call.output(lse, {DType::f32, DType::f64});
+    call.shape(lse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+  }
+  const Argument attn{"attn", outputs.attn};
+  if (call.given(attn)) {
+    call.output(attn, {inputs.q.dtype});
+    call.shape(attn, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  }
+  const Argument weights{"weights", outputs.weights};
+  if (call.given(weights)) {
+    call.output(weights, {inputs.q.dtype});
+    call.shape(weights, "(B,Hq,T,S)", {p.B, p.Hq, p.T, p.S});
+  }
+  call.no_overlap();
+  return p;
+}
+
+Problem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs, const AttentionSaved& saved,
+                       const AttentionIncoming& incoming, const AttentionOptions& options) {
+  Call call("attention_backward");
+  Problem p = check_common(call, inputs, options);
+  if (gradients.dgate.present() && inputs.gate.present() && p.gate_fn == GateFn::none) {
+    call.fail("dgate is asked for but gate_fn is none");
+  }
+  const bool loses_attn = p.gate_op == GateOp::mul && (p.gate_fn == GateFn::silu || p.gate_fn == GateFn::identity);
+  check_saved(call, inputs, saved, loses_attn && gradients.dgate.present(), p);
+  check_incoming(call, inputs, incoming, p);
+  check_gradient(call, {"dq", gradients.dq}, {"q", inputs.q});
+  check_gradient(call, {"dk", gradients.dk}, {"k", inputs.k});
+  check_gradient(call, {"dv", gradients.dv}, {"v", inputs.v});
+  check_gradient(call, {"dgate", gradients.dgate}, {"gate", inputs.gate});
+  check_gradient(call, {"dbias", gradients.dbias}, {"bias", inputs.bias});
+  check_gradient(call, {"dsinks", gradients.dsinks}, {"sinks", inputs.sinks});
+  call.no_overlap();
+  return p;
+}
+
+}  // namespace headgate
