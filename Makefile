@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# The two commands (demo, test) and shorthands for the presets of CMakePresets.json.
+
+PREFIX ?= /usr/local
+
+# Debian's tools first: those are the versions that the project is tested with.
+export PATH := /usr/bin:/bin:$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+
+.NOTPARALLEL:
+.PHONY: help demo test setup configure build lint sanitize bench install clean
+
+help:
+	@echo "make demo      install what is missing, build, run the worked problems and a real-size layer"
+	@echo "make test      install what is missing, build, check the sources, run sanitizers and every test"
+	@echo "make setup     install the Debian packages of scripts/packages.txt that are missing"
+	@echo "make build     build everything in build/"
+	@echo "make lint      formatting, clang-tidy, direction of includes"
+	@echo "make sanitize  the whole suite under the address, undefined-behaviour and thread sanitizers"
+	@echo "make bench     measure this machine: build/headgate bench"
+	@echo "make install   install below PREFIX=$(PREFIX)"
+	@echo "make clean     remove build*/"
+
+demo: configure
+	@echo "== headgate: building the command line"
+	@cmake --build --preset release --target headgate_tool
+	@echo "== headgate: demo"
+	@build/headgate demo
+
+test: setup
+	@scripts/test.sh
+
+setup:
+	@echo "== headgate: Debian packages"
+	@scripts/setup.sh
+
+configure: setup
+	@echo "== headgate: configuring build/"
+	@scripts/configure.sh release
+
+build: configure
+	@echo "== headgate: building everything in build/"
+	@cmake --build --preset release
+
+lint: configure
+	@scripts/lint.sh
+
+sanitize: setup
+	@scripts/sanitize.sh full
+
+bench: configure
+	@cmake --build --preset release --target headgate_tool
+	@build/headgate bench
+
+install: build
+	@cmake --install build --prefix "$(PREFIX)"
+
+clean:
+	rm -rf build build-debug build-asan build-tsan

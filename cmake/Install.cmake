@@ -1,0 +1,32 @@
+# Installs libheadgate, its headers, its CMake package and its pkg-config file. Every path in them is relative, so that the
+# installed tree may be moved.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS headgate EXPORT headgateTargets)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headgate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET headgate_tool)
+  install(TARGETS headgate_tool)
+endif()
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/headgate)
+install(EXPORT headgateTargets NAMESPACE headgate:: DESTINATION ${package_dir})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/headgateConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/headgateConfig.cmake INSTALL_DESTINATION ${package_dir})
+# Semantic versioning: before 1.0 a minor version may break its users.
+set(compatibility SameMajorVersion)
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(compatibility SameMinorVersion)
+endif()
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/headgateConfigVersion.cmake COMPATIBILITY ${compatibility})
+install(FILES ${PROJECT_BINARY_DIR}/headgateConfig.cmake ${PROJECT_BINARY_DIR}/headgateConfigVersion.cmake
+        DESTINATION ${package_dir})
+
+# A static library does not carry its own dependencies: name them for the linker.
+set(pc_static_libs "")
+if(NOT BUILD_SHARED_LIBS)
+  set(pc_static_libs " -lhwy -fopenmp -lstdc++ -lm")
+endif()
+file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" pc_prefix ${pc_prefix})
+configure_file(${PROJECT_SOURCE_DIR}/cmake/headgate.pc.in ${PROJECT_BINARY_DIR}/headgate.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/headgate.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

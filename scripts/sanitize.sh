@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# sanitize.sh full|quick [preset …]: builds and tests under the presets asan (addresses and undefined behaviour) and tsan
+# (threads). "quick" draws fewer random problems, to fit a continuous-integration run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case "${1:-}" in
+  full) ;;
+  quick) export HEADGATE_TEST_RUNS=${HEADGATE_TEST_RUNS:-0.1} ;;
+  *)
+    echo "usage: scripts/sanitize.sh full|quick [preset …]" >&2
+    exit 2
+    ;;
+esac
+shift
+(($# > 0)) || set -- asan tsan
+
+for preset in "$@"; do
+  echo "== headgate: building for the $preset preset"
+  scripts/configure.sh "$preset"
+  cmake --build --preset "$preset"
+  echo "== headgate: testing under the $preset preset"
+  ctest --preset "$preset"
+done
