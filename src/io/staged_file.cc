@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/staged_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <system_error>
+#include <utility>
+
+namespace headgate::io {
+namespace {
+
+// Named temporary files of this process, for the signal handler, which may touch nothing but lock-free atomics.
+constexpr int kSlots = 64;
+std::array<std::atomic<char*>, kSlots> g_temporaries{};
+static_assert(std::atomic<char*>::is_always_lock_free);
+
+extern "C" void headgate_io_remove_temporaries(int signal_number) {
+  for (auto& slot : g_temporaries) {
+    const char* path = slot.load();
+    if (path != nullptr) ::unlink(path);
+  }
+  std::signal(signal_number, SIG_DFL);
+  std::raise(signal_number);
+}
+
+void catch_signals() {
+  for (const int number : {SIGHUP, SIGINT, SIGTERM}) {
+    struct sigaction now {};
+    if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+      std::signal(number, headgate_io_remove_temporaries);
+    }
+  }
+}
+
+int remember(const std::string& path) {
+  catch_signals();
+  char* copy = ::strdup(path.c_str());
+  for (int i = 0; i < kSlots; ++i) {
+    char* expected = nullptr;
+    if (g_temporaries[static_cast<std::size_t>(i)].compare_exchange_strong(expected, copy)) return i;
+  }
+  std::free(copy);
+  return -1;
+}
+
+void forget(int slot) {
+  if (slot >= 0) std::free(g_temporaries[static_cast<std::size_t>(slot)].exchange(nullptr));
+}
+
+std::string directory_of(const std::string& target) {
+  const std::string directory = std::filesystem::path(target).parent_path().string();
+  return directory.empty() ? "." : directory;
+}
+
+std::string random_name(const std::string& target) {
+  std::random_device random;
+  const std::string name = std::filesystem::path(target).filename().string();
+  // NAME_MAX is 255 on every common file system; the rest of the name takes 14.
+  return fmt::format("{}/.{}.{:08x}.tmp", directory_of(target), name.substr(0, 240), random());
+}
+
+}  // namespace
+
+StagedFile::StagedFile(const std::string& path, Staging staging) : path_(path), target_(path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status link = fs::symlink_status(path, error);
+  if (fs::is_symlink(link)) target_ = fs::weakly_canonical(path, error).string();
+  if (target_.empty()) fail(path_, "cannot write: {}", error ? error.message() : "empty path");
+  const fs::file_status there = fs::status(target_, error);
+  if (fs::exists(there) && !fs::is_regular_file(there)) fail(path_, "cannot write: not a regular file");
+  if (!fs::path(target_).has_filename()) fail(path_, "cannot write: no file name");
+  if (staging == Staging::automatic) open_nameless();
+  if (descriptor_ < 0) open_named();
+}
+
+StagedFile::StagedFile(StagedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      target_(std::move(other.target_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      slot_(std::exchange(other.slot_, -1)) {}
+
+StagedFile::~StagedFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  forget(slot_);
+}
+
+void StagedFile::open_nameless() {
+#ifdef O_TMPFILE
+  // The name is given through /proc: without it, no nameless file.
+  if (::access("/proc/self/fd", X_OK) != 0) return;
+  descriptor_ = ::open(directory_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+#endif
+}
+
+void StagedFile::open_named() {
+  constexpr int kAttempts = 16;
+  for (int i = 0; i < kAttempts && descriptor_ < 0; ++i) {
+    temporary_ = random_name(target_);
+    slot_ = remember(temporary_);
+    descriptor_ = ::open(temporary_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    if (descriptor_ >= 0) return;
+    const int reason = errno;
+    temporary_.clear();
+    forget(std::exchange(slot_, -1));
+    if (reason != EEXIST) fail(path_, "cannot write: {}", std::strerror(reason));
+  }
+  fail(path_, "cannot write: no free temporary name");
+}
+
+void StagedFile::write(const void* data, std::size_t bytes) {
+  constexpr std::size_t kMaxWrite = std::size_t{1} << 30;
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t put = ::write(descriptor_, at, std::min(bytes, kMaxWrite));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(path_, "cannot write: {}", std::strerror(errno));
+    at += put;
+    bytes -= static_cast<std::size_t>(put);
+  }
+}
+
+void StagedFile::flush() {
+  if (::fsync(descriptor_) != 0) fail(path_, "cannot write: {}", std::strerror(errno));
+}
+
+void StagedFile::give_name() {
+  const std::string source = fmt::format("/proc/self/fd/{}", descriptor_);
+  if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
+  if (errno != EEXIST) fail(path_, "cannot write: {}", std::strerror(errno));
+  // A link replaces nothing; a rename does.
+  const std::string name = random_name(target_);
+  slot_ = remember(name);
+  if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    fail(path_, "cannot write: {}", std::strerror(errno));
+  }
+  temporary_ = name;
+}
+
+void StagedFile::commit() {
+  flush();
+  if (temporary_.empty()) give_name();
+  if (!temporary_.empty()) {
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "cannot write: {}", std::strerror(errno));
+    temporary_.clear();
+  }
+  forget(std::exchange(slot_, -1));
+  ::close(std::exchange(descriptor_, -1));
+}
+
+}  // namespace headgate::io

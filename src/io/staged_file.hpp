@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "io/file_error.hpp"
+
+namespace headgate::io {
+
+/// automatic: nameless where the file system offers it; named: always under a temporary name.
+enum class Staging { automatic, named };
+
+/// A file that appears at its path whole or not at all.
+///
+/// Bytes go to a nameless file in the target's directory (O_TMPFILE), which vanishes however the process ends; where
+/// the file system has none of those, to ".NAME.XXXXXXXX.tmp" beside the target, which the destructor removes (and only
+/// SIGKILL leaves behind: SIGHUP, SIGINT and SIGTERM are caught for it). `commit` flushes to the disk and renames.
+/// A symbolic link at the path is followed; anything else but a regular file there is refused.
+class StagedFile {
+ public:
+  /// Throws FileError if the directory takes no new file.
+  explicit StagedFile(const std::string& path, Staging staging = Staging::automatic);
+  StagedFile(StagedFile&& other) noexcept;
+  StagedFile(const StagedFile&) = delete;
+  StagedFile& operator=(const StagedFile&) = delete;
+  StagedFile& operator=(StagedFile&&) = delete;
+  ~StagedFile();
+
+  void write(const void* data, std::size_t bytes);
+  /// Everything is on the disk, under no name or a temporary one: what is left for commit() is a rename.
+  void flush();
+  /// Puts the file at its path, over what was there.
+  void commit();
+
+ private:
+  void open_nameless();
+  void open_named();
+  void give_name();
+
+  std::string path_;    ///< as the caller wrote it, for messages
+  std::string target_;  ///< with symbolic links resolved
+  std::string temporary_;
+  int descriptor_ = -1;
+  int slot_ = -1;  ///< of temporary_ in the table that the signal handler reads
+};
+
+}  // namespace headgate::io
