@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/oracle.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/element.hpp"
+
+namespace headgate::reference {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double sigmoid(double z) { return z >= 0 ? 1.0 / (1.0 + std::exp(-z)) : std::exp(z) / (1.0 + std::exp(z)); }
+
+double softplus(double z) { return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z))); }
+
+/// Smallest normal number of what the kernels compute in: terms below it may be flushed.
+double compute_tiny(DType dtype) { return dtype == DType::f64 ? 0x1p-1022 : 0x1p-126; }
+
+/// An exponential below compute_tiny may come out as 0: a weight's floor, in unit roundoffs of the compute type.
+double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
+
+/// Smallest normal number of the storage type, below which a saved y is rounded absolutely.
+double storage_tiny(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1p-1022;
+    case DType::f16: return 0x1p-14;
+    default: return 0x1p-126;
+  }
+}
+
+/// Sizes of one problem, and what is the same for all its rows.
+struct Sizes {
+  std::int64_t B, Hq, Hkv, T, S, D, Dv, group;
+  double scale;
+  double tiny, floor, saved_tiny;
+  bool gated, headwise;
+
+  Sizes(const AttentionInputs& in, const AttentionOptions& options)
+      : B(in.q.shape[0]),
+        Hq(in.q.shape[1]),
+        Hkv(in.k.shape[1]),
+        T(in.q.shape[2]),
+        S(in.k.shape[2]),
+        D(in.q.shape[3]),
+        Dv(in.v.shape[3]),
+        group(Hkv > 0 ? Hq / Hkv : 1),
+        scale(options.scale.value_or(1.0 / std::sqrt(static_cast<double>(D)))),
+        tiny(compute_tiny(in.q.dtype)),
+        floor(weight_floor(in.q.dtype)),
+        saved_tiny(storage_tiny(in.q.dtype)),
+        gated(in.gate.present() && options.gate_fn != GateFn::none),
+        headwise(in.gate.present() && in.gate.shape[3] == 1) {}
+};
+
+/// Key and value rows of one head, in f64.
+struct KeyValue {
+  std::int64_t keys = 0;  // keys at and beyond are hidden and not read
+  std::vector<double> k;  // (keys,D)
+  std::vector<double> v;  // (keys,Dv)
+};
+
+KeyValue load_keys(const AttentionInputs& in, const Sizes& n, std::int64_t b, std::int64_t hk) {
+  KeyValue kv;
+  kv.keys = in.key_lengths.present() ? static_cast<std::int64_t>(load(in.key_lengths, 0, 0, 0, b)) : n.S;
+  for (std::int64_t j = 0; j < kv.keys; ++j) {
+    for (std::int64_t d = 0; d < n.D; ++d) kv.k.push_back(load(in.k, b, hk, j, d));
+    for (std::int64_t d = 0; d < n.Dv; ++d) kv.v.push_back(load(in.v, b, hk, j, d));
+  }
+  return kv;
+}
+
+std::vector<double> load_row(const ConstTensorView& x, std::int64_t b, std::int64_t h, std::int64_t i) {
+  std::vector<double> row;
+  for (std::int64_t d = 0; d < x.shape[3]; ++d) row.push_back(load(x, b, h, i, d));
+  return row;
+}
+
+/// One query's row of the softmax.
+struct Row {
+  std::vector<double> p;          // (S)  exp(s − lse); 0 where hidden
+  std::vector<char> visible;      // (S)
+  std::vector<double> cap_slope;  // (S)  ds / d(scale·q·k): 1 − tanh², or 1 without a cap
+  double lse = -kInfinity;
+  double sink_p = 0.0;        // exp(sink − lse), the weight that reaches no value
+  double logits = 1.0;        // 1 + A
+  std::vector<double> o;      // (Dv)
+  std::vector<double> o_abs;  // (Dv)  Σ p |v|, with the floors of underflow
+};
+
+bool is_visible(const AttentionInputs& in, const AttentionOptions& options, std::int64_t b, std::int64_t h,
+                std::int64_t i, std::int64_t j, const Sizes& n) {
+  const std::int64_t position = i + n.S - n.T;
+  if (options.causality == Causality::causal && j > position) return false;
+  if (options.window_left >= 0 && j < position - options.window_left) return false;
+  if (options.window_right >= 0 && j > position + options.window_right) return false;
+  const Shape full{n.B, n.Hq, n.T, n.S};
+  if (in.mask.present() && load(broadcast_to(in.mask, full), b, h, i, j) == 0.0) return false;
+  return !in.bias.present() || load(broadcast_to(in.bias, full), b, h, i, j) != -kInfinity;
+}
+
+/// s_j = softcap(scale · q·k_j) − slope · |i + S − T − j| + bias_j, into `row.p`; −∞ where hidden.
+void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
+               std::int64_t b, std::int64_t h, std::int64_t i) {
+  const std::vector<double> q = load_row(in.q, b, h, i);
+  const double slope = in.alibi_slopes.present() ? load(in.alibi_slopes, 0, 0, 0, h) : 0.0;
+  row.p.assign(static_cast<std::size_t>(n.S), -kInfinity);
+  row.visible.assign(static_cast<std::size_t>(n.S), 0);
+  row.cap_slope.assign(static_cast<std::size_t>(n.S), 1.0);
+  for (std::int64_t j = 0; j < kv.keys; ++j) {
+    if (!is_visible(in, options, b, h, i, j, n)) continue;
+    double dot = 0.0, dot_abs = 0.0;
+    for (std::int64_t d = 0; d < n.D; ++d) {
+      const double term = n.scale * q[d] * kv.k[j * n.D + d];
+      dot += term;
+      dot_abs += std::abs(term);
+    }
+    double s = dot;
+    double bound = dot_abs;
+    if (options.softcap > 0) {
+      const double t = std::tanh(dot / options.softcap);
+      s = options.softcap * t;
+      row.cap_slope[j] = 1.0 - t * t;
+      bound += dot_abs / options.softcap;  // the error of 1 − tanh² is that of dot / c
+    }
+    const double distance = slope * std::abs(static_cast<double>(i + n.S - n.T - j));
+    const double bias = in.bias.present() ? load(broadcast_to(in.bias, {n.B, n.Hq, n.T, n.S}), b, h, i, j) : 0.0;
+    row.p[j] = s - distance + bias;
+    row.visible[j] = 1;
+    row.logits = std::max(row.logits, 1.0 + bound + std::abs(distance) + std::abs(bias));
+  }
+}
+
+/// Softmax of the row's scores, the sink in its denominator, and o = Σ p v.
+Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
+                std::int64_t b, std::int64_t h, std::int64_t i) {
+  Row row;
+  score_row(row, in, options, n, kv, b, h, i);
+  const double sink = in.sinks.present() ? load(in.sinks, 0, 0, 0, h) : -kInfinity;
+  if (std::isfinite(sink)) row.logits += std::abs(sink);
+  double top = sink;
+  for (const double s : row.p) top = std::max(top, s);
+  double sum = 0.0;
+  if (top != -kInfinity) {
+    for (const double s : row.p) sum += std::exp(s - top);
+    sum += std::exp(sink - top);
+    row.lse = top + std::log(sum);
+    row.sink_p = std::exp(sink - row.lse);
+  }
+  for (std::int64_t j = 0; j < n.S; ++j) row.p[j] = row.visible[j] ? std::exp(row.p[j] - row.lse) : 0.0;
+
+  row.o.assign(static_cast<std::size_t>(n.Dv), 0.0);
+  row.o_abs.assign(static_cast<std::size_t>(n.Dv), 0.0);
+  for (std::int64_t j = 0; j < n.S; ++j) {
+    if (!row.visible[j]) continue;
+    for (std::int64_t d = 0; d < n.Dv; ++d) {
+      const double v = kv.v[j * n.Dv + d];
+      row.o[d] += row.p[j] * v;
+      row.o_abs[d] += (row.p[j] + n.floor) * (std::abs(v) + n.tiny);
+    }
+  }
+  return row;
+}
+
+double gate_logit(const AttentionInputs& in, const Sizes& n, std::int64_t b, std::int64_t h, std::int64_t i,
+                  std::int64_t d) {
+  return load(in.gate, b, h, i, n.headwise ? 0 : d);
+}
+
+void append_row(Forward& out, const Row& row, const AttentionInputs& in, const AttentionOptions& options,
+                const Sizes& n, std::int64_t b, std::int64_t h, std::int64_t i) {
+  for (std::int64_t d = 0; d < n.Dv; ++d) {
+    const double o = row.o[d];
+    const double o_abs = row.o_abs[d] * row.logits;
+    out.attn.push_back(o);
+    out.magnitude.attn.push_back(o_abs);
+    if (!n.gated) {
+      out.y.push_back(o);
+      out.magnitude.y.push_back(o_abs);
+      continue;
+    }
+    const double g = gate_value(options.gate_fn, gate_logit(in, n, b, h, i, d)).value;
+    const bool mul = options.gate_op == GateOp::mul;
+    out.y.push_back(mul ? o * g : o + g);
+    out.magnitude.y.push_back(mul ? o_abs * (std::abs(g) + n.floor) : o_abs + std::abs(g) + n.floor);
+  }
+  out.lse.push_back(row.lse);
+  out.magnitude.lse.push_back(row.lse == -kInfinity ? 0.0 : row.logits);
+  for (std::int64_t j = 0; j < n.S; ++j) {
+    out.weights.push_back(row.p[j]);
+    out.magnitude.weights.push_back(row.visible[j] ? (row.p[j] + n.floor) * row.logits : 0.0);
+  }
+}
+
+/// A gradient with its two error companions, added to together.
+struct Sum {
+  std::vector<double>& value;
+  std::vector<double>& magnitude;
+  std::vector<double>& inherited;
+
+  Sum(std::vector<double>& value_in, std::vector<double>& magnitude_in, std::vector<double>& inherited_in,
+      std::int64_t size)
+      : value(value_in), magnitude(magnitude_in), inherited(inherited_in) {
+    for (auto* x : {&value, &magnitude, &inherited}) x->assign(static_cast<std::size_t>(size), 0.0);
+  }
+  void add(std::int64_t at, double term, double term_magnitude, double term_inherited) {
+    value[at] += term;
+    magnitude[at] += term_magnitude;
+    inherited[at] += term_inherited;
+  }
+};
+
+std::int64_t size_of(const ConstTensorView& x) { return x.present() ? x.numel() : 0; }
+
+/// The backward pass of one problem. All sums accumulate (+=) over rows.
+class BackwardPass {
+ public:
+  BackwardPass(Backward& out, const AttentionInputs& in, const AttentionIncoming& incoming,
+               const AttentionOptions& options)
+      : in_(in),
+        incoming_(incoming),
+        options_(options),
+        n_(in, options),
+        dq_(out.dq, out.magnitude.dq, out.inherited.dq, in.q.numel()),
+        dk_(out.dk, out.magnitude.dk, out.inherited.dk, in.k.numel()),
+        dv_(out.dv, out.magnitude.dv, out.inherited.dv, in.v.numel()),
+        dgate_(out.dgate, out.magnitude.dgate, out.inherited.dgate, size_of(in.gate)),
+        dbias_(out.dbias, out.magnitude.dbias, out.inherited.dbias, size_of(in.bias)),
+        dsinks_(out.dsinks, out.magnitude.dsinks, out.inherited.dsinks, size_of(in.sinks)) {}
+
+  void run() {
+    for (std::int64_t b = 0; b < n_.B; ++b) {
+      for (std::int64_t h = 0; h < n_.Hq; ++h) {
+        const KeyValue kv = load_keys(in_, n_, b, h / n_.group);
+        for (std::int64_t i = 0; i < n_.T; ++i) add_row(kv, b, h, i);
+      }
+    }
+  }
+
+ private:
+  /// do, Δ and what bounds their errors, for one row.
+  struct RowGradient {
+    std::vector<double> d_o;      // (Dv)  dy ∘ g, or dy
+    std::vector<double> d_o_abs;  // (Dv)
+    double delta = 0.0;           // rowsum(do ∘ o)
+    double delta_abs = 0.0;
+    double delta_inherited = 0.0;  // Σ |dy| |y|: Δ is read off the rounded y
+  };
+
+  void add_row(const KeyValue& kv, std::int64_t b, std::int64_t h, std::int64_t i) {
+    const Row row = softmax_row(in_, options_, n_, kv, b, h, i);
+    const RowGradient g = through_gate(row, b, h, i);
+    if (row.lse == -kInfinity) return;  // nothing visible, no sink: nothing but an added gate reaches y
+    const double dlse = incoming_.dlse.present() ? load(incoming_.dlse, b, h, i, 0) : 0.0;
+    const std::vector<double> q = load_row(in_.q, b, h, i);
+    const std::int64_t at_q = ((b * n_.Hq + h) * n_.T + i) * n_.D;
+    const std::int64_t at_k = (b * n_.Hkv + h / n_.group) * n_.S;
+    for (std::int64_t j = 0; j < kv.keys; ++j) {
+      if (!row.visible[j]) continue;
+      // dp = do · v_j;  ds = p (dp − Δ + dlse)
+      double dp = 0.0, dp_abs = 0.0;
+      const double p = row.p[j];
+      const double p_abs = (p + n_.floor) * row.logits;
+      for (std::int64_t d = 0; d < n_.Dv; ++d) {
+        const double v = kv.v[j * n_.Dv + d];
+        dp += g.d_o[d] * v;
+        dp_abs += g.d_o_abs[d] * std::abs(v);
+        dv_.add((at_k + j) * n_.Dv + d, p * g.d_o[d], p_abs * g.d_o_abs[d], 0.0);
+      }
+      const double ds = p * (dp - g.delta + dlse);
+      const double ds_abs = p_abs * (dp_abs + g.delta_abs + std::abs(dlse) + n_.tiny);
+      const double ds_inherited = p * g.delta_inherited;
+      const double dx = n_.scale * ds * row.cap_slope[j];
+      const double dx_abs = std::abs(n_.scale) * ds_abs;
+      const double dx_inherited = std::abs(n_.scale) * ds_inherited;
+      for (std::int64_t d = 0; d < n_.D; ++d) {
+        const double k = kv.k[j * n_.D + d];
+        dq_.add(at_q + d, dx * k, dx_abs * std::abs(k), dx_inherited * std::abs(k));
+        dk_.add((at_k + j) * n_.D + d, dx * q[d], dx_abs * std::abs(q[d]), dx_inherited * std::abs(q[d]));
+      }
+      if (in_.bias.present()) dbias_.add(bias_index(b, h, i, j), ds, ds_abs, ds_inherited);
+    }
+    if (in_.sinks.present()) {
+      dsinks_.add(h, -row.sink_p * (g.delta - dlse),
+                  (row.sink_p + n_.floor) * row.logits * (g.delta_abs + std::abs(dlse) + n_.tiny),
+                  row.sink_p * g.delta_inherited);
+    }
+  }
+
+  /// y = o ∘ g(z) or o + g(z): adds this row's dgate, returns what goes on to o.
+  RowGradient through_gate(const Row& row, std::int64_t b, std::int64_t h, std::int64_t i) {
+    RowGradient out;
+    const bool mul = options_.gate_op == GateOp::mul;
+    for (std::int64_t d = 0; d < n_.Dv; ++d) {
+      const double dy = load(incoming_.dy, b, h, i, d);
+      const double dy_abs = std::abs(dy) + n_.tiny;
+      const double o = row.o[d];
+      double d_o = dy;
+      double d_o_abs = dy_abs;
+      double o_abs = row.o_abs[d];
+      double saved = std::abs(o);
+      if (n_.gated) {
+        const double z = gate_logit(in_, n_, b, h, i, d);
+        const GateValue g = gate_value(options_.gate_fn, z);
+        if (mul) {
+          d_o = dy * g.value;
+          d_o_abs = dy_abs * (std::abs(g.value) + n_.floor);
+          saved = std::abs(o * g.value);
+        } else {
+          o_abs += std::abs(g.value) + n_.floor;  // o may be had as y − g
+          saved += std::abs(g.value);
+        }
+        add_dgate(row, dy, dy_abs, o, z, g, b, h, i, d);
+      }
+      out.d_o.push_back(d_o);
+      out.d_o_abs.push_back(d_o_abs);
+      out.delta += d_o * o;
+      out.delta_abs += d_o_abs * o_abs;
+      out.delta_inherited += std::abs(dy) * (saved + n_.saved_tiny);
+    }
+    return out;
+  }
+
+  /// dz = dy ∘ o ∘ g′(z) (mul) or dy ∘ g′(z) (add), summed over Dv when headwise.
+  void add_dgate(const Row& row, double dy, double dy_abs, double o, double z, const GateValue& g, std::int64_t b,
+                 std::int64_t h, std::int64_t i, std::int64_t d) {
+    const bool mul = options_.gate_op == GateOp::mul;
+    const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
+    const double slope_abs = slope_terms(options_.gate_fn, z) + n_.floor;
+    // o comes from the saved y as y / g, except where g may vanish: there attn is saved
+    const double ratio = options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity
+                             ? std::abs(g.slope)
+                             : slope_over_value(options_.gate_fn, z);
+    const double saved =
+        options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity ? std::abs(o) : std::abs(o * g.value);
+    dgate_.add(n_.headwise ? row_index : row_index * n_.Dv + d, dy * (mul ? o : 1.0) * g.slope,
+               dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0),
+               mul ? std::abs(dy) * ratio * (saved + n_.saved_tiny) : 0.0);
+  }
+
+  /// Sum of the absolute terms of g′(z), as the formulas in headgate/attention.hpp have them.
+  static double slope_terms(GateFn fn, double z) {
+    const double s = sigmoid(z);
+    switch (fn) {
+      case GateFn::none: return 0.0;
+      case GateFn::sigmoid: return s * (1.0 + s);
+      case GateFn::sigmoid2: return 2.0 * s * (1.0 + s);
+      case GateFn::ns_sigmoid: return 0.5 * s * (1.0 + s);
+      case GateFn::silu: return s * (1.0 + std::abs(z) * (1.0 + s));
+      case GateFn::softplus: return s;
+      case GateFn::identity: return 1.0;
+    }
+    return 0.0;
+  }
+
+  /// g′/g in a form that does not divide 0 by 0.
+  static double slope_over_value(GateFn fn, double z) {
+    switch (fn) {
+      case GateFn::sigmoid:
+      case GateFn::sigmoid2: return sigmoid(-z);
+      case GateFn::softplus: return z < -30.0 ? 1.0 : sigmoid(z) / softplus(z);
+      default: {
+        const GateValue g = gate_value(fn, z);
+        return g.slope / g.value;
+      }
+    }
+  }
+
+  /// Element of dbias that (b,h,i,j) falls on: a broadcast dimension has size 1.
+  std::int64_t bias_index(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    const Shape& s = in_.bias.shape;
+    const auto at = [&s](std::size_t dim, std::int64_t index) { return s[dim] == 1 ? 0 : index; };
+    return ((at(0, b) * s[1] + at(1, h)) * s[2] + at(2, i)) * s[3] + at(3, j);
+  }
+
+  const AttentionInputs& in_;
+  const AttentionIncoming& incoming_;
+  const AttentionOptions& options_;
+  const Sizes n_;
+  Sum dq_, dk_, dv_, dgate_, dbias_, dsinks_;
+};
+
+}  // namespace
+
+GateValue gate_value(GateFn fn, double z) {
+  const double s = sigmoid(z);
+  const double ds = s * sigmoid(-z);
+  switch (fn) {
+    case GateFn::none: return {1.0, 0.0};
+    case GateFn::sigmoid: return {s, ds};
+    case GateFn::sigmoid2: return {2.0 * s, 2.0 * ds};
+    case GateFn::ns_sigmoid: return {0.5 + 0.5 * s, 0.5 * ds};
+    case GateFn::silu: return {z * s, s * (1.0 + z * sigmoid(-z))};
+    case GateFn::softplus: return {softplus(z), s};
+    case GateFn::identity: return {z, 1.0};
+  }
+  return {1.0, 0.0};
+}
+
+Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
+                    std::int64_t i) {
+  const Sizes n(inputs, options);
+  const KeyValue kv = load_keys(inputs, n, b, h / n.group);
+  Forward out;
+  append_row(out, softmax_row(inputs, options, n, kv, b, h, i), inputs, options, n, b, h, i);
+  return out;
+}
+
+Forward forward(const AttentionInputs& inputs, const AttentionOptions& options) {
+  const Sizes n(inputs, options);
+  Forward out;
+  for (std::int64_t b = 0; b < n.B; ++b) {
+    for (std::int64_t h = 0; h < n.Hq; ++h) {
+      const KeyValue kv = load_keys(inputs, n, b, h / n.group);
+      for (std::int64_t i = 0; i < n.T; ++i) {
+        append_row(out, softmax_row(inputs, options, n, kv, b, h, i), inputs, options, n, b, h, i);
+      }
+    }
+  }
+  return out;
+}
+
+Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options) {
+  Backward out;
+  BackwardPass(out, inputs, incoming, options).run();
+  return out;
+}
+
+}  // namespace headgate::reference

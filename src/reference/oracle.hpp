@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "headgate/attention.hpp"
+
+// Gated attention in f64, forward and backward, by plain loops over materialised softmax rows: what the kernels are
+// held against. Arguments are taken as valid (attention_forward and attention_backward check them); any dtype and any
+// strides. Results are contiguous. A hidden key is never read.
+
+namespace headgate::reference {
+
+struct ForwardArrays {
+  std::vector<double> y;        // (B,Hq,T,Dv)
+  std::vector<double> attn;     // (B,Hq,T,Dv)  o, before the gate
+  std::vector<double> lse;      // (B,Hq,T)
+  std::vector<double> weights;  // (B,Hq,T,S)
+};
+
+/// `magnitude` bounds what rounding can reach in each element: the sum of the absolute values of the terms that make
+/// it up, times 1 + A, where A bounds the absolute terms of the row's logits (a logit's absolute error is a relative
+/// error of its weight). Multiplied by a small count of unit roundoffs it is the error bound of docs/NUMERICS.md.
+struct Forward : ForwardArrays {
+  ForwardArrays magnitude;
+};
+
+/// Each has the shape of its input; empty where the input is absent.
+struct BackwardArrays {
+  std::vector<double> dq;      // (B,Hq,T,D)
+  std::vector<double> dk;      // (B,Hkv,S,D)
+  std::vector<double> dv;      // (B,Hkv,S,Dv)
+  std::vector<double> dgate;   // (B,Hq,T,1|Dv)
+  std::vector<double> dbias;   // shape of bias
+  std::vector<double> dsinks;  // (Hq)
+};
+
+/// `inherited`: how far an element moves, per unit roundoff of storage, when y and attn are read back rounded to the
+/// dtype of q, as the kernels read them.
+struct Backward : BackwardArrays {
+  BackwardArrays magnitude;
+  BackwardArrays inherited;
+};
+
+Forward forward(const AttentionInputs& inputs, const AttentionOptions& options);
+
+/// Row i of head h in batch b alone: y and attn (Dv), lse (1), weights (S).
+Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
+                    std::int64_t i);
+
+/// Gradients of Σ dy∘y + Σ dlse·lse, from the inputs alone.
+Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options);
+
+/// g(z) and g′(z) of a gate function; 1 and 0 for none.
+struct GateValue {
+  double value;
+  double slope;
+};
+GateValue gate_value(GateFn fn, double z);
+
+}  // namespace headgate::reference
