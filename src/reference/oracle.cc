@@ -37,6 +37,7 @@ struct Sizes {
   double scale;
   double tiny, floor, saved_tiny;
   bool gated, headwise;
+  ConstTensorView bias, mask;  // stretched to (B,Hq,T,S), or absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options)
       : B(in.q.shape[0]),
@@ -52,7 +53,9 @@ struct Sizes {
         floor(weight_floor(in.q.dtype)),
         saved_tiny(storage_tiny(in.q.dtype)),
         gated(in.gate.present() && options.gate_fn != GateFn::none),
-        headwise(in.gate.present() && in.gate.shape[3] == 1) {}
+        headwise(in.gate.present() && in.gate.shape[3] == 1),
+        bias(in.bias.present() ? broadcast_to(in.bias, {B, Hq, T, S}) : in.bias),
+        mask(in.mask.present() ? broadcast_to(in.mask, {B, Hq, T, S}) : in.mask) {}
 };
 
 /// Key and value rows of one head, in f64.
@@ -90,15 +93,14 @@ struct Row {
   std::vector<double> o_abs;  // (Dv)  Σ p |v|, with the floors of underflow
 };
 
-bool is_visible(const AttentionInputs& in, const AttentionOptions& options, std::int64_t b, std::int64_t h,
-                std::int64_t i, std::int64_t j, const Sizes& n) {
+bool is_visible(const AttentionOptions& options, const Sizes& n, std::int64_t b, std::int64_t h, std::int64_t i,
+                std::int64_t j) {
   const std::int64_t position = i + n.S - n.T;
   if (options.causality == Causality::causal && j > position) return false;
   if (options.window_left >= 0 && j < position - options.window_left) return false;
   if (options.window_right >= 0 && j > position + options.window_right) return false;
-  const Shape full{n.B, n.Hq, n.T, n.S};
-  if (in.mask.present() && load(broadcast_to(in.mask, full), b, h, i, j) == 0.0) return false;
-  return !in.bias.present() || load(broadcast_to(in.bias, full), b, h, i, j) != -kInfinity;
+  if (n.mask.present() && load(n.mask, b, h, i, j) == 0.0) return false;
+  return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;
 }
 
 /// s_j = softcap(scale · q·k_j) − slope · |i + S − T − j| + bias_j, into `row.p`; −∞ where hidden.
@@ -110,7 +112,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   row.visible.assign(static_cast<std::size_t>(n.S), 0);
   row.cap_slope.assign(static_cast<std::size_t>(n.S), 1.0);
   for (std::int64_t j = 0; j < kv.keys; ++j) {
-    if (!is_visible(in, options, b, h, i, j, n)) continue;
+    if (!is_visible(options, n, b, h, i, j)) continue;
     double dot = 0.0, dot_abs = 0.0;
     for (std::int64_t d = 0; d < n.D; ++d) {
       const double term = n.scale * q[d] * kv.k[j * n.D + d];
@@ -126,7 +128,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
       bound += dot_abs / options.softcap;  // the error of 1 − tanh² is that of dot / c
     }
     const double distance = slope * std::abs(static_cast<double>(i + n.S - n.T - j));
-    const double bias = in.bias.present() ? load(broadcast_to(in.bias, {n.B, n.Hq, n.T, n.S}), b, h, i, j) : 0.0;
+    const double bias = n.bias.present() ? load(n.bias, b, h, i, j) : 0.0;
     row.p[j] = s - distance + bias;
     row.visible[j] = 1;
     row.logits = std::max(row.logits, 1.0 + bound + std::abs(distance) + std::abs(bias));
@@ -141,9 +143,13 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
   const double sink = in.sinks.present() ? load(in.sinks, 0, 0, 0, h) : -kInfinity;
   if (std::isfinite(sink)) row.logits += std::abs(sink);
   double top = sink;
-  for (const double s : row.p) top = std::max(top, s);
-  double sum = 0.0;
-  if (top != -kInfinity) {
+  bool empty = sink == -kInfinity;
+  for (std::int64_t j = 0; j < n.S; ++j) {
+    top = std::max(top, row.p[j]);
+    empty = empty && !row.visible[j];
+  }
+  if (!empty) {
+    double sum = 0.0;
     for (const double s : row.p) sum += std::exp(s - top);
     sum += std::exp(sink - top);
     row.lse = top + std::log(sum);
