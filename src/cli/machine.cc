@@ -76,25 +76,28 @@ std::string cpu_name() {
 
 std::string blas_description() { return openblas_get_config(); }
 
-double fma_peak_gflops(const std::string& isa, DType dtype, int threads, int windows) {
+PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads_(threads), rounds_(4096) {
   constexpr double kWindowSeconds = 1e-3;  // long against the barrier, short against a scheduler's slice
   constexpr std::int64_t kMaxRounds = std::int64_t{1} << 28;
   require(dtype == DType::f32 || dtype == DType::f64, "fma peak: dtype {} is neither f32 nor f64", dtype_name(dtype));
   const PeakLoops loops = peak_loops(isa);
-  const auto run = dtype == DType::f32 ? loops.fma_f32 : loops.fma_f64;
-  const auto flops_per_round =
-      static_cast<double>(dtype == DType::f32 ? loops.flops_per_round_f32 : loops.flops_per_round_f64);
+  run_ = dtype == DType::f32 ? loops.fma_f32 : loops.fma_f64;
+  flops_per_round_ = static_cast<double>(dtype == DType::f32 ? loops.flops_per_round_f32 : loops.flops_per_round_f64);
+  while (rounds_ < kMaxRounds) {
+    const double seconds = run_together(threads_, [&](int) { return run_(rounds_); });
+    if (seconds >= kWindowSeconds) break;
+    rounds_ *= 2;
+  }
+}
 
-  std::int64_t rounds = 4096;
+double PeakMeter::window() {
+  const double seconds = run_together(threads_, [&](int) { return run_(rounds_); });
+  return flops_per_round_ * static_cast<double>(rounds_) * threads_ / seconds * 1e-9;
+}
+
+double PeakMeter::best_of(int windows) {
   double best = 0.0;
-  const auto window = [&] {
-    const double seconds = run_together(threads, [&](int) { return run(rounds); });
-    best = std::max(best, flops_per_round * static_cast<double>(rounds) * threads / seconds * 1e-9);
-    return seconds;
-  };
-  while (window() < kWindowSeconds && rounds < kMaxRounds) rounds *= 2;
-  best = 0.0;  // the windows that found the length were too short to count
-  for (int i = 0; i < windows; ++i) window();
+  for (int i = 0; i < windows; ++i) best = std::max(best, window());
   return best;
 }
 

@@ -16,11 +16,24 @@ std::string cpu_name();
 /// OpenBLAS's own description of its version and kernels.
 std::string blas_description();
 
-/// FMA peak in GFLOP/s (a fused multiply-add counts 2) of `threads` threads at once, in the vector width of the
-/// kernels' target `isa` (headgate::active_target()); dtype f32 or f64. The best of `windows` windows of about a
-/// millisecond: noise only ever slows a window down. On targets without FMA it is the rate of a multiplication and an
-/// addition.
-double fma_peak_gflops(const std::string& isa, DType dtype, int threads, int windows = 24);
+/// Measures FMA peak in GFLOP/s (a fused multiply-add counts 2) of `threads` threads at once, in the vector width of
+/// the kernels' target `isa` (headgate::active_target()); dtype f32 or f64. On targets without FMA it is the rate of a
+/// multiplication and an addition.
+class PeakMeter {
+ public:
+  PeakMeter(const std::string& isa, DType dtype, int threads);
+
+  /// The rate over about a millisecond.
+  double window();
+  /// The best of `windows` windows: noise only ever slows one down.
+  double best_of(int windows);
+
+ private:
+  double (*run_)(std::int64_t rounds);
+  double flops_per_round_;
+  int threads_;
+  std::int64_t rounds_;
+};
 
 /// Best rate of a few 2048³ matrix products by OpenBLAS on `threads` threads.
 double sgemm_gflops(int threads);

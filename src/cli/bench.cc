@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "cli/bench_memory.hpp"
+#include "cli/bench_report.hpp"
+#include "cli/machine.hpp"
+#include "cli/verbs.hpp"
+#include "headgate/runtime.hpp"
+#include "io/staged_file.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct BenchArguments {
+  std::string filter;
+  std::string json;
+  int threads = 0;
+  int repeat = 9;
+  double min_time = 0.5;
+  bool quick = false;
+  bool list = false;
+  bool memory_probe = false;
+};
+
+std::regex compile_filter(const std::string& pattern) {
+  constexpr std::size_t kMaxPattern = 1000;  // std::regex compiles by recursion
+  if (pattern.size() > kMaxPattern) {
+    throw UsageError(fmt::format("--filter: {} characters, at most {} allowed", pattern.size(), kMaxPattern));
+  }
+  try {
+    return std::regex(pattern, std::regex::ECMAScript | std::regex::optimize);
+  } catch (const std::regex_error& e) {
+    throw UsageError(fmt::format("--filter: \"{}\" is not a regular expression ({})", pattern, e.what()));
+  }
+}
+
+/// What the filter leaves: a ratio stays when both of its cases do.
+std::vector<BenchGroup> select(const std::vector<BenchGroup>& groups, const std::regex& filter) {
+  std::vector<BenchGroup> out;
+  for (const BenchGroup& group : groups) {
+    BenchGroup kept;
+    std::vector<std::optional<std::size_t>> place(group.cases.size());
+    for (std::size_t i = 0; i < group.cases.size(); ++i) {
+      if (!std::regex_search(group.cases[i].name, filter)) continue;
+      place[i] = kept.cases.size();
+      kept.cases.push_back(group.cases[i]);
+    }
+    for (const BenchRatio& ratio : group.ratios) {
+      const auto a = place[ratio.numerator];
+      const auto b = place[ratio.denominator];
+      if (a && b) kept.ratios.push_back({*a, *b, ratio.floor});
+    }
+    if (!kept.cases.empty()) out.push_back(std::move(kept));
+  }
+  return out;
+}
+
+void print_now(const std::string& text) {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+MachineFacts measure_machine(const BenchSettings& settings) {
+  constexpr int kWindows = 24;
+  MachineFacts facts;
+  facts.cpu = cpu_name();
+  facts.isa = settings.isa;
+  facts.threads = settings.threads;
+  facts.read_gbps = read_gbps(settings.isa, settings.threads);
+  facts.sgemm_gflops = sgemm_gflops(settings.threads);
+  facts.fma_peak_f64_gflops = PeakMeter(settings.isa, DType::f64, settings.threads).best_of(kWindows);
+  facts.fma_peak_gflops = PeakMeter(settings.isa, DType::f32, settings.threads).best_of(kWindows);
+  return facts;
+}
+
+int list_cases(const std::vector<BenchGroup>& groups, bool with_memory) {
+  for (const BenchGroup& group : groups) {
+    for (const BenchCase& bench_case : group.cases) fmt::print("{}\n", bench_case.name);
+  }
+  if (with_memory) fmt::print("{}\n", kMemoryCase);
+  return kSuccess;
+}
+
+/// The machine's peak is the best that any part of the run has seen with all threads.
+void raise_peak(MachineFacts& machine, const CaseResult& result) {
+  if (result.threads != machine.threads) return;
+  double& peak = result.spec.shape.dtype == DType::f64 ? machine.fma_peak_f64_gflops : machine.fma_peak_gflops;
+  peak = std::max(peak, result.fma_peak_gflops);
+}
+
+int run_bench(const BenchArguments& arguments) {
+  BenchSettings settings;
+  settings.isa = active_target();
+  settings.threads = arguments.threads == 0 ? default_threads() : arguments.threads;
+  settings.min_runs = arguments.quick ? 3 : arguments.repeat;
+  settings.min_seconds = arguments.quick ? 0.05 : arguments.min_time;
+  if (arguments.memory_probe) {
+    run_memory_probe(settings.threads);
+    return kSuccess;
+  }
+  const std::regex filter = compile_filter(arguments.filter);
+  const std::vector<BenchGroup> groups = select(bench_groups(settings.threads), filter);
+  const bool with_memory = std::regex_search(kMemoryCase, filter);
+  if (groups.empty() && !with_memory) {
+    throw UsageError(fmt::format("--filter: no case matches \"{}\"; --list names them", arguments.filter));
+  }
+  if (arguments.list) return list_cases(groups, with_memory);
+
+  std::optional<io::StagedFile> json;  // opened first: a path that takes no file is known before minutes are spent
+  if (!arguments.json.empty()) json.emplace(arguments.json);
+
+  BenchReport report;
+  report.machine = measure_machine(settings);
+  print_now(machine_text(report.machine) + "\n" + table_head());
+  for (const BenchGroup& group : groups) {
+    const GroupResult result = run_group(group, settings);
+    print_now(table_rows(result));
+    for (const CaseResult& c : result.cases) raise_peak(report.machine, c);
+    report.cases.insert(report.cases.end(), result.cases.begin(), result.cases.end());
+    report.ratios.insert(report.ratios.end(), result.ratios.begin(), result.ratios.end());
+  }
+  if (with_memory) {
+    report.memory = measure_memory(settings.threads);
+    print_now(memory_row(*report.memory));
+  }
+  print_now("\n" + summary_text(report));
+  if (json) {
+    const std::string text = report_json(report);
+    json->write(text.data(), text.size());
+    json->commit();
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_bench(CLI::App& root) {
+  auto arguments = std::make_shared<BenchArguments>();
+  CLI::App* app = root.add_subcommand("bench", "Measure the kernels against this machine's own limits");
+  app->footer(
+      "share  fraction of FMA peak (of the same dtype and threads, measured between the runs) at the median time\n"
+      "best   the same at the shortest time; a case : case row compares two rates that were measured in turns\n"
+      "goal   the least share that the project promises on two cores");
+  app->add_option("--filter", arguments->filter, "Run only the cases whose names match REGEX (anywhere)")
+      ->type_name("REGEX");
+  app->add_option("--json", arguments->json, "Write machine facts and results to FILE")->type_name("FILE");
+  app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--repeat", arguments->repeat, "Timed runs of each case, at least")
+      ->type_name("N")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app->add_option("--min-time", arguments->min_time, "Seconds spent in each case, at least; in compared cases thrice")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 600.0))
+      ->capture_default_str();
+  app->add_flag("--quick", arguments->quick, "Few runs: a glance, not a measurement");
+  app->add_flag("--list", arguments->list, "Print the names of the cases and stop");
+  app->add_flag("--memory-probe", arguments->memory_probe)->group("");
+  return {app, [arguments] { return run_bench(*arguments); }};
+}
+
+}  // namespace headgate::cli

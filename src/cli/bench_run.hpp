@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/bench_cases.hpp"
+
+namespace headgate::cli {
+
+struct BenchSettings {
+  std::string isa;
+  int threads = 1;
+  int min_runs = 9;          ///< timed runs of each case, at least
+  double min_seconds = 0.5;  ///< time spent in each case, at least; in cases of a ratio three times that
+  int max_runs = 200;
+};
+
+struct CaseResult {
+  BenchCase spec;
+  int threads = 1;
+  int runs = 0;
+  double ms_median = 0.0, ms_min = 0.0;
+  double gflops = 0.0;       ///< at the median
+  double gflops_best = 0.0;  ///< at the minimum
+  /// FMA peak of the case's threads and dtype (f32 for 16-bit storage): the best and the median of the windows between
+  /// the timed runs.
+  double fma_peak_gflops = 0.0, fma_peak_median_gflops = 0.0;
+
+  double fraction_of_peak() const { return gflops / fma_peak_gflops; }
+  double best_fraction_of_peak() const { return gflops_best / fma_peak_gflops; }
+};
+
+struct RatioResult {
+  std::string numerator, denominator;
+  double floor = 0.0;
+  double value = 0.0;  ///< the median over the rounds of rate over rate
+  double best = 0.0;   ///< ratio of the best rates
+};
+
+struct GroupResult {
+  std::vector<CaseResult> cases;
+  std::vector<RatioResult> ratios;
+};
+
+/// Runs the cases in turns (forwards in even rounds, backwards in odd ones), FMA peak windows before each run.
+GroupResult run_group(const BenchGroup& group, const BenchSettings& settings);
+
+}  // namespace headgate::cli
