@@ -37,12 +37,9 @@ std::string dtype_text(DType dtype) {
 
 std::string dtypes_text(std::initializer_list<DType> dtypes) {
   std::string text;
-  for (const DType dtype : dtypes) {
-    if (text.empty()) {
-      text = dtype_name(dtype);
-    } else if (text.find(dtype_name(dtype)) == std::string::npos) {
-      text += fmt::format(" or {}", dtype_name(dtype));
-    }
+  for (auto dtype = dtypes.begin(); dtype != dtypes.end(); ++dtype) {
+    if (std::find(dtypes.begin(), dtype, *dtype) != dtype) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : " or ", dtype_name(*dtype));
   }
   return text;
 }
@@ -134,10 +131,6 @@ class Call {
     input(arg, dtypes);
     outputs_.push_back(inputs_.back());
     inputs_.pop_back();
-    if (arg.view.numel() > 0 && !elements_disjoint(arg.view)) {
-      fail("{} has shape {} and strides {} under which elements overlap", arg.name, shape_text(arg.view.shape),
-           shape_text(arg.view.strides));
-    }
   }
 
   void shape(const Argument& arg, const char* letters, const Shape& expected) const {
@@ -163,10 +156,15 @@ class Call {
     }
   }
 
-  /// Refuses an output that shares memory with an input or another output. Views that interleave in one buffer, such
-  /// as the parts of a fused projection, pass.
+  /// Refuses an output that shares memory with itself, an input or another output. Views that interleave in one
+  /// buffer, such as the parts of a fused projection, pass.
   void no_overlap() const {
     for (std::size_t o = 0; o < outputs_.size(); ++o) {
+      const auto& [name, view] = outputs_[o];
+      if (view.numel() > 0 && !elements_disjoint(view)) {
+        fail("{} has shape {} and strides {} under which elements overlap", name, shape_text(view.shape),
+             shape_text(view.strides));
+      }
       for (const Argument& other : inputs_) disjoint(outputs_[o], other);
       for (std::size_t p = 0; p < o; ++p) disjoint(outputs_[o], outputs_[p]);
     }
