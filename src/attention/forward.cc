@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/kernels.hpp"
+
+namespace headgate {
+
+void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs, const AttentionOptions& options) {
+  const Problem problem = check_forward(outputs, inputs, options);
+  run_forward({problem, inputs, outputs});
+}
+
+}  // namespace headgate

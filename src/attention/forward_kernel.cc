@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward pass of gated attention. A query tile visits the key blocks that its rows see; within it strips of kMR rows
+// take scores, online softmax and the product with v, all in cache. K and V are packed once per key/value head.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/kernels.hpp"
+#include "attention/targets.hpp"
+#include "attention/visibility.hpp"
+#include "core/arena.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/forward_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "attention/gate-inl.hpp"
+#include "attention/multiply-inl.hpp"
+#include "attention/rows-inl.hpp"
+#include "attention/scores-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Sizes and buffers of one forward call. Keys are cut into blocks of kBlock: a strip's scores (kMR · kBlock) stay in L1
+/// and a block of packed K and V in L2 while the kTile queries of a tile pass over it.
+template <typename T>
+struct ForwardPlan {
+  static constexpr std::size_t kTile = 96;
+  static constexpr std::size_t kBlock = 256;
+  static constexpr std::size_t kScoreStride = kBlock + 16;  // not a power of two: rows spread over the cache's sets
+  /// Packed K and V of as many heads as fit here are held at a time, at least one.
+  static constexpr std::size_t kPackedBudget_bytes = std::size_t{64} << 20;
+
+  using ScoreLeft = LeftLayout<1, kMR>;             // packed strips of q
+  using ValueLeft = LeftLayout<kScoreStride, 1>;    // rows of probabilities
+
+  explicit ForwardPlan(const ForwardCall& c)
+      : call(c),
+        p(c.problem),
+        rules(c.problem),
+        D(static_cast<std::size_t>(p.D)),
+        Dv(static_cast<std::size_t>(p.Dv)),
+        Dv_padded(round_up(Dv, kLanes<T>)),
+        S_padded(round_up(static_cast<std::size_t>(p.S), kNR<T>)),
+        block_rows(std::min(kBlock, S_padded)),
+        tiles((p.T + static_cast<std::int64_t>(kTile) - 1) / static_cast<std::int64_t>(kTile)),
+        heads(p.B * p.Hkv) {
+    const std::size_t blocks = (S_padded + kBlock - 1) / kBlock;
+    key_head = S_padded * D;
+    value_head = blocks * block_rows * Dv_padded;
+    const std::size_t head_bytes = (key_head + value_head) * sizeof(T);
+    const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max<std::size_t>(head_bytes, 1));
+    heads_at_once = std::clamp<std::int64_t>(fit, 1, std::max<std::int64_t>(heads, 1));
+    const auto held = static_cast<std::size_t>(heads_at_once);
+    keys_at = arena.reserve(held * key_head, sizeof(T));
+    values_at = arena.reserve(held * value_head, sizeof(T));
+    const std::int64_t tasks = std::max(heads_at_once * p.group * tiles, std::int64_t{1});
+    threads = static_cast<int>(std::min<std::int64_t>(p.threads, tasks));
+    Arena one;
+    lay_out_scratch(one);
+    scratch_bytes = one.size_bytes();
+    scratch_at = arena.reserve(static_cast<std::size_t>(threads) * scratch_bytes, 1);
+    arena.allocate();
+  }
+
+  void lay_out_scratch(Arena& a) {
+    const std::size_t row = round_up(std::max({D, Dv, kBlock}), kLanes<T>);
+    queries_at = a.reserve(kTile * D, sizeof(T));
+    scores_at = a.reserve(kMR * kScoreStride, sizeof(T));
+    out_at = a.reserve(kTile * Dv_padded, sizeof(T));
+    max_at = a.reserve(kTile, sizeof(T));
+    sum_at = a.reserve(kTile, sizeof(T));
+    rows_at = a.reserve(std::max(kNR<T> * D, 3 * row), sizeof(T));
+    row_stride = row;
+  }
+
+  T* packed_keys(std::int64_t slot) const { return arena.template at<T>(keys_at) + static_cast<std::size_t>(slot) * key_head; }
+  T* packed_values(std::int64_t slot) const {
+    return arena.template at<T>(values_at) + static_cast<std::size_t>(slot) * value_head;
+  }
+
+  const ForwardCall& call;
+  const Problem& p;
+  ScoreRules<T> rules;
+  std::size_t D, Dv, Dv_padded, S_padded, block_rows;
+  std::int64_t tiles, heads, heads_at_once = 1;
+  std::size_t key_head = 0, value_head = 0;
+  std::size_t keys_at = 0, values_at = 0, scratch_at = 0, scratch_bytes = 0;
+  std::size_t queries_at = 0, scores_at = 0, out_at = 0, max_at = 0, sum_at = 0, rows_at = 0, row_stride = 0;
+  int threads = 1;
+  Arena arena;
+};
+
+/// Packs block `block` of key/value head `head` (b · Hkv + h) into `slot`: keys that no query sees stay untouched.
+template <typename T>
+void pack_block(const ForwardPlan<T>& plan, std::int64_t head, std::int64_t slot, std::int64_t block, T* rows) {
+  const Problem& p = plan.p;
+  const std::int64_t b = head / p.Hkv;
+  const std::int64_t h = head % p.Hkv;
+  constexpr auto kBlock = static_cast<std::int64_t>(ForwardPlan<T>::kBlock);
+  const KeyRange seen = Visibility(p, b).rows(0, p.T);
+  constexpr auto kPanel = static_cast<std::int64_t>(kNR<T>);
+  const std::int64_t begin = std::max(block * kBlock, seen.begin / kPanel * kPanel);
+  const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
+  if (begin >= end) return;
+  const auto n = static_cast<std::size_t>(end - begin);
+  pack_transposed(Slice{&plan.call.inputs.k, b, h, plan.D}, begin, n,
+                  plan.packed_keys(slot) + static_cast<std::size_t>(begin) * plan.D, rows);
+  T* values = plan.packed_values(slot) + static_cast<std::size_t>(block) * plan.block_rows * plan.Dv_padded;
+  pack_panels(Slice{&plan.call.inputs.v, b, h, plan.Dv}, begin, n, plan.block_rows,
+              static_cast<std::size_t>(begin - block * kBlock), values, rows);
+}
+
+/// One thread's work on one query tile.
+template <typename T>
+class ForwardTile {
+ public:
+  using Plan = ForwardPlan<T>;
+  static constexpr auto kBlock = static_cast<std::int64_t>(Plan::kBlock);
+
+  ForwardTile(const Plan& plan, int thread)
+      : plan_(plan), p_(plan.p), scratch_(plan.arena.template at<std::byte>(plan.scratch_at) +
+                                          static_cast<std::size_t>(thread) * plan.scratch_bytes) {}
+
+  T* rows_buffer() const { return at(plan_.rows_at); }
+
+  /// Query tile `tile` of query head h of batch b, whose packed keys and values lie in `slot`.
+  void run(std::int64_t b, std::int64_t h, std::int64_t slot, std::int64_t tile) {
+    b_ = b;
+    h_ = h;
+    slot_ = slot;
+    first_ = tile * static_cast<std::int64_t>(Plan::kTile);
+    count_ = static_cast<std::size_t>(std::min<std::int64_t>(Plan::kTile, p_.T - first_));
+    pack_strips(Slice{&plan_.call.inputs.q, b, h, plan_.D}, first_, count_, plan_.rules.query_factor(),
+                at(plan_.queries_at), rows_buffer());
+    reset();
+    const Visibility visibility(p_, b);
+    const KeyRange seen = visibility.rows(first_, first_ + static_cast<std::int64_t>(count_));
+    for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
+      for (std::size_t r = 0; r < count_; r += kMR) visit(visibility, j0, r);
+    }
+    for (std::size_t r = 0; r < count_; ++r) finish_row(r);
+    if (plan_.call.outputs.weights.present()) write_weights(visibility);
+  }
+
+ private:
+  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+
+  T* at(std::size_t offset) const { return reinterpret_cast<T*>(scratch_ + offset); }
+
+  void reset() const {
+    // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
+    const T sink = p_.sinks.empty() ? kHidden : static_cast<T>(p_.sinks[static_cast<std::size_t>(h_)] * kLog2e);
+    std::fill_n(at(plan_.max_at), Plan::kTile, sink);
+    std::fill_n(at(plan_.sum_at), Plan::kTile, sink == kHidden ? T{0} : T{1});
+    std::fill_n(at(plan_.out_at), Plan::kTile * plan_.Dv_padded, T{0});
+  }
+
+  /// Scores of strip rows [r, r + kMR) against the keys of block j0 that they see, in units of log2 e; −∞ where hidden.
+  /// Returns that key range; columns count from the block's start.
+  KeyRange score(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t rows) const {
+    const std::int64_t i0 = first_ + static_cast<std::int64_t>(r);
+    KeyRange seen = visibility.rows(i0, i0 + static_cast<std::int64_t>(rows));
+    seen = {std::max(seen.begin, j0) - j0, std::min(seen.end, j0 + kBlock) - j0};
+    if (seen.empty()) return {};
+    constexpr std::size_t kPanel = kNR<T>;
+    const std::size_t c0 = static_cast<std::size_t>(seen.begin) / kPanel * kPanel;
+    const std::size_t c1 = round_up(static_cast<std::size_t>(seen.end), kPanel);
+    const T* queries = at(plan_.queries_at) + r * plan_.D;
+    const T* keys = plan_.packed_keys(slot_) + static_cast<std::size_t>(j0) * plan_.D;
+    for (std::size_t c = c0; c < c1; c += kPanel) {
+      multiply_strip<typename Plan::ScoreLeft, Store::overwrite>(rows, kNV, queries, keys + c * plan_.D, plan_.D,
+                                                                 at(plan_.scores_at) + c, Plan::kScoreStride);
+    }
+    for (std::size_t m = 0; m < rows; ++m) {
+      const KeyRange row = visibility.row(i0 + static_cast<std::int64_t>(m));
+      const auto begin = static_cast<std::size_t>(std::clamp<std::int64_t>(row.begin - j0, 0, seen.end));
+      const auto end = std::max(begin, static_cast<std::size_t>(std::clamp<std::int64_t>(row.end - j0, 0, seen.end)));
+      T* s = at(plan_.scores_at) + m * Plan::kScoreStride;
+      if (plan_.rules.any() && begin < end) {
+        plan_.rules.apply(b_, h_, i0 + static_cast<std::int64_t>(m), j0 + static_cast<std::int64_t>(begin), end - begin,
+                          s + begin, nullptr, rows_buffer());
+      }
+      if (begin > c0) std::fill(s + c0, s + std::max(begin, c0), kHidden);
+      if (end < c1) std::fill(s + end, s + c1, kHidden);
+    }
+    return seen;
+  }
+
+  /// One strip against one key block: scores, online softmax, product with v.
+  void visit(const Visibility& visibility, std::int64_t j0, std::size_t r) {
+    const std::size_t rows = std::min(kMR, count_ - r);
+    const KeyRange seen = score(visibility, j0, r, rows);
+    if (seen.empty()) return;
+    constexpr std::size_t kPanel = kNR<T>;
+    const auto begin = static_cast<std::size_t>(seen.begin);
+    const auto n = static_cast<std::size_t>(seen.end) - begin;
+    T* out = at(plan_.out_at) + r * plan_.Dv_padded;
+    for (std::size_t m = 0; m < rows; ++m) {
+      softmax_row(at(plan_.scores_at) + m * Plan::kScoreStride, begin / kPanel * kPanel,
+                  round_up(begin + n, kPanel), at(plan_.max_at)[r + m], at(plan_.sum_at)[r + m],
+                  out + m * plan_.Dv_padded);
+    }
+    const T* values = plan_.packed_values(slot_) + static_cast<std::size_t>(j0) * plan_.Dv_padded;
+    multiply_panels<typename Plan::ValueLeft, Store::accumulate>(rows, at(plan_.scores_at) + begin, values,
+                                                                 plan_.block_rows, begin, n, plan_.Dv_padded, out,
+                                                                 plan_.Dv_padded);
+  }
+
+  /// s[begin, end) becomes exp2(s − m) with the running maximum m; the sum and the output row follow the maximum.
+  HWY_INLINE void softmax_row(T* HWY_RESTRICT s, std::size_t begin, std::size_t end, T& running_max, T& running_sum,
+                              T* HWY_RESTRICT out) const {
+    const Tag<T> d;
+    constexpr std::size_t kN = kLanes<T>;
+    auto max0 = hn::Set(d, running_max);
+    auto max1 = max0;
+    for (std::size_t j = begin; j < end; j += 2 * kN) {
+      max0 = hn::Max(max0, hn::Load(d, s + j));
+      max1 = hn::Max(max1, hn::Load(d, s + j + kN));
+    }
+    const T new_max = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+    // Nothing seen so far: every term is exp2(−∞ − 0) = 0.
+    const T shift = new_max == kHidden ? T{0} : new_max;
+    const auto shift_v = hn::Set(d, shift);
+    auto sum0 = hn::Zero(d);
+    auto sum1 = hn::Zero(d);
+    for (std::size_t j = begin; j < end; j += 2 * kN) {
+      const auto p0 = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift_v));
+      const auto p1 = exp2_fast(d, hn::Sub(hn::Load(d, s + j + kN), shift_v));
+      hn::Store(p0, d, s + j);
+      hn::Store(p1, d, s + j + kN);
+      sum0 = hn::Add(sum0, p0);
+      sum1 = hn::Add(sum1, p1);
+    }
+    const T sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+    if (new_max == running_max) {
+      running_sum += sum;
+      return;
+    }
+    const auto decay_v = exp2_fast(d, hn::Sub(hn::Set(d, running_max), shift_v));
+    running_sum = running_sum * hn::GetLane(decay_v) + sum;
+    running_max = new_max;
+    for (std::size_t x = 0; x < plan_.Dv_padded; x += kN) hn::Store(hn::Mul(decay_v, hn::Load(d, out + x)), d, out + x);
+  }
+
+  /// Normalises, gates and writes row r of the tile.
+  void finish_row(std::size_t r) const {
+    const std::int64_t i = first_ + static_cast<std::int64_t>(r);
+    const AttentionOutputs& to = plan_.call.outputs;
+    T* o = at(plan_.out_at) + r * plan_.Dv_padded;
+    const T sum = at(plan_.sum_at)[r];
+    const T inverse = sum == T{0} ? T{0} : T{1} / sum;
+    for (std::size_t x = 0; x < plan_.Dv_padded; ++x) o[x] *= inverse;
+    if (to.attn.present()) store_row(o, plan_.Dv, to.attn, b_, h_, i, 0);
+    if (p_.gate_fn != GateFn::none) {
+      T* z = rows_buffer();
+      if (p_.gate_headwise) {
+        load_row(plan_.call.inputs.gate, b_, h_, i, 0, 1, z);
+        std::fill(z + 1, z + plan_.Dv_padded, z[0]);
+      } else {
+        load_row(plan_.call.inputs.gate, b_, h_, i, 0, plan_.Dv, z);
+        std::fill(z + plan_.Dv, z + plan_.Dv_padded, T{0});
+      }
+      T* y = z + plan_.row_stride;
+      apply_gate(p_.gate_fn, p_.gate_op, z, plan_.Dv_padded, o, y);
+      store_row(y, plan_.Dv, to.y, b_, h_, i, 0);
+    } else {
+      store_row(o, plan_.Dv, to.y, b_, h_, i, 0);
+    }
+    if (to.lse.present()) {
+      const double lse = (static_cast<double>(at(plan_.max_at)[r]) + std::log2(static_cast<double>(sum))) * kLn2;
+      if (to.lse.dtype == DType::f64) {
+        store_row(&lse, 1, to.lse, b_, h_, i, 0);
+      } else {
+        const auto lse32 = static_cast<float>(lse);
+        store_row(&lse32, 1, to.lse, b_, h_, i, 0);
+      }
+    }
+  }
+
+  /// exp(s − lse) of every key, hidden ones as 0.
+  void write_weights(const Visibility& visibility) const {
+    for (std::size_t r = 0; r < count_; r += kMR) {
+      const std::size_t rows = std::min(kMR, count_ - r);
+      for (std::int64_t j0 = 0; j0 < p_.S; j0 += kBlock) {
+        const KeyRange seen = score(visibility, j0, r, rows);
+        const auto width = static_cast<std::size_t>(std::min(kBlock, p_.S - j0));
+        for (std::size_t m = 0; m < rows; ++m) write_weights_row(r + m, m, j0, seen, width);
+      }
+    }
+  }
+
+  void write_weights_row(std::size_t r, std::size_t m, std::int64_t j0, KeyRange seen, std::size_t width) const {
+    const Tag<T> d;
+    T* s = at(plan_.scores_at) + m * Plan::kScoreStride;
+    const T max = at(plan_.max_at)[r];
+    const T sum = at(plan_.sum_at)[r];
+    const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
+    const auto inverse = hn::Set(d, sum == T{0} ? T{0} : T{1} / sum);
+    const auto begin = static_cast<std::size_t>(seen.begin) / kLanes<T> * kLanes<T>;
+    const auto end = round_up(static_cast<std::size_t>(seen.end), kLanes<T>);
+    std::fill(s, s + begin, T{0});
+    for (std::size_t j = begin; j < end; j += kLanes<T>) {
+      hn::Store(hn::Mul(inverse, exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift))), d, s + j);
+    }
+    if (end < width) std::fill(s + end, s + width, T{0});
+    store_row(s, width, plan_.call.outputs.weights, b_, h_, first_ + static_cast<std::int64_t>(r), j0);
+  }
+
+  const Plan& plan_;
+  const Problem& p_;
+  std::byte* scratch_;
+  std::int64_t b_ = 0, h_ = 0, slot_ = 0, first_ = 0;
+  std::size_t count_ = 0;
+};
+
+template <typename T>
+void forward_typed(const ForwardCall& call) {
+  const ForwardPlan<T> plan(call);
+  const Problem& p = plan.p;
+  const std::int64_t blocks = (p.S + static_cast<std::int64_t>(ForwardPlan<T>::kBlock) - 1) /
+                              static_cast<std::int64_t>(ForwardPlan<T>::kBlock);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, blocks)
+  {
+    ForwardTile<T> tile(plan, omp_get_thread_num());
+    for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
+      const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < held * blocks; ++n) {
+        pack_block(plan, head0 + n / blocks, n / blocks, n % blocks, tile.rows_buffer());
+      }
+      // Under a causal mask the last queries cost most: they go first, so that threads end together.
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < held * p.group * plan.tiles; ++n) {
+        const std::int64_t slot = n / (p.group * plan.tiles);
+        const std::int64_t head = head0 + slot;
+        const std::int64_t h = head % p.Hkv * p.group + n / plan.tiles % p.group;
+        tile.run(head / p.Hkv, h, slot, plan.tiles - 1 - n % plan.tiles);
+      }
+    }
+  }
+}
+
+void forward(const ForwardCall& call) {
+  if (call.inputs.q.dtype == DType::f64) {
+    forward_typed<double>(call);
+  } else {
+    forward_typed<float>(call);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate {
+
+HWY_EXPORT(forward);
+
+void run_forward(const ForwardCall& call) { HEADGATE_DISPATCH(forward)(call); }
+
+}  // namespace headgate
+#endif  // HWY_ONCE

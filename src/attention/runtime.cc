@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/runtime.hpp"
+
+#include <omp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/targets.hpp"
+#include "core/check.hpp"
+#include "headgate/version.h"
+#include "hwy/highway.h"
+
+namespace headgate {
+namespace {
+
+struct TargetRow {
+  const char* name;
+  std::int64_t bit;
+};
+
+/// Best first.
+constexpr TargetRow kTargetRows[] = {{"avx3", HWY_AVX3},     {"avx2", HWY_AVX2},     {"sse4", HWY_SSE4},
+                                     {"neon", HWY_NEON},     {"emu128", HWY_EMU128}, {"scalar", HWY_SCALAR}};
+
+std::vector<std::string> names_of(std::int64_t mask) {
+  std::vector<std::string> names;
+  for (const TargetRow& row : kTargetRows) {
+    if ((row.bit & mask) != 0) names.emplace_back(row.name);
+  }
+  return names;
+}
+
+/// The portable fallback runs everywhere, whether or not the detection lists it.
+std::int64_t supported_mask() {
+  return (hwy::SupportedTargets() | HWY_EMU128 | HWY_SCALAR | HWY_STATIC_TARGET) & HWY_TARGETS;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::int64_t supported_bit(const std::string& name, const char* origin) {
+  for (const TargetRow& row : kTargetRows) {
+    if (name == row.name && (row.bit & supported_mask()) != 0) return row.bit;
+  }
+  throw Error(fmt::format("{} names vector target '{}', but this CPU and build can run: {}", origin, name,
+                          joined(names_of(supported_mask()))));
+}
+
+std::int64_t default_bit() {
+  const char* forced = std::getenv("HEADGATE_ISA");
+  if (forced != nullptr && *forced != '\0') return supported_bit(forced, "HEADGATE_ISA");
+  for (const TargetRow& row : kTargetRows) {
+    if ((row.bit & supported_mask()) != 0) return row.bit;
+  }
+  return HWY_STATIC_TARGET;
+}
+
+/// Bit of the active target; 0 until the first use.
+std::atomic<std::int64_t> active_bit{0};
+
+std::int64_t active() {
+  std::int64_t bit = active_bit.load(std::memory_order_acquire);
+  if (bit == 0) {
+    bit = default_bit();
+    active_bit.store(bit, std::memory_order_release);
+  }
+  return bit;
+}
+
+}  // namespace
+
+const char* version() { return HEADGATE_VERSION; }
+
+std::vector<std::string> compiled_targets() { return names_of(HWY_TARGETS); }
+
+std::vector<std::string> supported_targets() { return names_of(supported_mask()); }
+
+std::string active_target() { return names_of(active()).front(); }
+
+void set_target(const std::string& name) {
+  active_bit.store(name.empty() ? default_bit() : supported_bit(name, "set_target"), std::memory_order_release);
+}
+
+int default_threads() { return omp_get_max_threads(); }
+
+std::size_t active_target_index() {
+  hwy::ChosenTarget chosen;
+  chosen.Update(active());
+  return chosen.GetIndex();
+}
+
+}  // namespace headgate
