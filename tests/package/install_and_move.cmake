@@ -1,0 +1,4 @@
+# Installs `build` to `staged`, then moves the tree to `moved`: what it holds must work where it was not installed.
+file(REMOVE_RECURSE ${staged} ${moved})
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${build} --prefix ${staged} COMMAND_ERROR_IS_FATAL ANY)
+file(RENAME ${staged} ${moved})
