@@ -4,49 +4,81 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "cli/help.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/version.h"
 
 namespace headgate::cli {
 namespace {
 
-int fail(const std::string& who, std::string what) {
+/// One line, whatever `what` holds: control characters would let a file's text take over the terminal.
+int report(const std::string& who, std::string what) {
   for (char& c : what) {
-    if (c == '\n' || c == '\r') c = ' ';
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) c = ' ';
   }
   fmt::print(stderr, "{}: {}\n", who, what);
   return kBadUsage;
 }
 
-int run(int argc, char** argv) {
-  CLI::App app{"Exact gated attention on CPUs.", "headgate"};
-  app.require_subcommand(1);
-  app.set_version_flag("--version", std::string("headgate ") + HEADGATE_VERSION);
+std::vector<Verb> add_verbs(CLI::App& app) {
+  // The order of the list in --help.
+  return {
+      add_explain(app),
+      add_info(app),
+  };
+}
 
-  const std::vector<Verb> verbs = {};
+int run(int argc, char** argv) {
+  CLI::App app{"Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.", "headgate"};
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", std::string("headgate ") + HEADGATE_VERSION, "Print the version and exit");
+  app.footer("`headgate VERB --help` tells more. The environment variable HEADGATE_ISA forces a vector\ntarget.");
 
   std::string who = "headgate";
   try {
+    const std::vector<Verb> verbs = add_verbs(app);
+    for (const Verb& verb : verbs) verb.app->group("Verbs");
+    app.require_subcommand(1);
     try {
       app.parse(argc, argv);
-    } catch (const CLI::Success& e) {  // --help, --version
-      return app.exit(e);
+    } catch (const CLI::Success& request) {  // --help, --version
+      std::ostringstream text;
+      app.exit(request, text, text);
+      fmt::print("{}", text.str());
+      return kSuccess;
+    } catch (const CLI::ParseError& error) {
+      for (const CLI::App* verb : app.get_subcommands()) who = "headgate " + verb->get_name();
+      return report(who, fmt::format("{} (see {} --help)", error.what(), who));
     }
     for (const Verb& verb : verbs) {
       if (!verb.app->parsed()) continue;
       who = "headgate " + verb.app->get_name();
       return verb.run();
     }
-  } catch (const std::exception& e) {
-    return fail(who, e.what());
+    return report(who, "no verb");
+  } catch (const std::bad_alloc&) {
+    return report(who, "not enough memory");
+  } catch (const std::exception& error) {
+    return report(who, error.what());
+  } catch (...) {
+    return report(who, "unexpected error");
   }
-  return kBadUsage;
 }
 
 }  // namespace
 }  // namespace headgate::cli
 
-int main(int argc, char** argv) { return headgate::cli::run(argc, argv); }
+int main(int argc, char** argv) {
+  const int status = headgate::cli::run(argc, argv);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    return headgate::cli::report("headgate", "cannot write to standard output");
+  }
+  return status;
+}

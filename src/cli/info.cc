@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/machine.hpp"
+#include "cli/verbs.hpp"
+#include "headgate/runtime.hpp"
+
+namespace headgate::cli {
+namespace {
+
+int run_info() {
+  // The one call that may refuse (HEADGATE_ISA) comes before anything is printed.
+  const std::string chosen = active_target();
+  fmt::print("version            {}\n", version());
+  fmt::print("cpu                {}\n", cpu_name());
+  fmt::print("targets compiled   {}\n", fmt::join(compiled_targets(), " "));
+  fmt::print("targets supported  {}\n", fmt::join(supported_targets(), " "));
+  fmt::print("target chosen      {}\n", chosen);
+  fmt::print("threads            {}\n", default_threads());
+  fmt::print("blas               {}\n", blas_description());
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_info(CLI::App& root) {
+  CLI::App* app = root.add_subcommand(
+      "info",
+      "Print the version, the CPU, vector targets, threads and BLAS\n\n"
+      "One fact a line: the version; the CPU's name; the vector targets in this build, those of them that this CPU can "
+      "run, and the one that kernels use, best first; the threads that a call uses by default; and the BLAS that "
+      "`headgate bench` measures against (attention itself uses none).");
+  app->footer(
+      "Environment:\n"
+      "  HEADGATE_ISA     vector target to use, one of those supported\n"
+      "  OMP_NUM_THREADS  threads to use by default");
+  return {app, run_info};
+}
+
+}  // namespace headgate::cli
