@@ -145,25 +145,28 @@ int run_bench(const BenchArguments& arguments) {
 
 Verb add_bench(CLI::App& root) {
   auto arguments = std::make_shared<BenchArguments>();
-  CLI::App* app = root.add_subcommand("bench", "Measure the kernels against this machine's own limits");
+  CLI::App* app = root.add_subcommand(
+      "bench",
+      "Measure the kernels against this machine's own limits\n\n"
+      "The limits (FMA peak in the vector width of the kernels, OpenBLAS's sgemm, streaming read) are measured by this "
+      "program in the same run; what is compared runs in turns; times are medians.");
   app->footer(
       "share  fraction of FMA peak (of the same dtype and threads, measured between the runs) at the median time\n"
       "best   the same at the shortest time; a case : case row compares two rates that were measured in turns\n"
       "goal   the least share that the project promises on two cores");
   app->add_option("--filter", arguments->filter, "Run only the cases whose names match REGEX (anywhere)")
-      ->type_name("REGEX");
-  app->add_option("--json", arguments->json, "Write machine facts and results to FILE")->type_name("FILE");
+      ->option_text("REGEX");
+  app->add_option("--json", arguments->json, "Write machine facts and results to FILE")->option_text("FILE");
   app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
-      ->type_name("N")
+      ->option_text("N")
       ->check(CLI::Range(1, 1024));
-  app->add_option("--repeat", arguments->repeat, "Timed runs of each case, at least")
-      ->type_name("N")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  app->add_option("--min-time", arguments->min_time, "Seconds spent in each case, at least; in compared cases thrice")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 600.0))
-      ->capture_default_str();
+  app->add_option("--repeat", arguments->repeat, "Timed runs of each case, at least (default: 9)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 10000));
+  app->add_option("--min-time", arguments->min_time,
+                  "Seconds spent in each case, at least (default: 0.5); thrice that in compared cases")
+      ->option_text("SECONDS")
+      ->check(CLI::Range(0.0, 600.0));
   app->add_flag("--quick", arguments->quick, "Few runs: a glance, not a measurement");
   app->add_flag("--list", arguments->list, "Print the names of the cases and stop");
   app->add_flag("--memory-probe", arguments->memory_probe)->group("");

@@ -35,16 +35,19 @@ volatile double g_sink = 0.0;
 double run_together(int threads, const std::function<double(int)>& work) {
   std::vector<Clock::time_point> starts(static_cast<std::size_t>(threads));
   std::vector<Clock::time_point> ends(static_cast<std::size_t>(threads));
+  int team = 0;
 #pragma omp parallel num_threads(threads)
   {
+#pragma omp single  // its barrier is the common start
+    team = omp_get_num_threads();
     const auto t = static_cast<std::size_t>(omp_get_thread_num());
-#pragma omp barrier
     starts[t] = Clock::now();
     const double result = work(static_cast<int>(t));
     ends[t] = Clock::now();
 #pragma omp critical
     g_sink = result;
   }
+  require(team == threads, "machine: asked for {} threads, OpenMP gave {}", threads, team);
   return seconds_between(*std::min_element(starts.begin(), starts.end()), *std::max_element(ends.begin(), ends.end()));
 }
 
@@ -83,11 +86,16 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
   const PeakLoops loops = peak_loops(isa);
   run_ = dtype == DType::f32 ? loops.fma_f32 : loops.fma_f64;
   flops_per_round_ = static_cast<double>(dtype == DType::f32 ? loops.flops_per_round_f32 : loops.flops_per_round_f64);
-  while (rounds_ < kMaxRounds) {
-    const double seconds = run_together(threads_, [&](int) { return run_(rounds_); });
-    if (seconds >= kWindowSeconds) break;
-    rounds_ *= 2;
-  }
+  const auto best_seconds = [&] {  // on this thread alone: a wait for another must not end the search
+    double best = kWindowSeconds;
+    for (int i = 0; i < 5; ++i) {
+      const auto start = Clock::now();
+      g_sink = run_(rounds_);
+      best = std::min(best, seconds_between(start, Clock::now()));
+    }
+    return best;
+  };
+  while (rounds_ < kMaxRounds && best_seconds() < kWindowSeconds) rounds_ *= 2;
 }
 
 double PeakMeter::window() {
@@ -131,7 +139,7 @@ double sgemm_gflops(int threads) {
 
 double read_gbps(const std::string& isa, int threads) {
   constexpr std::size_t kBytes = std::size_t{256} << 20;
-  constexpr int kPasses = 9;
+  constexpr int kPasses = 20;
   const PeakLoops loops = peak_loops(isa);
   const std::size_t share = kBytes / sizeof(float) / static_cast<std::size_t>(threads) / kReadBlock * kReadBlock;
   const Buffer data = allocate_floats(share * static_cast<std::size_t>(threads));
