@@ -8,6 +8,13 @@ if(TARGET headgate_tool)
   install(TARGETS headgate_tool)
 endif()
 
+# libheadgate.so hides what it is made of; a user of libheadgate.a has to link it.
+set(headgate_is_static OFF)
+get_target_property(headgate_type headgate TYPE)
+if(headgate_type STREQUAL "STATIC_LIBRARY")
+  set(headgate_is_static ON)
+endif()
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/headgate)
 install(EXPORT headgateTargets NAMESPACE headgate:: DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/headgateConfig.cmake.in
@@ -21,9 +28,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/headgateConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/headgateConfig.cmake ${PROJECT_BINARY_DIR}/headgateConfigVersion.cmake
         DESTINATION ${package_dir})
 
-# A static library does not carry its own dependencies: name them for the linker.
 set(pc_static_libs "")
-if(NOT BUILD_SHARED_LIBS)
+if(headgate_is_static)
   set(pc_static_libs " -lhwy -fopenmp -lstdc++ -lm")
 endif()
 file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)

@@ -16,7 +16,7 @@ read -ra libs <<<"$("$pkg_config" --libs headgate)"
   exit 1
 }
 
-"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" "$here/c/main.c" -o "$work/consumer_c" "${libs[@]}"
+"$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" "$here/c/main.c" -o "$work/consumer_c" "${libs[@]}"
 "$cxx" -std=c++20 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" "$here/cxx/main.cc" -o "$work/consumer_cxx" "${libs[@]}"
 export LD_LIBRARY_PATH=$prefix/$libdir
 "$work/consumer_c"
