@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HEADGATE_HEADGATE_H_
+#define HEADGATE_HEADGATE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "headgate/export.h"
+#include "headgate/version.h"
+
+/*
+ * Gated attention (arXiv 2505.06708), exact, in O(T) memory: the C API, C99. It is the C++ API of
+ * headgate/attention.hpp and headgate/runtime.hpp argument for argument, and computes the same bits.
+ *
+ *   s    = softcap(scale . q k^T) - slope_h . |i + S - T - j| + bias        softcap(x) = c . tanh(x / c)
+ *   lse  = log( sum over visible j of exp(s_j), + exp(sink_h) )             natural logarithm
+ *   o    = sum over visible j of exp(s_j - lse) v_j
+ *   y    = o * g(z)   or   o + g(z)                                         z: raw gate logits
+ *
+ * Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads (Hq a multiple of Hkv; query head h reads
+ * key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
+ * Query i stands at key position i + S - T.
+ *
+ * Structs that may grow begin with struct_size. Initialise each with its _INIT macro, which sets struct_size and the
+ * defaults:
+ *
+ *   headgate_attention_inputs inputs = HEADGATE_ATTENTION_INPUTS_INIT;
+ *   inputs.q = headgate_make_const_tensor(q, HEADGATE_DTYPE_F32, B, Hq, T, D);
+ *
+ * Later versions add fields at the end, and zero there will mean what their absence meant. So a library takes the
+ * smaller structs of every older version, and a larger one of a newer version as long as the bytes it does not know
+ * are zero; if not, or if struct_size fits no version, the call returns HEADGATE_INVALID_ARGUMENT.
+ *
+ * Every function may be called from several threads at once, except where it says otherwise. No C++ exception leaves
+ * the library, and it never prints nor ends the process.
+ */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a function returns. A call that fails has written none of its outputs. */
+typedef int32_t headgate_status;
+enum {
+  HEADGATE_OK = 0,
+  HEADGATE_INVALID_ARGUMENT = 1, /* headgate_last_error names the argument and the values that disagree */
+  HEADGATE_OUT_OF_MEMORY = 2,
+  HEADGATE_INTERNAL_ERROR = 3
+};
+
+/* One line on why the last call of this thread that returns a headgate_status failed; "" if it did not. Valid until
+ * the next such call of this thread. Never NULL. Longer than 1023 bytes it is cut. */
+HEADGATE_API const char* headgate_last_error(void);
+
+/* --- tensors ------------------------------------------------------------------------------------------------ */
+
+/* Element types. NONE marks an absent tensor; BF16 and F16 are stored as uint16_t, BOOL as one byte, 0 or 1. */
+typedef int32_t headgate_dtype;
+enum {
+  HEADGATE_DTYPE_NONE = 0,
+  HEADGATE_DTYPE_F32 = 1,
+  HEADGATE_DTYPE_F64 = 2,
+  HEADGATE_DTYPE_BF16 = 3, /* the upper 16 bits of an IEEE binary32 */
+  HEADGATE_DTYPE_F16 = 4,  /* IEEE binary16 */
+  HEADGATE_DTYPE_BOOL = 5,
+  HEADGATE_DTYPE_I32 = 6,
+  HEADGATE_DTYPE_I64 = 7
+};
+
+/* A view that owns nothing: element (i0,i1,i2,i3) lies at data + i0*strides[0] + ... + i3*strides[3], in elements.
+ * Strides may be negative, or zero in inputs that broadcast; outputs must not overlap themselves. data is aligned to
+ * the element, and may be NULL when there is no element. All zero: absent. */
+typedef struct headgate_tensor {
+  void* data;
+  int64_t shape[4];
+  int64_t strides[4];
+  headgate_dtype dtype;
+  int32_t reserved; /* 0 */
+} headgate_tensor;
+
+/* The same, for what is only read. */
+typedef struct headgate_const_tensor {
+  const void* data;
+  int64_t shape[4];
+  int64_t strides[4];
+  headgate_dtype dtype;
+  int32_t reserved; /* 0 */
+} headgate_const_tensor;
+
+#define HEADGATE_ABSENT \
+  { NULL, {0, 0, 0, 0}, {0, 0, 0, 0}, HEADGATE_DTYPE_NONE, 0 }
+
+/* Views of contiguous row-major data. A vector of n elements has shape (1,1,1,n). */
+HEADGATE_API headgate_tensor headgate_make_tensor(void* data, headgate_dtype dtype, int64_t dim0, int64_t dim1,
+                                                  int64_t dim2, int64_t dim3);
+HEADGATE_API headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtype dtype, int64_t dim0,
+                                                              int64_t dim1, int64_t dim2, int64_t dim3);
+
+/* --- options ------------------------------------------------------------------------------------------------ */
+
+/* g(z). */
+typedef int32_t headgate_gate_fn;
+enum {
+  HEADGATE_GATE_FN_NONE = 0,       /* no gate */
+  HEADGATE_GATE_FN_SIGMOID = 1,    /* 1 / (1 + e^-z) */
+  HEADGATE_GATE_FN_SIGMOID2 = 2,   /* 2 sigmoid(z) */
+  HEADGATE_GATE_FN_NS_SIGMOID = 3, /* 0.5 + 0.5 sigmoid(z) */
+  HEADGATE_GATE_FN_SILU = 4,       /* z sigmoid(z) */
+  HEADGATE_GATE_FN_SOFTPLUS = 5,   /* log(1 + e^z) */
+  HEADGATE_GATE_FN_IDENTITY = 6    /* z */
+};
+
+/* How g(z) meets the attention output o. */
+typedef int32_t headgate_gate_op;
+enum {
+  HEADGATE_GATE_OP_MUL = 0, /* y = o * g(z) */
+  HEADGATE_GATE_OP_ADD = 1  /* y = o + g(z) */
+};
+
+typedef int32_t headgate_causality;
+enum {
+  HEADGATE_CAUSALITY_NONE = 0,
+  HEADGATE_CAUSALITY_CAUSAL = 1 /* key j is visible to query i iff j <= i + S - T */
+};
+
+typedef struct headgate_attention_options {
+  size_t struct_size;
+  double scale;   /* read when has_scale is 1; finite */
+  double softcap; /* c > 0; 0 for no cap */
+  /* Key j is visible to query i iff i + S - T - window_left <= j <= i + S - T + window_right; -1 for no limit. */
+  int64_t window_left;
+  int64_t window_right;
+  int32_t has_scale;            /* 1: scale as given; 0: 1/sqrt(D) */
+  headgate_causality causality; /* combines with the window by "and" */
+  headgate_gate_fn gate_fn;     /* applied when `gate` is present */
+  headgate_gate_op gate_op;
+  int32_t threads;  /* 0: headgate_default_threads(). The result has the same bits for every value. */
+  int32_t reserved; /* 0 */
+} headgate_attention_options;
+
+/* 1/sqrt(D), no cap, no window, not causal, sigmoid, multiplied. */
+#define HEADGATE_ATTENTION_OPTIONS_INIT                                                                         \
+  {                                                                                                             \
+    sizeof(headgate_attention_options), 0.0, 0.0, -1, -1, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_SIGMOID, \
+        HEADGATE_GATE_OP_MUL, 0, 0                                                                              \
+  }
+
+/* --- forward ------------------------------------------------------------------------------------------------ */
+
+/* What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.
+ * Any strides. Visibility by causality, window, mask and key_lengths combines by "and". */
+typedef struct headgate_attention_inputs {
+  size_t struct_size;
+  headgate_const_tensor q;            /* (B,Hq,T,D), 1 <= D <= 512 */
+  headgate_const_tensor k;            /* (B,Hkv,S,D) */
+  headgate_const_tensor v;            /* (B,Hkv,S,Dv), 1 <= Dv <= 512 */
+  headgate_const_tensor gate;         /* z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32 */
+  headgate_const_tensor bias;         /* (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; +inf and NaN give
+                                         NaN rows */
+  headgate_const_tensor mask;         /* (B|1,Hq|1,T|1,S), bool, true = visible */
+  headgate_const_tensor key_lengths;  /* (1,1,1,B), i32 or i64, 0 <= n <= S: keys >= n are hidden, and neither read
+                                         nor aligned to */
+  headgate_const_tensor alibi_slopes; /* (1,1,1,Hq), f32 or f64, finite */
+  headgate_const_tensor sinks;        /* (1,1,1,Hq), f32 or f64: a logit, finite or -inf, that joins the denominator
+                                         without a value */
+} headgate_attention_inputs;
+
+#define HEADGATE_ATTENTION_INPUTS_INIT                                                                     \
+  {                                                                                                        \
+    sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
+        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                \
+  }
+
+/* What the forward pass overwrites. y is required; the rest may be absent. */
+typedef struct headgate_attention_outputs {
+  size_t struct_size;
+  headgate_tensor y;       /* (B,Hq,T,Dv), dtype of q */
+  headgate_tensor lse;     /* (B,Hq,T,1), f32 or f64, natural log, sink included; -inf for a row that sees nothing */
+  headgate_tensor attn;    /* o (B,Hq,T,Dv), dtype of q: the output before the gate */
+  headgate_tensor weights; /* exp(s - lse) (B,Hq,T,S), dtype of q: T*S large, for small problems */
+} headgate_attention_outputs;
+
+#define HEADGATE_ATTENTION_OUTPUTS_INIT \
+  { sizeof(headgate_attention_outputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+
+/* y = gate(z) * softmax(scale . q k^T + bias, mask) v.
+ *
+ * A row with no visible key has o = 0 and lse = -inf (the sink's logit when there is one).
+ * 16-bit types accumulate in f32; the gate is applied in f32 or better before the one rounding to storage.
+ * Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other; views that
+ * interleave in one buffer do not. `options` may be NULL for the defaults. */
+HEADGATE_API headgate_status headgate_attention_forward(const headgate_attention_outputs* outputs,
+                                                        const headgate_attention_inputs* inputs,
+                                                        const headgate_attention_options* options);
+
+/* --- backward ----------------------------------------------------------------------------------------------- */
+
+/* What the backward pass needs of the forward pass: y and lse, and
+ *   silu or identity, multiplied (g may be 0: o is lost in y)  attn, for dgate
+ *   any gate that is added                                     attn if at hand: it spares the cancellation in y - g(z)
+ */
+typedef struct headgate_attention_saved {
+  size_t struct_size;
+  headgate_const_tensor y;    /* (B,Hq,T,Dv) */
+  headgate_const_tensor lse;  /* (B,Hq,T,1), f32 or f64, sink included */
+  headgate_const_tensor attn; /* (B,Hq,T,Dv) */
+} headgate_attention_saved;
+
+#define HEADGATE_ATTENTION_SAVED_INIT \
+  { sizeof(headgate_attention_saved), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+
+/* Incoming gradients. dy is required; without dlse it counts as zero. */
+typedef struct headgate_attention_incoming {
+  size_t struct_size;
+  headgate_const_tensor dy;   /* (B,Hq,T,Dv), dtype of q */
+  headgate_const_tensor dlse; /* (B,Hq,T,1), f32 or f64 */
+} headgate_attention_incoming;
+
+#define HEADGATE_ATTENTION_INCOMING_INIT \
+  { sizeof(headgate_attention_incoming), HEADGATE_ABSENT, HEADGATE_ABSENT }
+
+/* Gradients to write; each may be absent. All are overwritten, never added to. */
+typedef struct headgate_attention_gradients {
+  size_t struct_size;
+  headgate_tensor dq;     /* (B,Hq,T,D), dtype of q */
+  headgate_tensor dk;     /* (B,Hkv,S,D), dtype of q, summed over the query heads of the group */
+  headgate_tensor dv;     /* (B,Hkv,S,Dv), dtype of q */
+  headgate_tensor dgate;  /* shape and dtype of gate; summed over Dv when headwise; refused without a gate function */
+  headgate_tensor dbias;  /* shape and dtype of bias; summed over its broadcast dimensions */
+  headgate_tensor dsinks; /* (1,1,1,Hq), dtype of sinks */
+} headgate_attention_gradients;
+
+#define HEADGATE_ATTENTION_GRADIENTS_INIT                                                                     \
+  {                                                                                                           \
+    sizeof(headgate_attention_gradients), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
+        HEADGATE_ABSENT, HEADGATE_ABSENT                                                                      \
+  }
+
+/* Gradients of sum(dy*y) + sum(dlse*lse). With P = exp(s - lse):
+ *   do = dy * g(z) (mul) or dy (add);  delta = rowsum(do * o) = rowsum(dy * y) for mul;
+ *   ds = P * (do v^T - delta + dlse);  dq = scale . ds' k;  dk = scale . ds'^T q;  dv = P^T do;  dbias = ds;
+ *   dsink = -exp(sink - lse)(delta - dlse);  dz = dy * o * g'(z), for sigmoid dy * y * (1 - g);
+ * with ds' = ds * (1 - tanh^2) under a softcap and ds otherwise.
+ * `inputs` and `options` are those of the forward pass. Gradients accumulate in f32 or better; deterministic. */
+HEADGATE_API headgate_status headgate_attention_backward(const headgate_attention_gradients* gradients,
+                                                         const headgate_attention_inputs* inputs,
+                                                         const headgate_attention_saved* saved,
+                                                         const headgate_attention_incoming* incoming,
+                                                         const headgate_attention_options* options);
+
+/* --- runtime ------------------------------------------------------------------------------------------------ */
+
+/* "0.1.0": the library's; HEADGATE_VERSION is the header's. */
+HEADGATE_API const char* headgate_version(void);
+
+/* Vector targets, best first: "avx3" (AVX-512), "avx2", "sse4", "neon", "emu128" (portable). *count becomes the number
+ * of targets, and names[0 .. capacity) receive as many of their names as fit; those live as long as the library.
+ * `names` may be NULL when capacity is 0. */
+HEADGATE_API headgate_status headgate_compiled_targets(const char** names, size_t capacity, size_t* count);
+
+/* Those of them that this CPU can run. */
+HEADGATE_API headgate_status headgate_supported_targets(const char** names, size_t capacity, size_t* count);
+
+/* The target that kernels run on now: the best, or the one that the environment variable HEADGATE_ISA names.
+ * HEADGATE_INVALID_ARGUMENT if that cannot run here. *name lives as long as the library. */
+HEADGATE_API headgate_status headgate_active_target(const char** name);
+
+/* Makes `name` the target of every later call in this process; NULL or "" returns to the default choice.
+ * HEADGATE_INVALID_ARGUMENT if it is not a supported target. Not to be called while a kernel runs. */
+HEADGATE_API headgate_status headgate_set_target(const char* name);
+
+/* Threads that a call uses when its options say 0; at least 1. */
+HEADGATE_API int32_t headgate_default_threads(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* HEADGATE_HEADGATE_H_ */

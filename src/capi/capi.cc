@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "capi/sized.hpp"
+#include "core/check.hpp"
+#include "headgate/attention.hpp"
+#include "headgate/headgate.h"
+#include "headgate/runtime.hpp"
+
+namespace headgate::capi {
+namespace {
+
+template <typename Enum>
+constexpr bool same(std::int32_t c, Enum cpp) {
+  return c == static_cast<std::int32_t>(cpp);
+}
+static_assert(same(HEADGATE_DTYPE_NONE, DType::none) && same(HEADGATE_DTYPE_F32, DType::f32) &&
+              same(HEADGATE_DTYPE_F64, DType::f64) && same(HEADGATE_DTYPE_BF16, DType::bf16) &&
+              same(HEADGATE_DTYPE_F16, DType::f16) && same(HEADGATE_DTYPE_BOOL, DType::boolean) &&
+              same(HEADGATE_DTYPE_I32, DType::i32) && same(HEADGATE_DTYPE_I64, DType::i64));
+static_assert(same(HEADGATE_GATE_FN_NONE, GateFn::none) && same(HEADGATE_GATE_FN_SIGMOID, GateFn::sigmoid) &&
+              same(HEADGATE_GATE_FN_SIGMOID2, GateFn::sigmoid2) &&
+              same(HEADGATE_GATE_FN_NS_SIGMOID, GateFn::ns_sigmoid) && same(HEADGATE_GATE_FN_SILU, GateFn::silu) &&
+              same(HEADGATE_GATE_FN_SOFTPLUS, GateFn::softplus) && same(HEADGATE_GATE_FN_IDENTITY, GateFn::identity));
+static_assert(same(HEADGATE_GATE_OP_MUL, GateOp::mul) && same(HEADGATE_GATE_OP_ADD, GateOp::add));
+static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CAUSALITY_CAUSAL, Causality::causal));
+
+// Callers of version 0.1 hold structs of these sizes for ever. (64-bit pointers.)
+static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 64);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 9 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 6 * 80);
+
+/// A fixed buffer, so that reporting a lack of memory needs none.
+constexpr std::size_t kMaxErrorBytes = 1024;
+thread_local char last_error[kMaxErrorBytes] = "";
+
+/// "function: message"; C++ messages begin with the function's name already, less the C prefix. Cut on a UTF-8
+/// boundary.
+void set_last_error(const char* function, const char* message) {
+  const char* cpp_function = function + std::strlen("headgate_");
+  const bool named = std::strncmp(message, cpp_function, std::strlen(cpp_function)) == 0;
+  const int length = named ? std::snprintf(last_error, kMaxErrorBytes, "headgate_%s", message)
+                           : std::snprintf(last_error, kMaxErrorBytes, "%s: %s", function, message);
+  if (length < static_cast<int>(kMaxErrorBytes)) return;
+  std::size_t end = kMaxErrorBytes - 1;
+  while (end > 0 && (static_cast<unsigned char>(last_error[end - 1]) & 0xC0U) == 0x80U) --end;
+  if (end > 0 && (static_cast<unsigned char>(last_error[end - 1]) & 0x80U) != 0) --end;
+  last_error[end] = '\0';
+}
+
+/// Runs `call`, turning what it throws into a status and a last error.
+template <typename Call>
+headgate_status guarded(const char* function, Call&& call) noexcept {
+  try {
+    call();
+    last_error[0] = '\0';
+    return HEADGATE_OK;
+  } catch (const Error& error) {
+    set_last_error(function, error.what());
+    return HEADGATE_INVALID_ARGUMENT;
+  } catch (const std::bad_alloc&) {
+    set_last_error(function, "out of memory");
+    return HEADGATE_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    set_last_error(function, error.what());
+  } catch (...) {
+    set_last_error(function, "unknown failure");
+  }
+  return HEADGATE_INTERNAL_ERROR;
+}
+
+Shape to_shape(const int64_t (&values)[4]) { return {values[0], values[1], values[2], values[3]}; }
+
+/// The view of member `name`.
+template <typename Tensor>
+auto to_view(const Tensor& tensor, const char* name) {
+  using View = std::conditional_t<std::is_same_v<Tensor, headgate_tensor>, TensorView, ConstTensorView>;
+  require(tensor.reserved == 0, "{}.reserved is {} but must be 0", name, tensor.reserved);
+  return View(tensor.data, static_cast<DType>(tensor.dtype), to_shape(tensor.shape), to_shape(tensor.strides));
+}
+
+AttentionOptions to_options(const headgate_attention_options* given) {
+  AttentionOptions options;
+  if (given == nullptr) return options;
+  const auto c = read_sized(given, "options");
+  require(c.has_scale == 0 || c.has_scale == 1, "options.has_scale is {} but must be 0 or 1", c.has_scale);
+  require(c.reserved == 0, "options.reserved is {} but must be 0", c.reserved);
+  if (c.has_scale == 1) options.scale = c.scale;
+  options.softcap = c.softcap;
+  options.causality = static_cast<Causality>(c.causality);
+  options.window_left = c.window_left;
+  options.window_right = c.window_right;
+  options.gate_fn = static_cast<GateFn>(c.gate_fn);
+  options.gate_op = static_cast<GateOp>(c.gate_op);
+  options.threads = c.threads;
+  return options;
+}
+
+AttentionInputs to_inputs(const headgate_attention_inputs* given) {
+  const auto c = read_sized(given, "inputs");
+  AttentionInputs inputs;
+  inputs.q = to_view(c.q, "q");
+  inputs.k = to_view(c.k, "k");
+  inputs.v = to_view(c.v, "v");
+  inputs.gate = to_view(c.gate, "gate");
+  inputs.bias = to_view(c.bias, "bias");
+  inputs.mask = to_view(c.mask, "mask");
+  inputs.key_lengths = to_view(c.key_lengths, "key_lengths");
+  inputs.alibi_slopes = to_view(c.alibi_slopes, "alibi_slopes");
+  inputs.sinks = to_view(c.sinks, "sinks");
+  return inputs;
+}
+
+AttentionOutputs to_outputs(const headgate_attention_outputs* given) {
+  const auto c = read_sized(given, "outputs");
+  return {to_view(c.y, "y"), to_view(c.lse, "lse"), to_view(c.attn, "attn"), to_view(c.weights, "weights")};
+}
+
+AttentionSaved to_saved(const headgate_attention_saved* given) {
+  const auto c = read_sized(given, "saved");
+  return {to_view(c.y, "y"), to_view(c.lse, "lse"), to_view(c.attn, "attn")};
+}
+
+AttentionIncoming to_incoming(const headgate_attention_incoming* given) {
+  const auto c = read_sized(given, "incoming");
+  return {to_view(c.dy, "dy"), to_view(c.dlse, "dlse")};
+}
+
+AttentionGradients to_gradients(const headgate_attention_gradients* given) {
+  const auto c = read_sized(given, "gradients");
+  return {to_view(c.dq, "dq"),       to_view(c.dk, "dk"),       to_view(c.dv, "dv"),
+          to_view(c.dgate, "dgate"), to_view(c.dbias, "dbias"), to_view(c.dsinks, "dsinks")};
+}
+
+/// Contiguous strides; sizes whose product overflows are refused by the call that gets the tensor.
+template <typename Tensor, typename Data>
+Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
+  Tensor tensor{};
+  tensor.data = data;
+  tensor.dtype = dtype;
+  std::uint64_t step = 1;
+  for (int i = 3; i >= 0; --i) {
+    tensor.shape[i] = shape[static_cast<std::size_t>(i)];
+    tensor.strides[i] = static_cast<std::int64_t>(step);
+    step *= static_cast<std::uint64_t>(tensor.shape[i]);
+  }
+  return tensor;
+}
+
+/// The lists never change, so that their strings can be handed out.
+const std::vector<std::string>& compiled() {
+  static const std::vector<std::string> names = compiled_targets();
+  return names;
+}
+
+const std::vector<std::string>& supported() {
+  static const std::vector<std::string> names = supported_targets();
+  return names;
+}
+
+void list(const std::vector<std::string>& targets, const char** names, std::size_t capacity, std::size_t* count) {
+  require(count != nullptr, "count is null");
+  require(names != nullptr || capacity == 0, "names is null but capacity is {}", capacity);
+  for (std::size_t i = 0; i < std::min(capacity, targets.size()); ++i) names[i] = targets[i].c_str();
+  *count = targets.size();
+}
+
+}  // namespace
+}  // namespace headgate::capi
+
+namespace capi = headgate::capi;
+
+const char* headgate_last_error(void) { return capi::last_error; }
+
+headgate_tensor headgate_make_tensor(void* data, headgate_dtype dtype, int64_t dim0, int64_t dim1, int64_t dim2,
+                                     int64_t dim3) {
+  return capi::contiguous<headgate_tensor>(data, dtype, {dim0, dim1, dim2, dim3});
+}
+
+headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtype dtype, int64_t dim0, int64_t dim1,
+                                                 int64_t dim2, int64_t dim3) {
+  return capi::contiguous<headgate_const_tensor>(data, dtype, {dim0, dim1, dim2, dim3});
+}
+
+headgate_status headgate_attention_forward(const headgate_attention_outputs* outputs,
+                                           const headgate_attention_inputs* inputs,
+                                           const headgate_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::attention_forward(capi::to_outputs(outputs), capi::to_inputs(inputs), capi::to_options(options));
+  });
+}
+
+headgate_status headgate_attention_backward(const headgate_attention_gradients* gradients,
+                                            const headgate_attention_inputs* inputs,
+                                            const headgate_attention_saved* saved,
+                                            const headgate_attention_incoming* incoming,
+                                            const headgate_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::attention_backward(capi::to_gradients(gradients), capi::to_inputs(inputs), capi::to_saved(saved),
+                                 capi::to_incoming(incoming), capi::to_options(options));
+  });
+}
+
+const char* headgate_version(void) { return headgate::version(); }
+
+headgate_status headgate_compiled_targets(const char** names, size_t capacity, size_t* count) {
+  return capi::guarded(__func__, [&] { capi::list(capi::compiled(), names, capacity, count); });
+}
+
+headgate_status headgate_supported_targets(const char** names, size_t capacity, size_t* count) {
+  return capi::guarded(__func__, [&] { capi::list(capi::supported(), names, capacity, count); });
+}
+
+headgate_status headgate_active_target(const char** name) {
+  return capi::guarded(__func__, [&] {
+    headgate::require(name != nullptr, "name is null");
+    const std::string active = headgate::active_target();
+    *name = std::find(capi::compiled().begin(), capi::compiled().end(), active)->c_str();  // always one of them
+  });
+}
+
+headgate_status headgate_set_target(const char* name) {
+  return capi::guarded(__func__, [&] { headgate::set_target(name == nullptr ? "" : name); });
+}
+
+int32_t headgate_default_threads(void) { return headgate::default_threads(); }
