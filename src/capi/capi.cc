@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <exception>
-#include <new>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "capi/sized.hpp"
+#include "capi/status.hpp"
 #include "core/check.hpp"
 #include "headgate/attention.hpp"
 #include "headgate/headgate.h"
@@ -41,45 +38,6 @@ static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 6 * 80);
-
-/// A fixed buffer, so that reporting a lack of memory needs none.
-constexpr std::size_t kMaxErrorBytes = 1024;
-thread_local char last_error[kMaxErrorBytes] = "";
-
-/// "function: message"; C++ messages begin with the function's name already, less the C prefix. Cut on a UTF-8
-/// boundary.
-void set_last_error(const char* function, const char* message) {
-  const char* cpp_function = function + std::strlen("headgate_");
-  const bool named = std::strncmp(message, cpp_function, std::strlen(cpp_function)) == 0;
-  const int length = named ? std::snprintf(last_error, kMaxErrorBytes, "headgate_%s", message)
-                           : std::snprintf(last_error, kMaxErrorBytes, "%s: %s", function, message);
-  if (length < static_cast<int>(kMaxErrorBytes)) return;
-  std::size_t end = kMaxErrorBytes - 1;
-  while (end > 0 && (static_cast<unsigned char>(last_error[end - 1]) & 0xC0U) == 0x80U) --end;
-  if (end > 0 && (static_cast<unsigned char>(last_error[end - 1]) & 0x80U) != 0) --end;
-  last_error[end] = '\0';
-}
-
-/// Runs `call`, turning what it throws into a status and a last error.
-template <typename Call>
-headgate_status guarded(const char* function, Call&& call) noexcept {
-  try {
-    call();
-    last_error[0] = '\0';
-    return HEADGATE_OK;
-  } catch (const Error& error) {
-    set_last_error(function, error.what());
-    return HEADGATE_INVALID_ARGUMENT;
-  } catch (const std::bad_alloc&) {
-    set_last_error(function, "out of memory");
-    return HEADGATE_OUT_OF_MEMORY;
-  } catch (const std::exception& error) {
-    set_last_error(function, error.what());
-  } catch (...) {
-    set_last_error(function, "unknown failure");
-  }
-  return HEADGATE_INTERNAL_ERROR;
-}
 
 Shape to_shape(const int64_t (&values)[4]) { return {values[0], values[1], values[2], values[3]}; }
 
@@ -182,7 +140,7 @@ void list(const std::vector<std::string>& targets, const char** names, std::size
 
 namespace capi = headgate::capi;
 
-const char* headgate_last_error(void) { return capi::last_error; }
+const char* headgate_last_error(void) { return capi::last_error(); }
 
 headgate_tensor headgate_make_tensor(void* data, headgate_dtype dtype, int64_t dim0, int64_t dim1, int64_t dim2,
                                      int64_t dim3) {

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <new>
+
+#include "headgate/error.hpp"
+#include "headgate/headgate.h"
+
+namespace headgate::capi {
+
+/// This thread's error text.
+const char* last_error() noexcept;
+void clear_last_error() noexcept;
+
+/// "function: message". C++ messages begin with the function's name already, less the prefix "headgate_".
+void set_last_error(const char* function, const char* message) noexcept;
+
+/// Runs `call`, turning what it throws into a status and a last error.
+template <typename Call>
+headgate_status guarded(const char* function, Call&& call) noexcept {
+  try {
+    call();
+    clear_last_error();
+    return HEADGATE_OK;
+  } catch (const Error& error) {
+    set_last_error(function, error.what());
+    return HEADGATE_INVALID_ARGUMENT;
+  } catch (const std::bad_alloc&) {
+    set_last_error(function, "out of memory");
+    return HEADGATE_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    set_last_error(function, error.what());
+  } catch (...) {
+    set_last_error(function, "unknown failure");
+  }
+  return HEADGATE_INTERNAL_ERROR;
+}
+
+}  // namespace headgate::capi
