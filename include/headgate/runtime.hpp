@@ -31,6 +31,9 @@ HEADGATE_API void set_target(const std::string& name);
 /// Threads that a call uses when its options say 0.
 HEADGATE_API int default_threads();
 
+/// Frees the scratch memory, at most 32 MiB, that the calling thread keeps from its last call for its next one.
+HEADGATE_API void release_workspace();
+
 }  // namespace headgate
 
 #endif  // HEADGATE_RUNTIME_HPP_

@@ -34,7 +34,7 @@ struct ForwardPlan {
   static constexpr std::size_t kBlock = 256;
   static constexpr std::size_t kScoreStride = kBlock + 16;  // not a power of two: rows spread over the cache's sets
   /// Packed K and V of as many heads as fit here are held at a time, at least one.
-  static constexpr std::size_t kPackedBudget_bytes = std::size_t{64} << 20;
+  static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
 
   using ScoreLeft = LeftLayout<1, kMR>;             // packed strips of q
   using ValueLeft = LeftLayout<kScoreStride, 1>;    // rows of probabilities
@@ -201,51 +201,60 @@ class ForwardTile {
     const auto begin = static_cast<std::size_t>(seen.begin);
     const auto n = static_cast<std::size_t>(seen.end) - begin;
     T* out = at(plan_.out_at) + r * plan_.Dv_padded;
-    for (std::size_t m = 0; m < rows; ++m) {
-      softmax_row(at(plan_.scores_at) + m * Plan::kScoreStride, begin / kPanel * kPanel,
-                  round_up(begin + n, kPanel), at(plan_.max_at)[r + m], at(plan_.sum_at)[r + m],
-                  out + m * plan_.Dv_padded);
-    }
+    softmax_strip(r, rows, begin / kPanel * kPanel, round_up(begin + n, kPanel));
     const T* values = plan_.packed_values(slot_) + static_cast<std::size_t>(j0) * plan_.Dv_padded;
     multiply_panels<typename Plan::ValueLeft, Store::accumulate>(rows, at(plan_.scores_at) + begin, values,
                                                                  plan_.block_rows, begin, n, plan_.Dv_padded, out,
                                                                  plan_.Dv_padded);
   }
 
-  /// s[begin, end) becomes exp2(s − m) with the running maximum m; the sum and the output row follow the maximum.
-  HWY_INLINE void softmax_row(T* HWY_RESTRICT s, std::size_t begin, std::size_t end, T& running_max, T& running_sum,
-                              T* HWY_RESTRICT out) const {
+  /// Scores [begin, end) of the strip's rows become exp2(s − m), m the running maximum; sums and output rows follow it.
+  /// Maxima, exponentials and sums take a pass each over the strip, so that no row waits for another's reduction.
+  void softmax_strip(std::size_t r, std::size_t rows, std::size_t begin, std::size_t end) const {
     const Tag<T> d;
     constexpr std::size_t kN = kLanes<T>;
-    auto max0 = hn::Set(d, running_max);
-    auto max1 = max0;
-    for (std::size_t j = begin; j < end; j += 2 * kN) {
-      max0 = hn::Max(max0, hn::Load(d, s + j));
-      max1 = hn::Max(max1, hn::Load(d, s + j + kN));
+    T* HWY_RESTRICT running_max = at(plan_.max_at) + r;
+    T* HWY_RESTRICT running_sum = at(plan_.sum_at) + r;
+    T new_max[kMR];
+    T sums[kMR];
+    for (std::size_t m = 0; m < rows; ++m) {
+      const T* HWY_RESTRICT s = at(plan_.scores_at) + m * Plan::kScoreStride;
+      auto max0 = hn::Set(d, running_max[m]);
+      auto max1 = max0;
+      for (std::size_t j = begin; j < end; j += 2 * kN) {
+        max0 = hn::Max(max0, hn::Load(d, s + j));
+        max1 = hn::Max(max1, hn::Load(d, s + j + kN));
+      }
+      new_max[m] = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
     }
-    const T new_max = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
-    // Nothing seen so far: every term is exp2(−∞ − 0) = 0.
-    const T shift = new_max == kHidden ? T{0} : new_max;
-    const auto shift_v = hn::Set(d, shift);
-    auto sum0 = hn::Zero(d);
-    auto sum1 = hn::Zero(d);
-    for (std::size_t j = begin; j < end; j += 2 * kN) {
-      const auto p0 = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift_v));
-      const auto p1 = exp2_fast(d, hn::Sub(hn::Load(d, s + j + kN), shift_v));
-      hn::Store(p0, d, s + j);
-      hn::Store(p1, d, s + j + kN);
-      sum0 = hn::Add(sum0, p0);
-      sum1 = hn::Add(sum1, p1);
+    for (std::size_t m = 0; m < rows; ++m) {
+      T* HWY_RESTRICT s = at(plan_.scores_at) + m * Plan::kScoreStride;
+      // Nothing seen so far: every term is exp2(−∞ − 0) = 0.
+      const auto shift = hn::Set(d, new_max[m] == kHidden ? T{0} : new_max[m]);
+      auto sum0 = hn::Zero(d);
+      auto sum1 = hn::Zero(d);
+      for (std::size_t j = begin; j < end; j += 2 * kN) {
+        const auto p0 = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));
+        const auto p1 = exp2_fast(d, hn::Sub(hn::Load(d, s + j + kN), shift));
+        hn::Store(p0, d, s + j);
+        hn::Store(p1, d, s + j + kN);
+        sum0 = hn::Add(sum0, p0);
+        sum1 = hn::Add(sum1, p1);
+      }
+      sums[m] = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
     }
-    const T sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
-    if (new_max == running_max) {
-      running_sum += sum;
-      return;
+    for (std::size_t m = 0; m < rows; ++m) {
+      if (new_max[m] == running_max[m]) {
+        running_sum[m] += sums[m];
+        continue;
+      }
+      T* HWY_RESTRICT out = at(plan_.out_at) + (r + m) * plan_.Dv_padded;
+      const auto shift = hn::Set(d, new_max[m] == kHidden ? T{0} : new_max[m]);
+      const auto decay = exp2_fast(d, hn::Sub(hn::Set(d, running_max[m]), shift));
+      running_sum[m] = running_sum[m] * hn::GetLane(decay) + sums[m];
+      running_max[m] = new_max[m];
+      for (std::size_t x = 0; x < plan_.Dv_padded; x += kN) hn::Store(hn::Mul(decay, hn::Load(d, out + x)), d, out + x);
     }
-    const auto decay_v = exp2_fast(d, hn::Sub(hn::Set(d, running_max), shift_v));
-    running_sum = running_sum * hn::GetLane(decay_v) + sum;
-    running_max = new_max;
-    for (std::size_t x = 0; x < plan_.Dv_padded; x += kN) hn::Store(hn::Mul(decay_v, hn::Load(d, out + x)), d, out + x);
   }
 
   /// Normalises, gates and writes row r of the tile.

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -86,6 +87,13 @@ bool elements_disjoint(const ConstTensorView& view) {
     span += stride * steps;
   }
   return true;
+}
+
+/// A vector whose size comes from a shape; too long for any memory is out of memory too.
+template <typename T>
+std::vector<T> filled(std::int64_t size, T value) {
+  if (static_cast<std::uint64_t>(size) > std::vector<T>().max_size()) throw std::bad_alloc();
+  return std::vector<T>(static_cast<std::size_t>(size), value);
 }
 
 /// The checks of one call. Every failure is one line that begins with the function's name.
@@ -319,7 +327,7 @@ void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
 }
 
 void check_key_lengths(Call& call, const AttentionInputs& in, Problem& p) {
-  p.key_lengths.assign(static_cast<std::size_t>(p.B), p.S);
+  p.key_lengths = filled(p.B, p.S);
   const Argument lengths{"key_lengths", in.key_lengths};
   if (!call.given(lengths)) return;
   call.input(lengths, {DType::i32, DType::i64});
@@ -337,18 +345,17 @@ void check_key_lengths(Call& call, const AttentionInputs& in, Problem& p) {
 /// One value per query head; −∞ passes where `may_hide`.
 std::vector<double> check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide,
                                    const Problem& p) {
-  std::vector<double> values;
-  if (!call.given(arg)) return values;
+  if (!call.given(arg)) return {};
   call.input(arg, {DType::f32, DType::f64});
   call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
-  values.reserve(static_cast<std::size_t>(p.Hq));
+  std::vector<double> values = filled(p.Hq, 0.0);
   for (std::int64_t h = 0; h < p.Hq; ++h) {
     const double value = load(arg.view, 0, 0, 0, h);
     const bool hides = may_hide && value == -std::numeric_limits<double>::infinity();
     if (!hides && !(std::abs(value) <= range.huge)) {
       call.fail("{}[{}] is {} but must be finite in {}{}", arg.name, h, value, range.name, may_hide ? ", or -inf" : "");
     }
-    values.push_back(value);
+    values[static_cast<std::size_t>(h)] = value;
   }
   return values;
 }

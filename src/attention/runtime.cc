@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attention/targets.hpp"
+#include "core/arena.hpp"
 #include "core/check.hpp"
 #include "headgate/version.h"
 #include "hwy/highway.h"
@@ -90,6 +91,8 @@ void set_target(const std::string& name) {
 }
 
 int default_threads() { return omp_get_max_threads(); }
+
+void release_workspace() { Arena::release(); }
 
 std::size_t active_target_index() {
   hwy::ChosenTarget chosen;

@@ -3,43 +3,106 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <new>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace headgate {
 
-/// Scratch memory of one call: buffers are laid out first (`reserve`), allocated at once, then taken.
-class Arena {
+/// One aligned block, advised to lie on huge pages when it is large: packed operands are read by stride, and the cost of
+/// faulting 4 KiB pages in anew at every call is measurable.
+class Block {
  public:
   static constexpr std::size_t kAlign_bytes = 128;  // two cache lines: neighbours never share a prefetch pair
+  static constexpr std::size_t kHugePage_bytes = std::size_t{2} << 20;
+
+  Block() = default;
+  explicit Block(std::size_t bytes) : bytes_(bytes), align_(bytes >= kHugePage_bytes ? kHugePage_bytes : kAlign_bytes) {
+    data_ = ::operator new(bytes_, std::align_val_t{align_});
+#if defined(__linux__)
+    // Advice only: whatever it answers, the block is good.
+    if (align_ == kHugePage_bytes) (void)madvise(data_, bytes_ / kHugePage_bytes * kHugePage_bytes, MADV_HUGEPAGE);
+#endif
+  }
+  Block(Block&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), align_(other.align_) {}
+  Block& operator=(Block&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(align_, other.align_);
+    return *this;
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() {
+    if (data_ != nullptr) ::operator delete(data_, std::align_val_t{align_});
+  }
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t align_ = kAlign_bytes;
+};
+
+/// Scratch memory of one call: buffers are laid out first (`reserve`), allocated at once, then taken by offset. A block of
+/// up to kKept_bytes stays with the calling thread for its next call.
+class Arena {
+ public:
+  static constexpr std::size_t kKept_bytes = std::size_t{32} << 20;
+
+  Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena() {
+    if (block_.bytes() <= kKept_bytes && block_.bytes() > kept().bytes()) kept() = std::move(block_);
+  }
 
   /// Room for `count` elements of `element_bytes`; returns its offset. Throws std::bad_alloc on overflow.
   std::size_t reserve(std::size_t count, std::size_t element_bytes) {
     std::size_t bytes = 0;
     const std::size_t at = size_bytes_;
     if (__builtin_mul_overflow(count, element_bytes, &bytes) ||
-        __builtin_add_overflow(bytes, kAlign_bytes - 1, &bytes) ||
-        __builtin_add_overflow(at, bytes / kAlign_bytes * kAlign_bytes, &size_bytes_)) {
+        __builtin_add_overflow(bytes, Block::kAlign_bytes - 1, &bytes) ||
+        __builtin_add_overflow(at, bytes / Block::kAlign_bytes * Block::kAlign_bytes, &size_bytes_)) {
       throw std::bad_alloc();
     }
     return at;
   }
 
-  void allocate() { memory_.reset(static_cast<std::byte*>(::operator new(size_bytes_, std::align_val_t{kAlign_bytes}))); }
+  /// Throws std::bad_alloc when memory runs out.
+  void allocate() {
+    if (kept().bytes() >= size_bytes_) {
+      block_ = std::move(kept());
+    } else {
+      kept() = Block();  // too small to be of use: gone before its successor comes
+      block_ = Block(size_bytes_);
+    }
+  }
 
   template <typename T>
   T* at(std::size_t offset) const {
-    return reinterpret_cast<T*>(memory_.get() + offset);
+    return reinterpret_cast<T*>(block_.data() + offset);
   }
 
   std::size_t size_bytes() const { return size_bytes_; }
 
+  /// Frees what the calling thread keeps.
+  static void release() { Block dropped = std::move(kept()); }
+
  private:
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{kAlign_bytes}); }
-  };
+  static Block& kept() {
+    thread_local Block block;
+    return block;
+  }
+
   std::size_t size_bytes_ = 0;
-  std::unique_ptr<std::byte, Free> memory_;
+  Block block_;
 };
 
 }  // namespace headgate
