@@ -31,6 +31,7 @@ std::vector<Verb> add_verbs(CLI::App& app) {
   // The order of the list in --help.
   return {
       add_explain(app),
+      add_attend(app),
       add_info(app),
   };
 }

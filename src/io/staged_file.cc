@@ -70,17 +70,26 @@ std::string random_name(const std::string& target) {
   return fmt::format("{}/.{}.{:08x}.tmp", directory_of(target), name.substr(0, 240), random());
 }
 
-}  // namespace
-
-StagedFile::StagedFile(const std::string& path, Staging staging) : path_(path), target_(path) {
+/// The file that a path stands for: symbolic links followed, and either nothing there or a regular file.
+std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::file_status link = fs::symlink_status(path, error);
-  if (fs::is_symlink(link)) target_ = fs::weakly_canonical(path, error).string();
-  if (target_.empty()) fail(path_, "cannot write: {}", error ? error.message() : "empty path");
-  const fs::file_status there = fs::status(target_, error);
-  if (fs::exists(there) && !fs::is_regular_file(there)) fail(path_, "cannot write: not a regular file");
-  if (!fs::path(target_).has_filename()) fail(path_, "cannot write: no file name");
+  std::string target = path;
+  if (fs::is_symlink(fs::symlink_status(path, error))) target = fs::weakly_canonical(path, error).string();
+  if (!fs::path(target).has_filename()) fail(path, "cannot write: no file name");
+  const fs::file_status there = fs::status(target, error);
+  if (fs::exists(there) && !fs::is_regular_file(there)) fail(path, "cannot write: not a regular file");
+  return target;
+}
+
+}  // namespace
+
+void check_writable(const std::string& path) {
+  const std::string directory = directory_of(resolved(path));
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) fail(path, "cannot write: {}", std::strerror(errno));
+}
+
+StagedFile::StagedFile(const std::string& path, Staging staging) : path_(path), target_(resolved(path)) {
   if (staging == Staging::automatic) open_nameless();
   if (descriptor_ < 0) open_named();
 }

@@ -8,6 +8,9 @@
 
 namespace headgate::io {
 
+/// Throws FileError if a StagedFile at `path` is bound to fail; touches nothing.
+void check_writable(const std::string& path);
+
 /// automatic: nameless where the file system offers it; named: always under a temporary name.
 enum class Staging { automatic, named };
 

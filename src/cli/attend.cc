@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "cli/attend_job.hpp"
+#include "cli/names.hpp"
+#include "cli/verbs.hpp"
+
+namespace headgate::cli {
+namespace {
+
+constexpr int kMaxThreads = 65536;
+
+struct Options {
+  AttendFiles files;
+  std::string gate_fn = "sigmoid";
+  std::string gate_op = "mul";
+  std::string window;
+  std::string dtype;
+  std::optional<double> scale;
+  double softcap = 0.0;
+  bool causal = false;
+  bool off_by_one = false;
+  int threads = 0;
+};
+
+/// "L,R".
+std::pair<std::int64_t, std::int64_t> parse_window(const std::string& text) {
+  std::pair<std::int64_t, std::int64_t> window;
+  const char* end = text.data() + text.size();
+  auto part = std::from_chars(text.data(), end, window.first);
+  if (part.ec == std::errc{} && part.ptr != end && *part.ptr == ',') {
+    part = std::from_chars(part.ptr + 1, end, window.second);
+    if (part.ec == std::errc{} && part.ptr == end) return window;
+  }
+  throw UsageError(fmt::format("--window is '{}' but must be two whole numbers, L,R", text));
+}
+
+template <typename Names>
+auto parse_name(const char* option, const Names& names, const std::string& text) {
+  const auto found = find_name(names, text);
+  if (!found) throw UsageError(fmt::format("{} is '{}' but must be one of {}", option, text, list_names(names)));
+  return *found;
+}
+
+int run_attend(const Options& o) {
+  AttentionOptions options;
+  options.scale = o.scale;
+  options.softcap = o.softcap;
+  options.causality = o.causal ? Causality::causal : Causality::none;
+  if (!o.window.empty()) std::tie(options.window_left, options.window_right) = parse_window(o.window);
+  options.gate_fn = parse_name("--gate-fn", kGateFns, o.gate_fn);
+  options.gate_op = parse_name("--gate-op", kGateOps, o.gate_op);
+  options.threads = o.threads;
+  std::optional<DType> dtype;
+  if (!o.dtype.empty()) dtype = parse_name("--dtype", kFloatDTypes, o.dtype);
+
+  check_outputs(o.files);
+  const AttendArrays arrays = read_inputs(o.files, dtype);
+  const AttendResults results = attend(o.files, arrays, options, o.off_by_one);
+  write_outputs(o.files, results);
+  return kSuccess;
+}
+
+void add_files(CLI::App& app, AttendFiles& files) {
+  const auto file = [&app](const char* group, const char* name, std::string& path, const char* text,
+                           const std::string& shape) {
+    return app.add_option(name, path, shape)->option_text(text)->group(group);
+  };
+  file("Inputs", "--q", files.q, "Q.npy", "Queries (B,Hq,T,D)")->required();
+  file("Inputs", "--k", files.k, "K.npy", "Keys (B,Hkv,S,D); Hq is a multiple of Hkv")->required();
+  file("Inputs", "--v", files.v, "V.npy", "Values (B,Hkv,S,Dv)")->required();
+  file("Inputs", "--gate", files.gate, "Z.npy", "Raw gate logits, (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise");
+  file("Inputs", "--bias", files.bias, "B.npy",
+       "Added to the scores: (T,S), (Hq,T,S) or (B,Hq,T,S), each dimension "
+       "but S full or 1; -inf hides the key. Any of f16, f32, f64; read as f32 unless it has the dtype of q");
+  file("Inputs", "--mask", files.mask, "M.npy", "Boolean, true = visible; shaped as a bias");
+  file("Inputs", "--key-lengths", files.key_lengths, "N.npy", "(B), int32 or int64: batch b sees its first N[b] keys");
+  file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |i + S - T - j| is taken off the scores");
+  file("Inputs", "--sinks", files.sinks, "S.npy",
+       "Sink logits (Hq): they join the softmax denominator without a value");
+  file("Outputs", "--out", files.out, "Y.npy", "The result (B,Hq,T,Dv), in the dtype of q")->required();
+  file("Outputs", "--lse", files.lse, "LSE.npy",
+       "Log-sum-exp of each row's scores (B,Hq,T), natural logarithm, sink "
+       "included; f64 if q is, f32 otherwise");
+  file("Outputs", "--weights", files.weights, "P.npy", "Softmax weights (B,Hq,T,S), in the dtype of q");
+  CLI::Option* grad_out =
+      file("Gradients", "--grad-out", files.grad_out, "DY.npy", "Incoming gradient of the result (B,Hq,T,Dv)");
+  CLI::Option* grad_dir = file(
+      "Gradients", "--grad-dir", files.grad_dir, "DIR",
+      "Where to write dq.npy, dk.npy, "
+      "dv.npy, and dz.npy, dbias.npy, dsinks.npy with a gate, bias, sinks; each in the shape and dtype of its input. "
+      "Made if missing (its parent is not)");
+  grad_out->needs(grad_dir);
+  grad_dir->needs(grad_out);
+}
+
+void add_options(CLI::App& app, Options& o) {
+  CLI::Option* gate = app.get_option("--gate");
+  app.add_option("--gate-fn", o.gate_fn, list_names(kGateFns) + " (default sigmoid)")
+      ->option_text("FN")
+      ->group("Operation")
+      ->needs(gate);
+  app.add_option("--gate-op", o.gate_op, "mul: y = o * g(z) (default); add: y = o + g(z)")
+      ->option_text("OP")
+      ->group("Operation")
+      ->needs(gate);
+  app.add_flag("--causal", o.causal, "Query i sees key j only if j <= i + S - T")->group("Operation");
+  app.add_option("--window", o.window,
+                 "Query i sees key j only if i + S - T - L <= j <= i + S - T + R; -1 for no limit")
+      ->option_text("L,R")
+      ->group("Operation");
+  app.add_option("--scale", o.scale, "Factor of q k^T (default 1/sqrt(D))")->option_text("X")->group("Operation");
+  app.add_option("--softcap", o.softcap, "Scores become C * tanh(score / C); 0 for no cap (default)")
+      ->option_text("C")
+      ->group("Operation");
+  app.add_flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
+      ->group("Operation")
+      ->excludes(app.get_option("--sinks"));
+  app.add_option(
+         "--dtype", o.dtype,
+         "Compute in f32, f64, f16 or bf16: q, k, v, gate and grad-out are converted to it, and may then differ "
+         "among themselves. Without it they must share one dtype")
+      ->option_text("TYPE")
+      ->group("Operation");
+  app.add_option("--threads", o.threads,
+                 "Threads, 1 or more (default: all cores); the result has the same bits for "
+                 "every number")
+      ->option_text("N")
+      ->group("Operation")
+      ->check(CLI::Range(1, kMaxThreads));
+}
+
+}  // namespace
+
+Verb add_attend(CLI::App& root) {
+  CLI::App* app = root.add_subcommand(
+      "attend",
+      "Gated attention over .npy files, and its gradients\n\n"
+      "Computes y = gate(z) * softmax(scale q k^T + bias, mask) v for arrays of rank 4 (B,H,T,D), rank 3 (H,T,D) or "
+      "rank 2 (T,D); q, k, v, gate and grad-out are of one rank, and outputs have the rank of q. B batch, Hq query "
+      "heads, Hkv key and value heads, T queries, S keys, D and Dv head dims from 1 to 512.\n\n"
+      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1, key lengths i4 or i8). NumPy "
+      "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
+      "Every output file appears whole, after all of them have been computed, or not at all.");
+  auto options = std::make_shared<Options>();
+  add_files(*app, options->files);
+  add_options(*app, *options);
+  app->footer(
+      "Environment:\n"
+      "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
+      "  OMP_NUM_THREADS  threads to use where --threads is not given\n"
+      "\n"
+      "Examples:\n"
+      "  headgate attend --q q.npy --k k.npy --v v.npy --gate z.npy --causal --out y.npy\n"
+      "  headgate attend --q q.npy --k k.npy --v v.npy --out y.npy \\\n"
+      "    --grad-out dy.npy --grad-dir gradients --dtype bf16");
+  return {app, [options] { return run_attend(*options); }};
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "cli/attend_job.hpp"
+#include "cli/verbs.hpp"
+#include "core/element.hpp"
+#include "io/npy.hpp"
+#include "io/staged_file.hpp"
+
+namespace headgate::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_float(DType dtype) { return dtype == DType::f16 || dtype == DType::f32 || dtype == DType::f64; }
+
+/// Element by element as they lie in memory: the strides stay.
+io::Array converted(const io::Array& from, DType dtype) {
+  io::Array to = io::make_array(dtype, from.shape);
+  to.strides = from.strides;
+  const std::int64_t n = from.numel();
+  for (std::int64_t i = 0; i < n; ++i) {
+    store_element(to.data.get(), dtype, i, load_element(from.data.get(), from.dtype, i));
+  }
+  return to;
+}
+
+io::Array in_dtype(io::Array array, DType dtype) {
+  return array.dtype == dtype ? std::move(array) : converted(array, dtype);
+}
+
+io::Array read_float(const std::string& path) {
+  io::Array array = io::read_npy(path);
+  if (!is_float(array.dtype)) io::fail(path, "has dtype {} but must be f16, f32 or f64", dtype_name(array.dtype));
+  return array;
+}
+
+/// Values that the library takes in f32 or f64.
+io::Array read_small(const std::string& path) {
+  io::Array array = read_float(path);
+  return array.dtype == DType::f16 ? converted(array, DType::f32) : std::move(array);
+}
+
+struct OutputPath {
+  const char* option;
+  std::string path;
+};
+
+std::string gradient_path(const AttendFiles& files, const char* name) {
+  return (fs::path(files.grad_dir) / (std::string(name) + ".npy")).string();
+}
+
+std::vector<OutputPath> output_paths(const AttendFiles& files) {
+  std::vector<OutputPath> paths = {{"--out", files.out}};
+  if (!files.lse.empty()) paths.push_back({"--lse", files.lse});
+  if (!files.weights.empty()) paths.push_back({"--weights", files.weights});
+  if (files.grad_dir.empty()) return paths;
+  for (const char* name : {"dq", "dk", "dv"}) paths.push_back({"--grad-dir", gradient_path(files, name)});
+  if (!files.gate.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dz")});
+  if (!files.bias.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dbias")});
+  if (!files.sinks.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dsinks")});
+  return paths;
+}
+
+/// The directory of the gradients, made where it is missing and removed again unless everything was written.
+class MadeDirectory {
+ public:
+  explicit MadeDirectory(const std::string& path) : path_(path) {
+    std::error_code error;
+    made_ = !path.empty() && fs::create_directory(path, error);
+    if (error) io::fail(path, "cannot make the directory: {}", error.message());
+  }
+  MadeDirectory(const MadeDirectory&) = delete;
+  MadeDirectory& operator=(const MadeDirectory&) = delete;
+  ~MadeDirectory() {
+    std::error_code ignored;
+    if (made_) fs::remove(path_, ignored);  // an empty directory only
+  }
+
+  void keep() { made_ = false; }
+
+ private:
+  std::string path_;
+  bool made_ = false;
+};
+
+}  // namespace
+
+void check_outputs(const AttendFiles& files) {
+  std::map<std::string, const char*> taken;
+  std::error_code error;
+  for (const OutputPath& output : output_paths(files)) {
+    if (output.path.empty()) throw UsageError(fmt::format("{}: empty path", output.option));
+    const std::string canonical = fs::weakly_canonical(output.path, error).string();
+    const auto [other, is_new] = taken.emplace(canonical, output.option);
+    if (!is_new) throw UsageError(fmt::format("{} and {} both write {}", other->second, output.option, output.path));
+    const bool directory_to_make = std::string(output.option) == "--grad-dir" && !fs::exists(files.grad_dir, error);
+    io::check_writable(directory_to_make ? files.grad_dir : output.path);
+  }
+}
+
+AttendArrays read_inputs(const AttendFiles& files, std::optional<DType> dtype) {
+  AttendArrays a;
+  a.q = read_float(files.q);
+  const DType q_dtype = a.q.dtype;
+  const DType compute = dtype.value_or(q_dtype);
+  a.q = in_dtype(std::move(a.q), compute);
+  const auto read_like_q = [&](const std::string& path) {
+    if (path.empty()) return io::Array{};
+    io::Array array = read_float(path);
+    if (!dtype && array.dtype != q_dtype) {
+      io::fail(path, "has dtype {} but {} has {} (--dtype converts them)", dtype_name(array.dtype), files.q,
+               dtype_name(q_dtype));
+    }
+    return in_dtype(std::move(array), compute);
+  };
+  a.k = read_like_q(files.k);
+  a.v = read_like_q(files.v);
+  a.gate = read_like_q(files.gate);
+  a.grad_out = read_like_q(files.grad_out);
+  if (!files.bias.empty()) {
+    a.bias = read_float(files.bias);
+    if (a.bias.dtype != compute) a.bias = in_dtype(std::move(a.bias), DType::f32);
+  }
+  if (!files.mask.empty()) {
+    a.mask = io::read_npy(files.mask);
+    if (a.mask.dtype != DType::boolean) {
+      io::fail(files.mask, "has dtype {} but must be bool", dtype_name(a.mask.dtype));
+    }
+  }
+  if (!files.key_lengths.empty()) {
+    a.key_lengths = io::read_npy(files.key_lengths);
+    if (a.key_lengths.dtype != DType::i32 && a.key_lengths.dtype != DType::i64) {
+      io::fail(files.key_lengths, "has dtype {} but must be i32 or i64", dtype_name(a.key_lengths.dtype));
+    }
+  }
+  if (!files.alibi.empty()) a.alibi = read_small(files.alibi);
+  if (!files.sinks.empty()) a.sinks = read_small(files.sinks);
+  return a;
+}
+
+void write_outputs(const AttendFiles& files, const AttendResults& results) {
+  MadeDirectory directory(files.grad_dir);
+  io::NpyWriter writer;
+  const auto add = [&writer](const std::string& path, const io::Array& array) {
+    if (!array.present()) return;
+    // NumPy has no bf16; f32 holds each of its values.
+    if (array.dtype == DType::bf16) {
+      writer.add(path, converted(array, DType::f32));
+    } else {
+      writer.add(path, array);
+    }
+  };
+  add(files.out, results.y);
+  if (!files.lse.empty()) add(files.lse, results.lse);
+  if (!files.weights.empty()) add(files.weights, results.weights);
+  if (!files.grad_dir.empty()) {
+    add(gradient_path(files, "dq"), results.dq);
+    add(gradient_path(files, "dk"), results.dk);
+    add(gradient_path(files, "dv"), results.dv);
+    add(gradient_path(files, "dz"), results.dgate);
+    add(gradient_path(files, "dbias"), results.dbias);
+    add(gradient_path(files, "dsinks"), results.dsinks);
+  }
+  writer.commit();
+  directory.keep();
+}
+
+}  // namespace headgate::cli
