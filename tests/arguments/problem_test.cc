@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <limits>
+#include <new>
 #include <vector>
 
 #include "arguments/sample_call.hpp"
@@ -222,6 +223,17 @@ TEST(Problem, AttnIsAskedForOnlyWhereYLostItAndDgateNeedsIt) {
     call.grad.dgate = {};
     EXPECT_NO_THROW(backward(call));
   }
+}
+
+TEST(Problem, SizesBeyondAnyMemoryAreOutOfMemory) {
+  SampleCall call;
+  resize(call, 1, 1, 1, 0, 0);
+  call.out.y.shape[0] = kHuge;
+  for (ConstTensorView* view : {&call.in.q, &call.in.k, &call.in.v}) view->shape[0] = kHuge;
+  for (ConstTensorView* view : {&call.in.q, &call.in.k, &call.in.v}) view->strides[0] = 0;
+  call.in.q.shape[3] = call.in.k.shape[3] = call.in.v.shape[3] = call.out.y.shape[3] = 1;
+  call.out.y.strides[0] = 0;
+  EXPECT_THROW(forward(call), std::bad_alloc);
 }
 
 TEST(Problem, GradientsMayAllBeAbsent) {
