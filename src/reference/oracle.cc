@@ -175,6 +175,30 @@ double gate_logit(const AttentionInputs& in, const Sizes& n, std::int64_t b, std
   return load(in.gate, b, h, i, n.headwise ? 0 : d);
 }
 
+/// Sums of the absolute terms of g(z) and g′(z), times 1 + |z| where they fall off as e^−|z|: there an absolute error
+/// of z is a relative error of theirs. `floor`: what underflow may take from σ.
+double value_terms(GateFn fn, double z, double floor) {
+  const double g = std::abs(gate_value(fn, z).value);
+  const double tail = 1.0 + std::max(-z, 0.0);
+  switch (fn) {
+    case GateFn::ns_sigmoid:
+    case GateFn::identity: return g;
+    case GateFn::silu: return g * tail + floor * std::abs(z);
+    default: return g * tail + floor;
+  }
+}
+
+double slope_terms(GateFn fn, double z, double floor) {
+  const double slope = gate_value(fn, z).slope;
+  const double tail = 1.0 + std::abs(z);
+  switch (fn) {
+    case GateFn::silu: return (sigmoid(z) + std::abs(z) * sigmoid(z) * sigmoid(-z) + floor) * tail;
+    case GateFn::identity: return slope;
+    case GateFn::softplus: return slope * (1.0 + std::max(-z, 0.0)) + floor;
+    default: return slope * tail + floor;
+  }
+}
+
 void append_row(Forward& out, const Row& row, const AttentionInputs& in, const AttentionOptions& options,
                 const Sizes& n, std::int64_t b, std::int64_t h, std::int64_t i) {
   for (std::int64_t d = 0; d < n.Dv; ++d) {
@@ -187,10 +211,12 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
       out.magnitude.y.push_back(o_abs);
       continue;
     }
-    const double g = gate_value(options.gate_fn, gate_logit(in, n, b, h, i, d)).value;
+    const double z = gate_logit(in, n, b, h, i, d);
+    const double g = gate_value(options.gate_fn, z).value;
     const bool mul = options.gate_op == GateOp::mul;
     out.y.push_back(mul ? o * g : o + g);
-    out.magnitude.y.push_back(mul ? o_abs * (std::abs(g) + n.floor) : o_abs + std::abs(g) + n.floor);
+    const double g_abs = value_terms(options.gate_fn, z, n.floor);
+    out.magnitude.y.push_back(mul ? o_abs * g_abs : o_abs + g_abs);
   }
   out.lse.push_back(row.lse);
   out.magnitude.lse.push_back(row.lse == -kInfinity ? 0.0 : row.logits);
@@ -310,12 +336,13 @@ class BackwardPass {
       if (n_.gated) {
         const double z = gate_logit(in_, n_, b, h, i, d);
         const GateValue g = gate_value(options_.gate_fn, z);
+        const double g_abs = value_terms(options_.gate_fn, z, n_.floor);
         if (mul) {
           d_o = dy * g.value;
-          d_o_abs = dy_abs * (std::abs(g.value) + n_.floor);
+          d_o_abs = dy_abs * g_abs;
           saved = std::abs(o * g.value);
         } else {
-          o_abs += std::abs(g.value) + n_.floor;  // o may be had as y − g
+          o_abs += g_abs;  // o may be had as y − g
           saved += std::abs(g.value);
         }
         add_dgate(row, dy, dy_abs, o, z, g, b, h, i, d);
@@ -334,7 +361,7 @@ class BackwardPass {
                  std::int64_t h, std::int64_t i, std::int64_t d) {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
-    const double slope_abs = slope_terms(options_.gate_fn, z) + n_.floor;
+    const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
     // o comes from the saved y as y / g, except where g may vanish: there attn is saved
     const double ratio = options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity
                              ? std::abs(g.slope)
@@ -344,21 +371,6 @@ class BackwardPass {
     dgate_.add(n_.headwise ? row_index : row_index * n_.Dv + d, dy * (mul ? o : 1.0) * g.slope,
                dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0),
                mul ? std::abs(dy) * ratio * (saved + n_.saved_tiny) : 0.0);
-  }
-
-  /// Sum of the absolute terms of g′(z), as the formulas in headgate/attention.hpp have them.
-  static double slope_terms(GateFn fn, double z) {
-    const double s = sigmoid(z);
-    switch (fn) {
-      case GateFn::none: return 0.0;
-      case GateFn::sigmoid: return s * (1.0 + s);
-      case GateFn::sigmoid2: return 2.0 * s * (1.0 + s);
-      case GateFn::ns_sigmoid: return 0.5 * s * (1.0 + s);
-      case GateFn::silu: return s * (1.0 + std::abs(z) * (1.0 + s));
-      case GateFn::softplus: return s;
-      case GateFn::identity: return 1.0;
-    }
-    return 0.0;
   }
 
   /// g′/g in a form that does not divide 0 by 0.

@@ -289,8 +289,11 @@ void Case::fill_maps() {
     const bool own_length = key_lengths_.present() && bias_.shape[0] == spec_.B;
     const double factor = factors_of(spec_).bias;
     Random random(spec_.seed, kBias);
+    bool row_hidden = false;
     fill(bias_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
-      const double x = spec_.bias_hides && random.below(4) == 0 ? -kInfinity : factor * random.normal();
+      if (j == 0) row_hidden = spec_.bias_hides && random.below(8) == 0;
+      const bool hidden = row_hidden || (spec_.bias_hides && random.below(4) == 0);
+      const double x = hidden ? -kInfinity : factor * random.normal();
       const double length = own_length ? load(key_lengths_, 0, 0, 0, b) : longest;
       if (static_cast<double>(j) < length) store(bias_, b, h, i, j, x);
     });
@@ -302,8 +305,11 @@ void Case::fill_maps() {
   }
   if (mask_.present()) {
     Random random(spec_.seed, kMask);
+    bool row_hidden = false;
     fill(mask_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
-      static_cast<std::uint8_t*>(mask_.data)[offset_of(mask_, b, h, i, j)] = random.below(3) == 0 ? 0 : 1;
+      if (j == 0) row_hidden = random.below(8) == 0;
+      const bool hidden = row_hidden || random.below(3) == 0;
+      static_cast<std::uint8_t*>(mask_.data)[offset_of(mask_, b, h, i, j)] = hidden ? 0 : 1;
     });
   }
 }

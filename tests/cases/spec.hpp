@@ -52,7 +52,7 @@ struct CaseSpec {
 
   MapSpec bias;
   bool bias_f32 = false;     // else the dtype of q
-  bool bias_hides = false;   // a quarter of its entries are −∞
+  bool bias_hides = false;   // a quarter of its entries and an eighth of its rows are −∞
   bool bias_breaks = false;  // one entry is +∞ and one NaN
   MapSpec mask;
   DType key_lengths = DType::none;   // none, i32, i64
