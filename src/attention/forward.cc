@@ -3,7 +3,8 @@
 
 namespace headgate {
 
-void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs, const AttentionOptions& options) {
+void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
+                       const AttentionOptions& options) {
   const Problem problem = check_forward(outputs, inputs, options);
   run_forward({problem, inputs, outputs});
 }

@@ -26,8 +26,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Sizes and buffers of one forward call. Keys are cut into blocks of kBlock: a strip's scores (kMR · kBlock) stay in L1
-/// and a block of packed K and V in L2 while the kTile queries of a tile pass over it.
+/// Sizes and buffers of one forward call. Keys are cut into blocks of kBlock: a strip's scores (kMR · kBlock) stay in
+/// L1 and a block of packed K and V in L2 while the kTile queries of a tile pass over it.
 template <typename T>
 struct ForwardPlan {
   static constexpr std::size_t kTile = 96;
@@ -36,8 +36,8 @@ struct ForwardPlan {
   /// Packed K and V of as many heads as fit here are held at a time, at least one.
   static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
 
-  using ScoreLeft = LeftLayout<1, kMR>;             // packed strips of q
-  using ValueLeft = LeftLayout<kScoreStride, 1>;    // rows of probabilities
+  using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
+  using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
 
   explicit ForwardPlan(const ForwardCall& c)
       : call(c),
@@ -79,7 +79,9 @@ struct ForwardPlan {
     row_stride = row;
   }
 
-  T* packed_keys(std::int64_t slot) const { return arena.template at<T>(keys_at) + static_cast<std::size_t>(slot) * key_head; }
+  T* packed_keys(std::int64_t slot) const {
+    return arena.template at<T>(keys_at) + static_cast<std::size_t>(slot) * key_head;
+  }
   T* packed_values(std::int64_t slot) const {
     return arena.template at<T>(values_at) + static_cast<std::size_t>(slot) * value_head;
   }
@@ -124,8 +126,10 @@ class ForwardTile {
   static constexpr auto kBlock = static_cast<std::int64_t>(Plan::kBlock);
 
   ForwardTile(const Plan& plan, int thread)
-      : plan_(plan), p_(plan.p), scratch_(plan.arena.template at<std::byte>(plan.scratch_at) +
-                                          static_cast<std::size_t>(thread) * plan.scratch_bytes) {}
+      : plan_(plan),
+        p_(plan.p),
+        scratch_(plan.arena.template at<std::byte>(plan.scratch_at) +
+                 static_cast<std::size_t>(thread) * plan.scratch_bytes) {}
 
   T* rows_buffer() const { return at(plan_.rows_at); }
 
@@ -203,9 +207,8 @@ class ForwardTile {
     T* out = at(plan_.out_at) + r * plan_.Dv_padded;
     softmax_strip(r, rows, begin / kPanel * kPanel, round_up(begin + n, kPanel));
     const T* values = plan_.packed_values(slot_) + static_cast<std::size_t>(j0) * plan_.Dv_padded;
-    multiply_panels<typename Plan::ValueLeft, Store::accumulate>(rows, at(plan_.scores_at) + begin, values,
-                                                                 plan_.block_rows, begin, n, plan_.Dv_padded, out,
-                                                                 plan_.Dv_padded);
+    multiply_panels<typename Plan::ValueLeft, Store::accumulate>(
+        rows, at(plan_.scores_at) + begin, values, plan_.block_rows, begin, n, plan_.Dv_padded, out, plan_.Dv_padded);
   }
 
   /// Scores [begin, end) of the strip's rows become exp2(s − m), m the running maximum; sums and output rows follow it.
@@ -332,8 +335,8 @@ template <typename T>
 void forward_typed(const ForwardCall& call) {
   const ForwardPlan<T> plan(call);
   const Problem& p = plan.p;
-  const std::int64_t blocks = (p.S + static_cast<std::int64_t>(ForwardPlan<T>::kBlock) - 1) /
-                              static_cast<std::int64_t>(ForwardPlan<T>::kBlock);
+  const std::int64_t blocks =
+      (p.S + static_cast<std::int64_t>(ForwardPlan<T>::kBlock) - 1) / static_cast<std::int64_t>(ForwardPlan<T>::kBlock);
 #pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, blocks)
   {
     ForwardTile<T> tile(plan, omp_get_thread_num());

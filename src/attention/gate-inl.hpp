@@ -35,14 +35,18 @@ struct SigmoidPair {
 struct SigmoidGate {
   static constexpr bool kRatio = true;
   template <class D, class V>
-  static HWY_INLINE V value(D d, V z) { return SigmoidPair<D>(d, z).sigma; }
+  static HWY_INLINE V value(D d, V z) {
+    return SigmoidPair<D>(d, z).sigma;
+  }
   template <class D, class V>
   static HWY_INLINE V derivative(D d, V z) {
     const SigmoidPair<D> s(d, z);
     return hn::Mul(s.sigma, s.complement);
   }
   template <class D, class V>
-  static HWY_INLINE V ratio(D d, V z) { return SigmoidPair<D>(d, z).complement; }
+  static HWY_INLINE V ratio(D d, V z) {
+    return SigmoidPair<D>(d, z).complement;
+  }
 };
 
 struct Sigmoid2Gate {
@@ -58,7 +62,9 @@ struct Sigmoid2Gate {
     return hn::Add(s, s);
   }
   template <class D, class V>
-  static HWY_INLINE V ratio(D d, V z) { return SigmoidGate::ratio(d, z); }
+  static HWY_INLINE V ratio(D d, V z) {
+    return SigmoidGate::ratio(d, z);
+  }
 };
 
 struct NsSigmoidGate {
@@ -73,13 +79,17 @@ struct NsSigmoidGate {
     return hn::Mul(hn::Set(d, static_cast<hn::TFromD<D>>(0.5)), SigmoidGate::derivative(d, z));
   }
   template <class D, class V>
-  static HWY_INLINE V ratio(D d, V z) { return hn::Div(derivative(d, z), value(d, z)); }
+  static HWY_INLINE V ratio(D d, V z) {
+    return hn::Div(derivative(d, z), value(d, z));
+  }
 };
 
 struct SiluGate {
   static constexpr bool kRatio = false;
   template <class D, class V>
-  static HWY_INLINE V value(D d, V z) { return hn::Mul(z, SigmoidGate::value(d, z)); }
+  static HWY_INLINE V value(D d, V z) {
+    return hn::Mul(z, SigmoidGate::value(d, z));
+  }
   /// σ + zσ(1 − σ)
   template <class D, class V>
   static HWY_INLINE V derivative(D d, V z) {
@@ -97,7 +107,9 @@ struct SoftplusGate {
     return hn::Add(hn::Max(z, hn::Zero(d)), hn::Log1p(d, s.e));
   }
   template <class D, class V>
-  static HWY_INLINE V derivative(D d, V z) { return SigmoidGate::value(d, z); }
+  static HWY_INLINE V derivative(D d, V z) {
+    return SigmoidGate::value(d, z);
+  }
   /// σ/softplus → 1 as z → −∞, where both underflow to 0.
   template <class D, class V>
   static HWY_INLINE V ratio(D d, V z) {
@@ -110,9 +122,13 @@ struct SoftplusGate {
 struct IdentityGate {
   static constexpr bool kRatio = false;
   template <class D, class V>
-  static HWY_INLINE V value(D /*d*/, V z) { return z; }
+  static HWY_INLINE V value(D /*d*/, V z) {
+    return z;
+  }
   template <class D, class V>
-  static HWY_INLINE V derivative(D d, V /*z*/) { return hn::Set(d, hn::TFromD<D>{1}); }
+  static HWY_INLINE V derivative(D d, V /*z*/) {
+    return hn::Set(d, hn::TFromD<D>{1});
+  }
 };
 
 /// Calls visit(Functor{}) for `fn`; `none` never reaches a gate loop.

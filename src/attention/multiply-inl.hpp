@@ -53,8 +53,8 @@ HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b
   }
 }
 
-/// multiply_tile for 1 ≤ rows ≤ kMR, vecs ≤ kNV. Runs the smallest of three tile heights that holds the rows: reads of a
-/// and writes of c reach up to that height.
+/// multiply_tile for 1 ≤ rows ≤ kMR, vecs ≤ kNV. Runs the smallest of three tile heights that holds the rows: reads of
+/// a and writes of c reach up to that height.
 template <class Layout, Store kStore, typename T>
 HWY_INLINE void multiply_strip(std::size_t rows, std::size_t vecs, const T* a, const T* b, std::size_t K, T* c,
                                std::size_t ldc) {

@@ -43,7 +43,8 @@ HWY_INLINE void widen_halves(const Float16* HWY_RESTRICT from, std::size_t n, T*
     const Tag<float> d;
     const hn::Rebind<hwy::float16_t, Tag<float>> dh;
     const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);
-    for (; i + kLanes<float> <= n; i += kLanes<float>) hn::StoreU(hn::PromoteTo(d, hn::LoadU(dh, halves + i)), d, to + i);
+    for (; i + kLanes<float> <= n; i += kLanes<float>)
+      hn::StoreU(hn::PromoteTo(d, hn::LoadU(dh, halves + i)), d, to + i);
   }
   for (; i < n; ++i) to[i] = widen<T>(from[i]);
 }
@@ -113,7 +114,8 @@ struct Slice {
   }
 };
 
-/// Interleaved strips, the left operand "rows": out (ceil(n/kMR), cols, kMR), element (s,c,m) = factor · row first + s·kMR
+/// Interleaved strips, the left operand "rows": out (ceil(n/kMR), cols, kMR), element (s,c,m) = factor · row first +
+/// s·kMR
 /// + m; zero beyond n. `row_buffer`: cols elements.
 template <typename T>
 void pack_strips(const Slice& from, std::int64_t first, std::size_t n, T factor, T* HWY_RESTRICT out,
@@ -129,8 +131,8 @@ void pack_strips(const Slice& from, std::int64_t first, std::size_t n, T factor,
   }
 }
 
-/// Transposed panels, the right operand of products that run along cols: out (ceil(n/kNR), cols, kNR), element (p,c,j) =
-/// row first + p·kNR + j; zero beyond n. `rows_buffer`: kNR · cols elements.
+/// Transposed panels, the right operand of products that run along cols: out (ceil(n/kNR), cols, kNR), element (p,c,j)
+/// = row first + p·kNR + j; zero beyond n. `rows_buffer`: kNR · cols elements.
 template <typename T>
 void pack_transposed(const Slice& from, std::int64_t first, std::size_t n, T* HWY_RESTRICT out,
                      T* HWY_RESTRICT rows_buffer) {
@@ -148,6 +150,19 @@ void pack_transposed(const Slice& from, std::int64_t first, std::size_t n, T* HW
   }
 }
 
+/// Row `r` of the column panels `out` (pack_panels) = from[0 .. cols), cols a multiple of the lanes.
+template <typename T>
+HWY_INLINE void copy_to_panels(const T* HWY_RESTRICT from, std::size_t cols, std::size_t panel_rows, std::size_t r,
+                               T* HWY_RESTRICT out) {
+  const Tag<T> d;
+  for (std::size_t c = 0; c < cols; c += kNR<T>) {
+    const std::size_t width = std::min(kNR<T>, cols - c);
+    for (std::size_t x = 0; x < width; x += kLanes<T>) {
+      hn::StoreU(hn::LoadU(d, from + c + x), d, out + c * panel_rows + r * width + x);
+    }
+  }
+}
+
 /// Column panels, the right operand of products that run along rows: panels of kNR columns, each (panel_rows, width)
 /// dense, one after the other; the last is as wide as the vectors that hold its columns, with zeros beyond `cols`.
 /// Rows first … first + n of the slice become the panels' rows to_row …
@@ -158,11 +173,7 @@ void pack_panels(const Slice& from, std::int64_t first, std::size_t n, std::size
   std::fill(row_buffer + from.cols, row_buffer + padded, T{0});
   for (std::size_t r = 0; r < n; ++r) {
     from.load(first + static_cast<std::int64_t>(r), row_buffer);
-    for (std::size_t c = 0; c < padded; c += kNR<T>) {
-      const std::size_t width = std::min(kNR<T>, padded - c);
-      T* HWY_RESTRICT to = out + c * panel_rows + (to_row + r) * width;
-      for (std::size_t x = 0; x < width; ++x) to[x] = row_buffer[c + x];
-    }
+    copy_to_panels(row_buffer, padded, panel_rows, to_row + r, out);
   }
 }
 

@@ -25,8 +25,8 @@ struct TargetRow {
 };
 
 /// Best first.
-constexpr TargetRow kTargetRows[] = {{"avx3", HWY_AVX3},     {"avx2", HWY_AVX2},     {"sse4", HWY_SSE4},
-                                     {"neon", HWY_NEON},     {"emu128", HWY_EMU128}, {"scalar", HWY_SCALAR}};
+constexpr TargetRow kTargetRows[] = {{"avx3", HWY_AVX3}, {"avx2", HWY_AVX2},     {"sse4", HWY_SSE4},
+                                     {"neon", HWY_NEON}, {"emu128", HWY_EMU128}, {"scalar", HWY_SCALAR}};
 
 std::vector<std::string> names_of(std::int64_t mask) {
   std::vector<std::string> names;

@@ -17,8 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Softcap, ALiBi, bias and boolean mask: what turns scale · q·k into the score s. Causality, window and key lengths are
-/// not among them: they bound the keys that a row visits (Visibility).
+/// Softcap, ALiBi, bias and boolean mask: what turns scale · q·k into the score s. Causality, window and key lengths
+/// are not among them: they bound the keys that a row visits (Visibility).
 ///
 /// Scores leave in units of log2(e) (s · log2 e), ready for exp2. Without rules the query carries that factor.
 template <typename T>
@@ -40,7 +40,8 @@ class ScoreRules {
     if (!p_.alibi_slopes.empty()) {
       const T weight = static_cast<T>(p_.alibi_slopes[static_cast<std::size_t>(h)]);
       const T start = static_cast<T>(i + p_.S - p_.T - first);
-      for (std::size_t j = 0; j < n; ++j) s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));
+      for (std::size_t j = 0; j < n; ++j)
+        s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));
     }
     if (p_.bias.present()) {
       load_row(p_.bias, b, h, i, first, n, buffer);

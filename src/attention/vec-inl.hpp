@@ -35,7 +35,7 @@ inline constexpr std::size_t kNV = 2;
 
 /// Columns of a full panel.
 template <typename T>
-constexpr std::size_t kNR = kNV * kLanes<T>;
+constexpr std::size_t kNR = kNV* kLanes<T>;
 
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
@@ -68,10 +68,12 @@ HWY_INLINE hn::Vec<D> exp2_fast(D d, hn::Vec<D> x) {
     const auto shifted = hn::Add(x, magic);
     const auto f = hn::Sub(x, hn::Sub(shifted, magic));
     // Taylor series, terms ln(2)^k / k!; the remainder on [−½, ½] is below 4e-18.
-    constexpr double kTerms[] = {1.3691488853904128881e-12, 2.5678435993488205142e-11, 4.4455382718708114976e-10,
-                                 7.0549116208011233299e-9,  1.0178086009239699728e-7,  1.3215486790144309488e-6,
-                                 1.5252733804059840280e-5,  1.5403530393381609954e-4,  1.3333558146428443423e-3,
-                                 9.6181291076284771620e-3,  5.5504108664821579953e-2,  2.4022650695910071233e-1,
+    constexpr double kTerms[] = {1.3691488853904128881e-12, 2.5678435993488205142e-11,
+                                 4.4455382718708114976e-10, 7.0549116208011233299e-9,
+                                 1.0178086009239699728e-7,  1.3215486790144309488e-6,
+                                 1.5252733804059840280e-5,  1.5403530393381609954e-4,
+                                 1.3333558146428443423e-3,  9.6181291076284771620e-3,
+                                 5.5504108664821579953e-2,  2.4022650695910071233e-1,
                                  6.9314718055994530942e-1,  1.0};
     auto p = hn::Set(d, kTerms[0]);
     for (std::size_t k = 1; k < std::size(kTerms); ++k) p = hn::MulAdd(p, f, hn::Set(d, kTerms[k]));

@@ -12,8 +12,8 @@
 
 namespace headgate {
 
-/// One aligned block, advised to lie on huge pages when it is large: packed operands are read by stride, and the cost of
-/// faulting 4 KiB pages in anew at every call is measurable.
+/// One aligned block, advised to lie on huge pages when it is large: packed operands are read by stride, and the cost
+/// of faulting 4 KiB pages in anew at every call is measurable.
 class Block {
  public:
   static constexpr std::size_t kAlign_bytes = 128;  // two cache lines: neighbours never share a prefetch pair
@@ -21,7 +21,7 @@ class Block {
 
   Block() = default;
   explicit Block(std::size_t bytes) : bytes_(bytes), align_(bytes >= kHugePage_bytes ? kHugePage_bytes : kAlign_bytes) {
-    data_ = ::operator new(bytes_, std::align_val_t{align_});
+    data_ = ::operator new (bytes_, std::align_val_t{align_});
 #if defined(__linux__)
     // Advice only: whatever it answers, the block is good.
     if (align_ == kHugePage_bytes) (void)madvise(data_, bytes_ / kHugePage_bytes * kHugePage_bytes, MADV_HUGEPAGE);
@@ -38,7 +38,7 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
   ~Block() {
-    if (data_ != nullptr) ::operator delete(data_, std::align_val_t{align_});
+    if (data_ != nullptr) ::operator delete (data_, std::align_val_t{align_});
   }
 
   std::byte* data() const { return static_cast<std::byte*>(data_); }
@@ -50,8 +50,8 @@ class Block {
   std::size_t align_ = kAlign_bytes;
 };
 
-/// Scratch memory of one call: buffers are laid out first (`reserve`), allocated at once, then taken by offset. A block of
-/// up to kKept_bytes stays with the calling thread for its next call.
+/// Scratch memory of one call: buffers are laid out first (`reserve`), allocated at once, then taken by offset. A block
+/// of up to kKept_bytes stays with the calling thread for its next call.
 class Arena {
  public:
   static constexpr std::size_t kKept_bytes = std::size_t{32} << 20;

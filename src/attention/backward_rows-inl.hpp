@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the backward pass that works row by row: through the gate to do, Δ, dz and dsinks; once per target.
+#if defined(HEADGATE_ATTENTION_BACKWARD_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#undef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#endif
+
+#include <algorithm>
+
+#include "attention/gate-inl.hpp"
+#include "attention/kernels.hpp"
+#include "attention/rows-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Buffers of one row, each Dv rounded up to vectors, zero from Dv on.
+template <typename T>
+struct GateRow {
+  T* dy;   ///< in: incoming gradient
+  T* y;    ///< in: saved output
+  T* o;    ///< in: ungated output if `has_o`; scratch otherwise
+  T* z;    ///< in: gate logits
+  T* d_o;  ///< out: gradient of the ungated output
+  T* dz;   ///< out: gradient of the gate logits
+  bool has_o;
+};
+
+/// mul: do = dy ∘ g, dz = dy ∘ o ∘ g′ (or dy ∘ y ∘ g′/g without o); returns Δ = rowsum(dy ∘ y).
+/// add: o = y − g unless saved, do = dy, dz = dy ∘ g′; returns Δ = rowsum(dy ∘ o).
+/// n: a multiple of the lanes.
+template <typename T>
+HWY_NOINLINE T gate_backward(GateFn fn, GateOp op, std::size_t n, const GateRow<T>& row) {
+  const Tag<T> d;
+  auto delta = hn::Zero(d);
+  if (fn == GateFn::none) {
+    for (std::size_t x = 0; x < n; x += kLanes<T>) {
+      const auto dy = hn::LoadU(d, row.dy + x);
+      hn::StoreU(dy, d, row.d_o + x);
+      delta = hn::MulAdd(dy, hn::LoadU(d, row.y + x), delta);
+    }
+    return hn::GetLane(hn::SumOfLanes(d, delta));
+  }
+  with_gate(fn, [&](auto gate) HWY_ATTR {
+    for (std::size_t x = 0; x < n; x += kLanes<T>) {
+      const auto dy = hn::LoadU(d, row.dy + x);
+      const auto y = hn::LoadU(d, row.y + x);
+      const auto z = hn::LoadU(d, row.z + x);
+      const auto g = gate.value(d, z);
+      if (op == GateOp::add) {
+        const auto o = row.has_o ? hn::LoadU(d, row.o + x) : hn::Sub(y, g);
+        hn::StoreU(dy, d, row.d_o + x);
+        delta = hn::MulAdd(dy, o, delta);
+        hn::StoreU(hn::Mul(dy, gate.derivative(d, z)), d, row.dz + x);
+        continue;
+      }
+      hn::StoreU(hn::Mul(dy, g), d, row.d_o + x);
+      const auto dy_y = hn::Mul(dy, y);
+      delta = hn::Add(delta, dy_y);
+      if constexpr (decltype(gate)::kRatio) {
+        if (!row.has_o) {
+          hn::StoreU(hn::Mul(dy_y, gate.ratio(d, z)), d, row.dz + x);
+          continue;
+        }
+      }
+      hn::StoreU(hn::Mul(hn::Mul(dy, hn::LoadU(d, row.o + x)), gate.derivative(d, z)), d, row.dz + x);
+    }
+  });
+  return hn::GetLane(hn::SumOfLanes(d, delta));
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_BACKWARD_ROWS_INL_

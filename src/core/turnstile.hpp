@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace headgate {
+
+/// Lets threads pass slot by slot in a fixed order, so that sums that several threads add to have one order and hence
+/// one value. A visit with turn n waits until turn n − 1 has left. Whoever takes visits must take lower turns no later
+/// than higher ones; then the wait always ends.
+class Turnstile {
+ public:
+  /// `slots` zero-initialised counters.
+  explicit Turnstile(std::atomic<std::uint32_t>* slots) : slots_(slots) {}
+
+  void enter(std::size_t slot, std::uint32_t turn) const {
+    for (int spins = 0; slots_[slot].load(std::memory_order_acquire) != turn; ++spins) {
+      if (spins < kSpins) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#endif
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  void leave(std::size_t slot, std::uint32_t turn) const { slots_[slot].store(turn + 1, std::memory_order_release); }
+
+ private:
+  static constexpr int kSpins = 256;  // some 10 µs: longer than a tile's tail, shorter than a time slice
+  std::atomic<std::uint32_t>* slots_;
+};
+
+}  // namespace headgate
