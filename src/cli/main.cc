@@ -32,6 +32,9 @@ std::vector<Verb> add_verbs(CLI::App& app) {
   return {
       add_explain(app),
       add_attend(app),
+      add_verify(app),
+      add_bench(app),
+      add_demo(app),
       add_info(app),
   };
 }

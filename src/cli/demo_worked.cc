@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/demo_parts.hpp"
+#include "cli/worked_problem.hpp"
+#include "core/check.hpp"
+#include "headgate/attention.hpp"
+
+namespace headgate::cli {
+namespace {
+
+/// A problem with the output that its author printed, row by row.
+struct Published {
+  const char* file;
+  const char* title;
+  int decimals;
+  std::vector<double> output;
+};
+
+const std::array<Published, 4>& published() {
+  static const std::array<Published, 4> kPublished{{
+      {"gated_two_tokens.json", "Two tokens, the gate half open", 4, {0.3349, 0.1651, 0.1651, 0.3349}},
+      {"gated_two_mixed_tokens.json", "Two mixed tokens, a gate of their own", 4, {0.5644, 0.4531, 0.4531, 0.5644}},
+      {"gated_three_tokens.json",
+       "Three tokens, the gate half open",
+       4,
+       {0.2355, 0.1322, 0.1322, 0.1322, 0.2355, 0.1322, 0.1322, 0.1322, 0.2355}},
+      {"scaled_dot_product.json",
+       "Scaled dot product, no gate",
+       7,
+       {2.0757656, 3.0757656, 4.0757656, 5.0757656, 3.9242342, 4.924234, 5.924234, 6.924234}},
+  }};
+  return kPublished;
+}
+
+/// Half a unit of the last published decimal, and four roundoffs of the f32 that it was computed in.
+double tolerance_of(const Published& problem, double value) {
+  return 0.5 * std::pow(10.0, -problem.decimals) + 4.0 * 0x1p-24 * std::abs(value);
+}
+
+/// Largest |actual − published|; infinite if one element is out of tolerance.
+double largest_difference(const Published& problem, const std::vector<double>& actual) {
+  if (actual.size() != problem.output.size()) return HUGE_VAL;
+  double largest = 0.0;
+  for (std::size_t n = 0; n < actual.size(); ++n) {
+    const double difference = std::abs(actual[n] - problem.output[n]);
+    if (!(difference <= tolerance_of(problem, problem.output[n]))) return HUGE_VAL;
+    largest = std::max(largest, difference);
+  }
+  return largest;
+}
+
+std::vector<float> to_floats(const Matrix& m) { return {m.values.begin(), m.values.end()}; }
+
+/// The library's f32 output from the solution's Q, K, V and Z; one head.
+std::vector<double> kernel_output(const WorkedProblem& problem, const Solution& solution) {
+  require(problem.heads == 1 && problem.kv_heads == 1, "demo: the worked problems have one head, not {}",
+          problem.heads);
+  const auto view_of = [](const auto& values, const Matrix& m) {
+    return make_view(values.data(), {1, 1, m.rows, m.cols});
+  };
+  const std::vector<float> q = to_floats(solution.Q);  // (T,D)
+  const std::vector<float> k = to_floats(solution.K);  // (S,D)
+  const std::vector<float> v = to_floats(solution.V);  // (S,Dv)
+  std::vector<float> y(solution.gated.values.size());  // (T,Dv)
+  AttentionInputs inputs;
+  inputs.q = view_of(q, solution.Q);
+  inputs.k = view_of(k, solution.K);
+  inputs.v = view_of(v, solution.V);
+  std::vector<float> z;  // (T,Dv) or (T,1)
+  if (solution.gate_logits) {
+    z = to_floats(*solution.gate_logits);
+    inputs.gate = view_of(std::as_const(z), *solution.gate_logits);
+  }
+  AttentionOptions options;
+  options.causality = problem.causal ? Causality::causal : Causality::none;
+  options.gate_fn = problem.gate_fn;
+  AttentionOutputs outputs;
+  outputs.y = make_view(y.data(), {1, 1, solution.gated.rows, solution.gated.cols});
+  attention_forward(outputs, inputs, options);
+  return {y.begin(), y.end()};
+}
+
+/// Matrices side by side under their names.
+class Columns {
+ public:
+  explicit Columns(int decimals) : decimals_(decimals) {}
+
+  void add(std::string_view name, const Matrix& m) {
+    std::vector<std::string> lines{std::string(name)};
+    for (std::int64_t i = 0; i < m.rows; ++i) {
+      std::string line;
+      for (std::int64_t j = 0; j < m.cols; ++j)
+        line += fmt::format("{}{:.{}f}", j == 0 ? "" : "  ", m(i, j), decimals_);
+      lines.push_back(std::move(line));
+    }
+    std::size_t width = 0;
+    for (const std::string& line : lines) width = std::max(width, line.size());
+    if (lines_.size() < lines.size()) lines_.resize(lines.size());
+    for (std::size_t n = 0; n < lines_.size(); ++n) {
+      lines_[n].resize(start_, ' ');
+      lines_[n] += n < lines.size() ? lines[n] : "";
+    }
+    start_ += width + 4;
+  }
+
+  void print() const {
+    for (const std::string& line : lines_) fmt::print("     {}\n", line);
+  }
+
+ private:
+  int decimals_;
+  std::size_t start_ = 0;
+  std::vector<std::string> lines_;
+};
+
+void print_solution(const Solution& solution, int decimals) {
+  Columns columns(decimals);
+  columns.add("weights", solution.weights.front());
+  if (solution.gate) {
+    columns.add("attention", solution.attention);
+    columns.add("gate", *solution.gate);
+    columns.add("gate x attention", solution.gated);
+  } else {
+    columns.add("attention", solution.gated);
+  }
+  columns.print();
+}
+
+bool show_problem(int number, const Published& problem, const std::string& directory) {
+  const std::string path = directory + "/" + problem.file;
+  const WorkedProblem worked = read_worked_problem(path);
+  const Solution solution = solve(worked);
+  fmt::print("\n  {}. {}  ({})\n\n", number, problem.title, path);
+  print_solution(solution, problem.decimals);
+  const bool steps = std::isfinite(largest_difference(problem, solution.output().values));
+  const bool kernels = std::isfinite(largest_difference(problem, kernel_output(worked, solution)));
+  fmt::print("\n     published output, {} decimals: worked by hand {}, f32 kernels {}\n", problem.decimals,
+             steps ? "equal" : "DIFFERENT", kernels ? "equal" : "DIFFERENT");
+  return steps && kernels;
+}
+
+}  // namespace
+
+bool show_worked_problems(const std::string& directory) {
+  fmt::print("Worked problems: gate x softmax(Q K^T / sqrt(D)) V\n");
+  bool ok = true;
+  int number = 0;
+  for (const Published& problem : published()) ok = show_problem(++number, problem, directory) && ok;
+  std::fflush(stdout);
+  return ok;
+}
+
+}  // namespace headgate::cli
