@@ -130,7 +130,7 @@ Shape Case::strides_of(const Shape& shape, std::uint32_t repeats) const {
     case Layout::bhtd: return contiguous_strides(shape);
     case Layout::bthd:
     case Layout::fused: return {n2 * n1 * n3, n3, n1 * n3, 1};
-    case Layout::reversed: return {n1 * n2 * n3, n2 * n3, -n3, -1};
+    case Layout::reversed: return {-n1 * n2 * n3, -n2 * n3, -n3, -1};
     case Layout::gapped: return {n1 * (n2 * (2 * n3 + 3) + 1), n2 * (2 * n3 + 3) + 1, 2 * n3 + 3, 2};
     case Layout::broadcast: {
       Shape strides = contiguous_strides(shape);
