@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Folder -> the folders of src/ that it may include beside its own. Every folder may include "headgate/...", the public
-# API; the public API includes nothing else.
+# Folder -> the folders that it may include beside its own, by their last names. Every folder may include "headgate/...",
+# the public API; the public API includes nothing else.
 LAYERS = {
     "include/headgate": set(),
     "src/core": set(),
@@ -21,9 +21,11 @@ LAYERS = {
     "src/headgate": {"capi", "attention", "core"},
     "src/reference": {"core"},
     "src/io": {"core"},
-    "src/cli": {"core", "io", "reference"},
+    "tests/cases": {"core", "reference"},
+    "src/cli": {"cases", "core", "io", "reference"},
     "examples": set(),
 }
+NAMES = {layer.rpartition("/")[2] for layer in LAYERS if layer != "examples"}
 EXTERNAL = {"hwy"}  # customarily included in quotes
 MAX_LINES = 800
 
@@ -36,16 +38,15 @@ INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])(
 def check_include(layer, quote, target):
     """The complaint about an include of `target` in a file of `layer`, or None."""
     folder, slash, _ = target.partition("/")
-    if quote == "<" and f"src/{folder}" not in LAYERS:
+    if quote == "<" and folder not in NAMES:
         return None
     if not slash or folder in {".", ".."}:
         return "write the path from src/ or include/"
     if folder == "headgate" or folder in EXTERNAL:
         return None
-    if f"src/{folder}" not in LAYERS:
-        return f"no layer src/{folder} in the table of scripts/check_includes.py"
-    own = layer.removeprefix("src/")
-    if folder == own or folder in LAYERS[layer]:
+    if folder not in NAMES:
+        return f"no layer {folder} in the table of scripts/check_includes.py"
+    if folder == layer.rpartition("/")[2] or folder in LAYERS[layer]:
         return None
     return f"an upward include: {layer} may include {', '.join(sorted(LAYERS[layer])) or 'the public API'} only"
 
@@ -55,7 +56,8 @@ def layer_of(path):
     parts = path.parts
     if parts[0] == "examples":
         return "examples"
-    return "/".join(parts[:2]) if parts[0] in {"include", "src"} and len(parts) > 2 else None
+    folder = "/".join(parts[:2])
+    return folder if parts[0] in {"include", "src"} or folder in LAYERS else None
 
 
 def check_file(root, path):
@@ -106,9 +108,13 @@ def self_test():
         ("src/io/a.cc", '#include "cli/b.hpp"', "an upward include"),
         ("src/cli/a.cc", '#include "reference/b.hpp"', None),
         ("src/cli/a.cc", '#include "attention/b.hpp"', "an upward include"),
+        ("src/cli/a.cc", '#include "cases/b.hpp"', None),
+        ("src/io/a.cc", '#include "cases/b.hpp"', "an upward include"),
+        ("tests/cases/a.cc", '#include "reference/b.hpp"', None),
+        ("tests/cases/a.cc", '#include "cli/b.hpp"', "an upward include"),
         ("src/cli/a.cc", '#include "b.hpp"', "write the path"),
         ("src/cli/a.cc", '#include "../io/b.hpp"', "write the path"),
-        ("src/cli/a.cc", '#include "elsewhere/b.hpp"', "no layer src/elsewhere"),
+        ("src/cli/a.cc", '#include "elsewhere/b.hpp"', "no layer elsewhere"),
         ("src/elsewhere/a.cc", "int a;", "no layer src/elsewhere"),
         ("include/headgate/a.hpp", '#include "core/b.hpp"', "an upward include"),
         ("examples/a.cc", '#include "core/b.hpp"', "an upward include"),
