@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <iterator>
 
 namespace headgate {
 namespace {
@@ -15,28 +14,29 @@ struct Term {
   std::int64_t step, low, high;
 };
 
+/// Steps descend.
 struct Terms {
   std::array<Term, 8> term{};
   std::size_t count = 0;
 
   void add(std::int64_t stride_bytes, std::int64_t steps, bool negated) {
-    if (stride_bytes == 0 || steps == 0) return;
     const bool down = (stride_bytes < 0) != negated;
     const Term next{std::abs(stride_bytes), down ? -steps : 0, down ? 0 : steps};
-    for (std::size_t i = 0; i < count; ++i) {
-      if (term[i].step == next.step) {
-        term[i].low += next.low;
-        term[i].high += next.high;
-        return;
-      }
+    std::size_t at = 0;
+    while (at < count && term[at].step > next.step) ++at;
+    if (at < count && term[at].step == next.step) {
+      term[at].low += next.low;
+      term[at].high += next.high;
+      return;
     }
-    term[count++] = next;
+    for (std::size_t i = count++; i > at; --i) term[i] = term[i - 1];
+    term[at] = next;
   }
 
   void add(const ConstTensorView& view, bool negated) {
     const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
     for (std::size_t d = 0; d < 4; ++d) {
-      if (view.shape[d] > 1) add(view.strides[d] * bytes, view.shape[d] - 1, negated);
+      if (view.shape[d] > 1 && view.strides[d] != 0) add(view.strides[d] * bytes, view.shape[d] - 1, negated);
     }
   }
 };
@@ -90,8 +90,6 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   Terms terms;  // address of an element of a − address of one of b
   terms.add(a, false);
   terms.add(b, true);
-  std::sort(terms.term.begin(), std::next(terms.term.begin(), static_cast<std::ptrdiff_t>(terms.count)),
-            [](const Term& x, const Term& y) { return x.step > y.step; });
   const auto distance =
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) - reinterpret_cast<std::uintptr_t>(b.data));
   const auto bytes_a = static_cast<std::int64_t>(dtype_bytes(a.dtype));
