@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "headgate/headgate.h"
+
+/* The C API from C99: one head, one query over two keys, checked by hand. */
+
+static int failures = 0;
+
+#define CHECK(condition)                                                \
+  do {                                                                  \
+    if (!(condition)) {                                                 \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);   \
+      fprintf(stderr, "  last error: \"%s\"\n", headgate_last_error()); \
+      ++failures;                                                       \
+    }                                                                   \
+  } while (0)
+
+/* Near enough for f32 arithmetic on values of size 1; spoilt values fail. */
+#define CHECK_NEAR(value, want) CHECK(fabs((double)(value) - (double)(want)) <= 1e-5)
+
+#define CHECK_STATUS(call, status) CHECK((call) == (status))
+#define CHECK_SAYS(fragment) CHECK(strstr(headgate_last_error(), (fragment)) != NULL)
+
+static const float kPoison = -12345.0F;
+
+/* q = 1, k = (0, log 3), v = (0, 4), z = 0, scale 1: weights (1/4, 3/4), o = 3, y = o sigmoid(0) = 3/2. */
+typedef struct problem {
+  float q[1], k[2], v[2], z[1];
+  float y[1], attn[1], weights[2];
+  double lse[1];
+  headgate_attention_inputs inputs;
+  headgate_attention_outputs outputs;
+  headgate_attention_options options;
+} problem;
+
+static void setup(problem* p) {
+  static const headgate_attention_inputs inputs = HEADGATE_ATTENTION_INPUTS_INIT;
+  static const headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+  static const headgate_attention_options options = HEADGATE_ATTENTION_OPTIONS_INIT;
+  p->q[0] = 1.0F;
+  p->k[0] = 0.0F;
+  p->k[1] = logf(3.0F);
+  p->v[0] = 0.0F;
+  p->v[1] = 4.0F;
+  p->z[0] = 0.0F;
+  p->y[0] = p->attn[0] = p->weights[0] = p->weights[1] = kPoison;
+  p->lse[0] = kPoison;
+  p->inputs = inputs;
+  p->outputs = outputs;
+  p->options = options;
+  p->inputs.q = headgate_make_const_tensor(p->q, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  p->inputs.k = headgate_make_const_tensor(p->k, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
+  p->inputs.v = headgate_make_const_tensor(p->v, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
+  p->inputs.gate = headgate_make_const_tensor(p->z, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  p->outputs.y = headgate_make_tensor(p->y, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  p->outputs.lse = headgate_make_tensor(p->lse, HEADGATE_DTYPE_F64, 1, 1, 1, 1);
+  p->outputs.attn = headgate_make_tensor(p->attn, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  p->outputs.weights = headgate_make_tensor(p->weights, HEADGATE_DTYPE_F32, 1, 1, 1, 2);
+}
+
+static headgate_status forward(problem* p) { return headgate_attention_forward(&p->outputs, &p->inputs, &p->options); }
+
+static int untouched(const problem* p) {
+  return p->y[0] == kPoison && p->attn[0] == kPoison && p->weights[0] == kPoison && p->weights[1] == kPoison &&
+         p->lse[0] == (double)kPoison;
+}
+
+static void test_version_and_errors(void) {
+  CHECK(strcmp(headgate_version(), HEADGATE_VERSION) == 0);
+  CHECK(headgate_default_threads() >= 1);
+  CHECK(headgate_last_error() != NULL);
+}
+
+static void test_targets(void) {
+  const char* compiled[16] = {NULL};
+  const char* supported[16] = {NULL};
+  const char* active = NULL;
+  const char* forced = NULL;
+  size_t compiled_count = 0;
+  size_t supported_count = 0;
+  size_t count = 99;
+  size_t i, j;
+  CHECK_STATUS(headgate_compiled_targets(compiled, 16, &compiled_count), HEADGATE_OK);
+  CHECK_STATUS(headgate_supported_targets(supported, 16, &supported_count), HEADGATE_OK);
+  CHECK(1 <= supported_count && supported_count <= compiled_count && compiled_count <= 16);
+  CHECK_STATUS(headgate_active_target(&active), HEADGATE_OK);
+  for (i = 0; i < supported_count; ++i) {
+    int known = 0;
+    for (j = 0; j < compiled_count; ++j) known += strcmp(supported[i], compiled[j]) == 0;
+    CHECK(known == 1);
+    CHECK_STATUS(headgate_set_target(supported[i]), HEADGATE_OK);
+    CHECK_STATUS(headgate_active_target(&forced), HEADGATE_OK);
+    CHECK(strcmp(forced, supported[i]) == 0);
+  }
+  CHECK_STATUS(headgate_set_target("abacus"), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("abacus");
+  CHECK_SAYS(supported[0]);
+  CHECK_STATUS(headgate_set_target(NULL), HEADGATE_OK);
+  CHECK(strcmp(headgate_last_error(), "") == 0);
+  CHECK_STATUS(headgate_active_target(&forced), HEADGATE_OK);
+  CHECK(active != NULL && strcmp(forced, active) == 0);
+  CHECK_STATUS(headgate_set_target(""), HEADGATE_OK);
+
+  CHECK_STATUS(headgate_supported_targets(NULL, 0, &count), HEADGATE_OK);
+  CHECK(count == supported_count);
+  compiled[0] = compiled[1] = NULL;
+  CHECK_STATUS(headgate_compiled_targets(compiled, 1, &count), HEADGATE_OK);
+  CHECK(compiled[0] != NULL && compiled[1] == NULL && count == compiled_count);
+  CHECK_STATUS(headgate_compiled_targets(NULL, 1, &count), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_compiled_targets: names is null but capacity is 1");
+  CHECK_STATUS(headgate_supported_targets(NULL, 0, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("count is null");
+  CHECK_STATUS(headgate_active_target(NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("name is null");
+}
+
+static void test_make_tensor(void) {
+  static const headgate_tensor absent = HEADGATE_ABSENT;
+  static const headgate_const_tensor const_absent = HEADGATE_ABSENT;
+  const int64_t strides[4] = {3 * 4 * 5, 4 * 5, 5, 1};
+  const int64_t shape[4] = {2, 3, 4, 5};
+  double data = 0.0;
+  const headgate_tensor t = headgate_make_tensor(&data, HEADGATE_DTYPE_F64, 2, 3, 4, 5);
+  const headgate_const_tensor c = headgate_make_const_tensor(&data, HEADGATE_DTYPE_F64, 2, 3, 4, 5);
+  CHECK(t.data == &data && c.data == &data && absent.data == NULL && const_absent.data == NULL);
+  CHECK(t.dtype == HEADGATE_DTYPE_F64 && c.dtype == HEADGATE_DTYPE_F64 && absent.dtype == HEADGATE_DTYPE_NONE);
+  CHECK(memcmp(t.shape, shape, sizeof(shape)) == 0 && memcmp(c.shape, shape, sizeof(shape)) == 0);
+  CHECK(memcmp(t.strides, strides, sizeof(strides)) == 0 && memcmp(c.strides, strides, sizeof(strides)) == 0);
+}
+
+static void test_forward(void) {
+  problem p;
+  setup(&p);
+  p.options.has_scale = 1;
+  p.options.scale = 1.0;
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK(strcmp(headgate_last_error(), "") == 0);
+  CHECK_NEAR(p.y[0], 1.5);
+  CHECK_NEAR(p.attn[0], 3.0);
+  CHECK_NEAR(p.weights[0], 0.25);
+  CHECK_NEAR(p.weights[1], 0.75);
+  CHECK_NEAR(p.lse[0], log(4.0));
+
+  setup(&p); /* D = 1: the default scale is 1 too, and so are NULL options */
+  CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, NULL), HEADGATE_OK);
+  CHECK_NEAR(p.y[0], 1.5);
+
+  setup(&p);
+  p.options.has_scale = 1; /* a scale of 0 is a scale, not the default */
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.attn[0], 2.0);
+}
+
+static void test_options(void) {
+  problem p;
+  const double log3 = log(3.0);
+  const double capped = 0.5 * tanh(log3 / 0.5);
+  setup(&p);
+  p.options.softcap = 0.5;
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.lse[0], log(1.0 + exp(capped)));
+
+  setup(&p); /* the query stands at position 1 */
+  p.options.window_left = 0;
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.attn[0], 4.0);
+
+  setup(&p);
+  p.options.gate_fn = HEADGATE_GATE_FN_SOFTPLUS;
+  p.options.gate_op = HEADGATE_GATE_OP_ADD;
+  p.options.threads = 2;
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.y[0], 3.0 + log(2.0));
+
+  setup(&p);
+  p.options.gate_fn = HEADGATE_GATE_FN_NONE;
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.y[0], 3.0);
+
+  setup(&p); /* two queries: causally, the first sees the first key alone */
+  p.inputs.q.shape[2] = p.inputs.gate.shape[2] = 2;
+  p.inputs.q.strides[2] = p.inputs.gate.strides[2] = 0;
+  p.outputs.attn = p.outputs.lse = p.outputs.weights = headgate_make_tensor(NULL, HEADGATE_DTYPE_NONE, 0, 0, 0, 0);
+  p.outputs.y = headgate_make_tensor(p.weights, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
+  p.options.causality = HEADGATE_CAUSALITY_CAUSAL;
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.weights[0], 0.0);
+  CHECK_NEAR(p.weights[1], 1.5);
+}
+
+static void test_optional_inputs(void) {
+  problem p;
+  const float bias[2] = {0.0F, -INFINITY};
+  const unsigned char mask[2] = {0, 1};
+  const int32_t key_lengths[1] = {0};
+  const double slopes[1] = {log(3.0)};
+  const float sinks[1] = {logf(4.0F)};
+  setup(&p);
+  p.inputs.bias = headgate_make_const_tensor(bias, HEADGATE_DTYPE_F32, 1, 1, 1, 2);
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.attn[0], 0.0);
+  CHECK_NEAR(p.weights[0], 1.0);
+
+  setup(&p);
+  p.inputs.mask = headgate_make_const_tensor(mask, HEADGATE_DTYPE_BOOL, 1, 1, 1, 2);
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.attn[0], 4.0);
+
+  setup(&p);
+  p.inputs.key_lengths = headgate_make_const_tensor(key_lengths, HEADGATE_DTYPE_I32, 1, 1, 1, 1);
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK(p.y[0] == 0.0F && p.weights[1] == 0.0F && p.lse[0] == -INFINITY);
+
+  setup(&p); /* key 0 is one step away: exp(-log 3) = 1/3 against 3 */
+  p.inputs.alibi_slopes = headgate_make_const_tensor(slopes, HEADGATE_DTYPE_F64, 1, 1, 1, 1);
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.weights[0], 0.1);
+
+  setup(&p);
+  p.inputs.sinks = headgate_make_const_tensor(sinks, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.attn[0], 1.5);
+  CHECK_NEAR(p.lse[0], log(8.0));
+}
+
+/* dy = 1: do = 1/2, delta = dy y = 3/2, ds = P (do v - delta) = (-3/8, 3/8), dz = dy o g' = 3/4. */
+static void test_backward(void) {
+  static const headgate_attention_saved saved_init = HEADGATE_ATTENTION_SAVED_INIT;
+  static const headgate_attention_incoming incoming_init = HEADGATE_ATTENTION_INCOMING_INIT;
+  static const headgate_attention_gradients gradients_init = HEADGATE_ATTENTION_GRADIENTS_INIT;
+  problem p;
+  headgate_attention_saved saved = saved_init;
+  headgate_attention_incoming incoming = incoming_init;
+  headgate_attention_gradients gradients = gradients_init;
+  const float bias[2] = {0.0F, 0.0F};
+  const double sinks[1] = {-INFINITY};
+  const float dy[1] = {1.0F};
+  const float dlse[1] = {0.0F};
+  float dq[1], dk[2], dv[2], dz[1], dbias[2];
+  double dsinks[1];
+  setup(&p);
+  p.inputs.bias = headgate_make_const_tensor(bias, HEADGATE_DTYPE_F32, 1, 1, 1, 2);
+  p.inputs.sinks = headgate_make_const_tensor(sinks, HEADGATE_DTYPE_F64, 1, 1, 1, 1);
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  saved.y = headgate_make_const_tensor(p.y, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  saved.lse = headgate_make_const_tensor(p.lse, HEADGATE_DTYPE_F64, 1, 1, 1, 1);
+  saved.attn = headgate_make_const_tensor(p.attn, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  incoming.dy = headgate_make_const_tensor(dy, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  incoming.dlse = headgate_make_const_tensor(dlse, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  gradients.dq = headgate_make_tensor(dq, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  gradients.dk = headgate_make_tensor(dk, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
+  gradients.dv = headgate_make_tensor(dv, HEADGATE_DTYPE_F32, 1, 1, 2, 1);
+  gradients.dgate = headgate_make_tensor(dz, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  gradients.dbias = headgate_make_tensor(dbias, HEADGATE_DTYPE_F32, 1, 1, 1, 2);
+  gradients.dsinks = headgate_make_tensor(dsinks, HEADGATE_DTYPE_F64, 1, 1, 1, 1);
+  dq[0] = dk[0] = dk[1] = dv[0] = dv[1] = dz[0] = dbias[0] = dbias[1] = kPoison;
+  dsinks[0] = kPoison;
+
+  incoming.dy.shape[3] = 2;
+  CHECK_STATUS(headgate_attention_backward(&gradients, &p.inputs, &saved, &incoming, &p.options),
+               HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_attention_backward: dy has shape (1,1,1,2)");
+  CHECK(dq[0] == kPoison && dk[1] == kPoison && dv[1] == kPoison && dz[0] == kPoison && dbias[1] == kPoison);
+  CHECK(dsinks[0] == (double)kPoison);
+  incoming.dy.shape[3] = 1;
+
+  CHECK_STATUS(headgate_attention_backward(&gradients, &p.inputs, &saved, &incoming, &p.options), HEADGATE_OK);
+  CHECK_NEAR(dq[0], 0.375 * log(3.0));
+  CHECK_NEAR(dk[0], -0.375);
+  CHECK_NEAR(dk[1], 0.375);
+  CHECK_NEAR(dv[0], 0.125);
+  CHECK_NEAR(dv[1], 0.375);
+  CHECK_NEAR(dz[0], 0.75);
+  CHECK_NEAR(dbias[0], -0.375);
+  CHECK_NEAR(dbias[1], 0.375);
+  CHECK(dsinks[0] == 0.0);
+
+  CHECK_STATUS(headgate_attention_backward(NULL, &p.inputs, &saved, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_attention_backward: gradients is null");
+  CHECK_STATUS(headgate_attention_backward(&gradients, NULL, &saved, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("inputs is null");
+  CHECK_STATUS(headgate_attention_backward(&gradients, &p.inputs, NULL, &incoming, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("saved is null");
+  CHECK_STATUS(headgate_attention_backward(&gradients, &p.inputs, &saved, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("incoming is null");
+}
+
+static void test_refusals(void) {
+  problem p;
+  setup(&p);
+  CHECK_STATUS(headgate_attention_forward(NULL, &p.inputs, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_attention_forward: outputs is null");
+  CHECK_STATUS(headgate_attention_forward(&p.outputs, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_attention_forward: inputs is null");
+
+  p.inputs.k.shape[3] = 2;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_attention_forward: k has shape (1,1,2,2) but q has shape (1,1,1,1)");
+
+  setup(&p);
+  p.inputs.q.dtype = 42;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("q has dtype unknown (42)");
+
+  setup(&p);
+  p.options.has_scale = 1;
+  p.options.scale = NAN;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("scale is nan");
+
+  setup(&p);
+  p.options.has_scale = 2;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("options.has_scale is 2 but must be 0 or 1");
+
+  setup(&p);
+  p.options.gate_fn = 7;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("gate_fn is 7");
+
+  setup(&p);
+  p.options.reserved = 1;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("options.reserved is 1 but must be 0");
+
+  setup(&p);
+  p.outputs.y.reserved = -1;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("y.reserved is -1 but must be 0");
+  CHECK(untouched(&p));
+}
+
+/* Callers of other versions of the header. */
+static void test_struct_sizes(void) {
+  problem p;
+  struct {
+    headgate_attention_options known;
+    unsigned char later[32];
+  } newer;
+  setup(&p);
+  p.options.struct_size = 0;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("options.struct_size is 0 but must be 64 to");
+  p.options.struct_size = sizeof(p.options) - 1;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  p.options.struct_size = (size_t)-1;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+
+  setup(&p);
+  p.inputs.struct_size = 0;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("inputs.struct_size is 0");
+  setup(&p);
+  p.outputs.struct_size -= 1;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("outputs.struct_size is 327");
+
+  memset(&newer, 0, sizeof(newer));
+  setup(&p);
+  newer.known = p.options;
+  newer.known.gate_fn = HEADGATE_GATE_FN_NONE;
+  newer.known.struct_size = sizeof(newer);
+  newer.later[20] = 5;
+  CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("options is of a newer version: its byte 84 is 5");
+  CHECK(untouched(&p));
+  newer.later[20] = 0;
+  CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known), HEADGATE_OK);
+  CHECK_NEAR(p.y[0], 3.0);
+}
+
+int main(void) {
+  test_version_and_errors();
+  test_targets();
+  test_make_tensor();
+  test_forward();
+  test_options();
+  test_optional_inputs();
+  test_backward();
+  test_refusals();
+  test_struct_sizes();
+  if (failures != 0) fprintf(stderr, "%d checks failed\n", failures);
+  return failures == 0 ? 0 : 1;
+}

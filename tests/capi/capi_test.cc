@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "arguments/sample_call.hpp"
+#include "core/element.hpp"
+#include "headgate/headgate.h"
+#include "headgate/headgate.hpp"
+
+// The C API computes what the C++ API computes, bit for bit.
+
+namespace headgate::testing {
+namespace {
+
+headgate_tensor to_c(const TensorView& view) {
+  headgate_tensor tensor = HEADGATE_ABSENT;
+  tensor.data = view.data;
+  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
+  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
+  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
+  return tensor;
+}
+
+headgate_const_tensor to_c(const ConstTensorView& view) {
+  headgate_const_tensor tensor = HEADGATE_ABSENT;
+  tensor.data = view.data;
+  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
+  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
+  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
+  return tensor;
+}
+
+headgate_attention_options to_c(const AttentionOptions& options) {
+  headgate_attention_options c = HEADGATE_ATTENTION_OPTIONS_INIT;
+  c.has_scale = options.scale.has_value() ? 1 : 0;
+  c.scale = options.scale.value_or(0.0);
+  c.softcap = options.softcap;
+  c.window_left = options.window_left;
+  c.window_right = options.window_right;
+  c.causality = static_cast<headgate_causality>(options.causality);
+  c.gate_fn = static_cast<headgate_gate_fn>(options.gate_fn);
+  c.gate_op = static_cast<headgate_gate_op>(options.gate_op);
+  c.threads = options.threads;
+  return c;
+}
+
+headgate_attention_inputs to_c(const AttentionInputs& in) {
+  headgate_attention_inputs c = HEADGATE_ATTENTION_INPUTS_INIT;
+  c.q = to_c(in.q);
+  c.k = to_c(in.k);
+  c.v = to_c(in.v);
+  c.gate = to_c(in.gate);
+  c.bias = to_c(in.bias);
+  c.mask = to_c(in.mask);
+  c.key_lengths = to_c(in.key_lengths);
+  c.alibi_slopes = to_c(in.alibi_slopes);
+  c.sinks = to_c(in.sinks);
+  return c;
+}
+
+headgate_status forward_by_c(const SampleCall& call) {
+  headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+  outputs.y = to_c(call.out.y);
+  outputs.lse = to_c(call.out.lse);
+  outputs.attn = to_c(call.out.attn);
+  outputs.weights = to_c(call.out.weights);
+  const headgate_attention_inputs inputs = to_c(call.in);
+  const headgate_attention_options options = to_c(call.options);
+  return headgate_attention_forward(&outputs, &inputs, &options);
+}
+
+headgate_status backward_by_c(const SampleCall& call) {
+  headgate_attention_gradients gradients = HEADGATE_ATTENTION_GRADIENTS_INIT;
+  gradients.dq = to_c(call.grad.dq);
+  gradients.dk = to_c(call.grad.dk);
+  gradients.dv = to_c(call.grad.dv);
+  gradients.dgate = to_c(call.grad.dgate);
+  gradients.dbias = to_c(call.grad.dbias);
+  gradients.dsinks = to_c(call.grad.dsinks);
+  headgate_attention_saved saved = HEADGATE_ATTENTION_SAVED_INIT;
+  saved.y = to_c(call.saved.y);
+  saved.lse = to_c(call.saved.lse);
+  saved.attn = to_c(call.saved.attn);
+  headgate_attention_incoming incoming = HEADGATE_ATTENTION_INCOMING_INIT;
+  incoming.dy = to_c(call.incoming.dy);
+  incoming.dlse = to_c(call.incoming.dlse);
+  const headgate_attention_inputs inputs = to_c(call.in);
+  const headgate_attention_options options = to_c(call.options);
+  return headgate_attention_backward(&gradients, &inputs, &saved, &incoming, &options);
+}
+
+/// A call on random numbers, the same for the same seed, with options away from their defaults.
+struct RandomCall : SampleCall {
+  RandomCall(DType dtype, std::uint32_t seed) : SampleCall(dtype), random(seed) {
+    for (const ConstTensorView& view : {in.q, in.k, in.v, in.gate, in.bias, incoming.dy, incoming.dlse}) fill(view);
+    options.scale = 0.7;
+    options.softcap = 3.0;
+    options.causality = Causality::causal;
+    options.window_left = 3;
+    options.gate_fn = GateFn::silu;
+    saved = {out.y, out.lse, out.attn};
+  }
+
+  void fill(const ConstTensorView& view) {
+    std::normal_distribution<double> normal;
+    for (std::int64_t i = 0; i < view.numel(); ++i) {
+      store_element(const_cast<void*>(view.data), view.dtype, i, normal(random));
+    }
+  }
+
+  std::mt19937 random;
+};
+
+class SameBits : public ::testing::TestWithParam<DType> {};
+
+TEST_P(SameBits, InBothPasses) {
+  const RandomCall cpp(GetParam(), 42);
+  const RandomCall c(GetParam(), 42);
+  const RandomCall before(GetParam(), 42);
+  cpp.forward();
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(before.snapshot()));
+  const auto between = c.snapshot();
+  cpp.backward();
+  ASSERT_EQ(backward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(between));
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, SameBits, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
+                         [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
+
+TEST(SameWords, TheCMessageIsTheCppOneUnderItsOwnName) {
+  SampleCall call;
+  call.in.gate.shape[2] = 1;
+  const auto before = call.snapshot();
+  std::string cpp;
+  try {
+    call.backward();
+  } catch (const Error& error) {
+    cpp = error.what();
+  }
+  EXPECT_EQ(backward_by_c(call), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_EQ(headgate_last_error(), "headgate_" + cpp);
+  EXPECT_TRUE(call.unchanged_since(before));
+}
+
+TEST(SameRuntime, ListsVersionAndThreadsAgree) {
+  EXPECT_STREQ(headgate_version(), version());
+  EXPECT_EQ(headgate_default_threads(), default_threads());
+  const char* active = nullptr;
+  ASSERT_EQ(headgate_active_target(&active), HEADGATE_OK);
+  EXPECT_EQ(active, active_target());
+  for (const auto& [list, want] : {std::pair{&headgate_compiled_targets, compiled_targets()},
+                                   std::pair{&headgate_supported_targets, supported_targets()}}) {
+    std::vector<const char*> names(want.size());
+    std::size_t count = 0;
+    ASSERT_EQ(list(names.data(), names.size(), &count), HEADGATE_OK);
+    EXPECT_EQ(std::vector<std::string>(names.begin(), names.end()), want);
+    EXPECT_EQ(count, want.size());
+  }
+}
+
+TEST(LastError, BelongsToItsThread) {
+  ASSERT_EQ(headgate_set_target("abacus"), HEADGATE_INVALID_ARGUMENT);
+  const std::string mine = headgate_last_error();
+  std::string at_start = "unset";
+  std::string after = "unset";
+  std::thread([&] {
+    at_start = headgate_last_error();
+    headgate_active_target(nullptr);
+    after = headgate_last_error();
+  }).join();
+  EXPECT_EQ(at_start, "");
+  EXPECT_NE(after.find("name is null"), std::string::npos);
+  EXPECT_NE(mine.find("abacus"), std::string::npos);
+  EXPECT_EQ(headgate_last_error(), mine);
+  ASSERT_EQ(headgate_set_target(""), HEADGATE_OK);
+  EXPECT_STREQ(headgate_last_error(), "");
+}
+
+}  // namespace
+}  // namespace headgate::testing
