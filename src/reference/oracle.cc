@@ -339,7 +339,7 @@ class BackwardPass {
         const double g_abs = value_terms(options_.gate_fn, z, n_.floor);
         if (mul) {
           d_o = dy * g.value;
-          d_o_abs = dy_abs * g_abs;
+          d_o_abs = dy_abs * g_abs + n_.tiny;
           saved = std::abs(o * g.value);
         } else {
           o_abs += g_abs;  // o may be had as y − g

@@ -231,6 +231,7 @@ void Case::place_outputs() {
   if (!g.dgate.present()) g.dgate = like("dgate", gate_);
   g.dbias = like("dbias", bias_);
   g.dsinks = like("dsinks", sinks_);
+  if (s.gate_fn == GateFn::none) g.dgate = {};  // refused: nothing reaches y through it
   unsigned bit = 1;
   for (auto* gradient : {&g.dq, &g.dk, &g.dv, &g.dgate, &g.dbias, &g.dsinks}) {
     if ((s.absent_gradients & bit) != 0) *gradient = {};

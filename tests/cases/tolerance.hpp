@@ -45,7 +45,7 @@ inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType
 /// Error, in unit roundoffs, of the elementary functions and single operations along an element's way.
 constexpr double kFunctions = 8.0;
 /// Rounding errors of a sum of n terms walk at random: they grow as √n.
-constexpr double kWalk = 1.0;
+constexpr double kWalk = 0.5;
 
 struct Tolerance {
   double compute = 0.0;    ///< C · u of the compute type: times the magnitude
