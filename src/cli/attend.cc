@@ -4,8 +4,9 @@
 #include <charconv>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "cli/attend_job.hpp"
@@ -19,7 +20,7 @@ constexpr int kMaxThreads = 65536;
 
 struct Options {
   AttendFiles files;
-  std::string gate_fn = "sigmoid";
+  std::string gate_fn;
   std::string gate_op = "mul";
   std::string window;
   std::string dtype;
@@ -55,7 +56,10 @@ int run_attend(const Options& o) {
   options.softcap = o.softcap;
   options.causality = o.causal ? Causality::causal : Causality::none;
   if (!o.window.empty()) std::tie(options.window_left, options.window_right) = parse_window(o.window);
-  options.gate_fn = parse_name("--gate-fn", kGateFns, o.gate_fn);
+  if (!o.gate_fn.empty()) options.gate_fn = parse_name("--gate-fn", kGateFns, o.gate_fn);
+  if (!o.gate_fn.empty() && o.files.gate.empty() && options.gate_fn != GateFn::none) {
+    throw UsageError(fmt::format("--gate-fn {} needs --gate", o.gate_fn));
+  }
   options.gate_op = parse_name("--gate-op", kGateOps, o.gate_op);
   options.threads = o.threads;
   std::optional<DType> dtype;
@@ -68,15 +72,19 @@ int run_attend(const Options& o) {
   return kSuccess;
 }
 
+/// An empty value, as of a shell variable that is not set, must not pass for an absent option.
+const CLI::Validator kNotEmpty([](const std::string& text) { return std::string(text.empty() ? "empty" : ""); }, "");
+
 void add_files(CLI::App& app, AttendFiles& files) {
   const auto file = [&app](const char* group, const char* name, std::string& path, const char* text,
                            const std::string& shape) {
-    return app.add_option(name, path, shape)->option_text(text)->group(group);
+    return app.add_option(name, path, shape)->option_text(text)->group(group)->check(kNotEmpty);
   };
   file("Inputs", "--q", files.q, "Q.npy", "Queries (B,Hq,T,D)")->required();
   file("Inputs", "--k", files.k, "K.npy", "Keys (B,Hkv,S,D); Hq is a multiple of Hkv")->required();
   file("Inputs", "--v", files.v, "V.npy", "Values (B,Hkv,S,Dv)")->required();
-  file("Inputs", "--gate", files.gate, "Z.npy", "Raw gate logits, (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise");
+  file("Inputs", "--gate", files.gate, "Z.npy",
+       "Raw gate logits, (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; without it, y = o");
   file("Inputs", "--bias", files.bias, "B.npy",
        "Added to the scores: (T,S), (Hq,T,S) or (B,Hq,T,S), each dimension "
        "but S full or 1; -inf hides the key. Any of f16, f32, f64; read as f32 unless it has the dtype of q");
@@ -92,30 +100,31 @@ void add_files(CLI::App& app, AttendFiles& files) {
   file("Outputs", "--weights", files.weights, "P.npy", "Softmax weights (B,Hq,T,S), in the dtype of q");
   CLI::Option* grad_out =
       file("Gradients", "--grad-out", files.grad_out, "DY.npy", "Incoming gradient of the result (B,Hq,T,Dv)");
-  CLI::Option* grad_dir = file(
-      "Gradients", "--grad-dir", files.grad_dir, "DIR",
-      "Where to write dq.npy, dk.npy, "
-      "dv.npy, and dz.npy, dbias.npy, dsinks.npy with a gate, bias, sinks; each in the shape and dtype of its input. "
-      "Made if missing (its parent is not)");
+  CLI::Option* grad_dir = file("Gradients", "--grad-dir", files.grad_dir, "DIR",
+                               "Where to write dq.npy, dk.npy, "
+                               "dv.npy, and dz.npy, dbias.npy, dsinks.npy with a gate, bias, sinks; each in the shape "
+                               "and dtype that its input is computed in. "
+                               "Made if missing (its parent is not)");
   grad_out->needs(grad_dir);
   grad_dir->needs(grad_out);
 }
 
 void add_options(CLI::App& app, Options& o) {
-  CLI::Option* gate = app.get_option("--gate");
-  app.add_option("--gate-fn", o.gate_fn, list_names(kGateFns) + " (default sigmoid)")
+  app.add_option("--gate-fn", o.gate_fn, list_names(kGateFns) + " (default sigmoid); needs --gate unless none")
       ->option_text("FN")
       ->group("Operation")
-      ->needs(gate);
+      ->check(kNotEmpty);
   app.add_option("--gate-op", o.gate_op, "mul: y = o * g(z) (default); add: y = o + g(z)")
       ->option_text("OP")
       ->group("Operation")
-      ->needs(gate);
+      ->check(kNotEmpty)
+      ->needs(app.get_option("--gate"));
   app.add_flag("--causal", o.causal, "Query i sees key j only if j <= i + S - T")->group("Operation");
   app.add_option("--window", o.window,
                  "Query i sees key j only if i + S - T - L <= j <= i + S - T + R; -1 for no limit")
       ->option_text("L,R")
-      ->group("Operation");
+      ->group("Operation")
+      ->check(kNotEmpty);
   app.add_option("--scale", o.scale, "Factor of q k^T (default 1/sqrt(D))")->option_text("X")->group("Operation");
   app.add_option("--softcap", o.softcap, "Scores become C * tanh(score / C); 0 for no cap (default)")
       ->option_text("C")
@@ -128,7 +137,8 @@ void add_options(CLI::App& app, Options& o) {
          "Compute in f32, f64, f16 or bf16: q, k, v, gate and grad-out are converted to it, and may then differ "
          "among themselves. Without it they must share one dtype")
       ->option_text("TYPE")
-      ->group("Operation");
+      ->group("Operation")
+      ->check(kNotEmpty);
   app.add_option("--threads", o.threads,
                  "Threads, 1 or more (default: all cores); the result has the same bits for "
                  "every number")

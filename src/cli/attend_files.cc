@@ -100,7 +100,6 @@ void check_outputs(const AttendFiles& files) {
   std::map<std::string, const char*> taken;
   std::error_code error;
   for (const OutputPath& output : output_paths(files)) {
-    if (output.path.empty()) throw UsageError(fmt::format("{}: empty path", output.option));
     const std::string canonical = fs::weakly_canonical(output.path, error).string();
     const auto [other, is_new] = taken.emplace(canonical, output.option);
     if (!is_new) throw UsageError(fmt::format("{} and {} both write {}", other->second, output.option, output.path));

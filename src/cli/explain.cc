@@ -217,7 +217,7 @@ Verb add_explain(CLI::App& root) {
       "  head, arrays of matrices with more. output is the last step.\n"
       "\n"
       "Examples:\n"
-      "  headgate explain examples/gate_identity.json\n"
+      "  headgate explain examples/gated_two_tokens.json\n"
       "  headgate explain --json --decimals 8 examples/scaled_dot_product.json");
   return {app, [options] { return run_explain(*options); }};
 }

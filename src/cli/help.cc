@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace headgate::cli {
 namespace {
@@ -68,10 +69,14 @@ std::string first_paragraph(const std::string& text) { return text.substr(0, tex
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   std::string out = make_usage(app, std::move(name)) + '\n' + wrapped(app->get_description(), 0) + '\n';
   out += make_subcommands(app, mode) + make_positionals(app);
-  for (const std::string& group : app->get_groups()) {
-    const auto options = app->get_options(
-        [&group](const CLI::Option* option) { return option->get_group() == group && option->nonpositional(); });
-    if (!group.empty() && !options.empty()) out += make_group(group, false, options);
+  const std::vector<std::string> groups = app->get_groups();
+  for (const bool general : {false, true}) {  // --help and --version come last
+    for (const std::string& group : groups) {
+      if (group.empty() || general != (group == "Options")) continue;
+      const auto options = app->get_options(
+          [&group](const CLI::Option* option) { return option->get_group() == group && option->nonpositional(); });
+      if (!options.empty()) out += make_group(group, false, options);
+    }
   }
   if (!app->get_footer().empty()) out += '\n' + app->get_footer() + '\n';
   return out + '\n' + kExitStatus;

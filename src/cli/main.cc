@@ -30,20 +30,20 @@ int report(const std::string& who, std::string what) {
 std::vector<Verb> add_verbs(CLI::App& app) {
   // The order of the list in --help.
   return {
-      add_explain(app),
-      add_attend(app),
-      add_verify(app),
-      add_bench(app),
-      add_demo(app),
-      add_info(app),
+      add_explain(app), add_attend(app), add_verify(app), add_bench(app), add_demo(app), add_info(app),
   };
 }
 
 int run(int argc, char** argv) {
   CLI::App app{"Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.", "headgate"};
   app.formatter(std::make_shared<HelpFormatter>());
+  app.get_formatter()->label("Positionals", "Arguments");
   app.set_version_flag("--version", std::string("headgate ") + HEADGATE_VERSION, "Print the version and exit");
-  app.footer("`headgate VERB --help` tells more. The environment variable HEADGATE_ISA forces a vector\ntarget.");
+  app.footer(
+      "`headgate VERB --help` tells more.\n\n"
+      "Environment:\n"
+      "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
+      "  OMP_NUM_THREADS  threads to use where --threads is not given");
 
   std::string who = "headgate";
   try {
@@ -58,6 +58,8 @@ int run(int argc, char** argv) {
       fmt::print("{}", text.str());
       return kSuccess;
     } catch (const CLI::ParseError& error) {
+      if (app.get_subcommands().empty() && argc < 2) return report(who, "a verb is missing (see headgate --help)");
+      if (app.get_subcommands().empty()) return report(who, fmt::format("no verb '{}' (see headgate --help)", argv[1]));
       for (const CLI::App* verb : app.get_subcommands()) who = "headgate " + verb->get_name();
       return report(who, fmt::format("{} (see {} --help)", error.what(), who));
     }

@@ -86,7 +86,9 @@ std::string resolved(const std::string& path) {
 
 void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path));
-  if (::access(directory.c_str(), W_OK | X_OK) != 0) fail(path, "cannot write: {}", std::strerror(errno));
+  if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    fail(path, "cannot write: {}", std::strerror(errno));
+  }
 }
 
 StagedFile::StagedFile(const std::string& path, Staging staging) : path_(path), target_(resolved(path)) {
