@@ -97,8 +97,8 @@ bool is_visible(const AttentionOptions& options, const Sizes& n, std::int64_t b,
                 std::int64_t j) {
   const std::int64_t position = i + n.S - n.T;
   if (options.causality == Causality::causal && j > position) return false;
-  if (options.window_left >= 0 && j < position - options.window_left) return false;
-  if (options.window_right >= 0 && j > position + options.window_right) return false;
+  if (options.window_left >= 0 && position - j > options.window_left) return false;
+  if (options.window_right >= 0 && j - position > options.window_right) return false;
   if (n.mask.present() && load(n.mask, b, h, i, j) == 0.0) return false;
   return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;
 }

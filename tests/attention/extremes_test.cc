@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers and sizes at the ends of their ranges, forward and backward, on every vector target.
+
+#include <cmath>
+#include <limits>
+
+#include "attention/property.hpp"
+#include "core/element.hpp"
+
+namespace headgate {
+namespace {
+
+using cases::CaseSpec;
+using cases::check_backward_case;
+using cases::check_forward_case;
+using cases::GateGrain;
+using cases::Values;
+
+constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
+
+void expect_both(const CaseSpec& spec) {
+  expect_right(spec, check_forward_case);
+  expect_right(spec, check_backward_case);
+}
+
+CaseSpec sized(std::int64_t T, std::int64_t S, std::int64_t D, std::int64_t Dv) {
+  CaseSpec spec;
+  spec.T = T;
+  spec.S = S;
+  spec.D = D;
+  spec.Dv = Dv;
+  spec.gate_grain = GateGrain::elementwise;
+  return spec;
+}
+
+TEST(Extremes, LogitsAndGatesInTheThousands) {
+  for (const DType dtype : kDTypes) {
+    for (int fn = 0; fn < 7; ++fn) {
+      for (const GateOp op : {GateOp::mul, GateOp::add}) {
+        CaseSpec spec = sized(20, 37, 16, 16);
+        spec.Hkv = 2;
+        spec.dtype = dtype;
+        spec.values = Values::extreme;
+        spec.gate_fn = static_cast<GateFn>(fn);
+        spec.gate_op = op;
+        spec.gate_f32 = fn % 2 == 0;
+        spec.bias = {true, false, true, true};
+        spec.sinks = DType::f32;
+        spec.attn = true;
+        spec.seed = static_cast<std::uint64_t>(100 + fn);
+        expect_both(spec);
+        spec.softcap = 20.0;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
+TEST(Extremes, Denormals) {
+  for (const DType dtype : kDTypes) {
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      CaseSpec spec = sized(19, 23, 12, 12);
+      spec.dtype = dtype;
+      spec.values = Values::denormal;
+      spec.seed = seed;
+      expect_both(spec);
+    }
+  }
+}
+
+/// −∞ in the bias hides the key, whole rows and whole keys among them.
+TEST(Extremes, BiasOfMinusInfinityHides) {
+  for (const DType dtype : kDTypes) {
+    for (const bool bias_f32 : {false, true}) {
+      for (const DType sinks : {DType::none, DType::f32}) {
+        CaseSpec spec = sized(70, 300, 16, 16);
+        spec.dtype = dtype;
+        spec.bias = {true, true, true, true};
+        spec.bias_f32 = bias_f32;
+        spec.bias_hides = true;
+        spec.sinks = sinks;
+        spec.dlse = DType::f32;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
+TEST(Extremes, BiasOfInfinityOrNaNBreaksItsRowsAlone) {
+  for (const DType dtype : kDTypes) {
+    for (const bool sinks : {false, true}) {
+      CaseSpec spec = sized(40, 50, 16, 16);
+      spec.Hkv = 2;
+      spec.dtype = dtype;
+      spec.bias = {true, true, true, true};
+      spec.bias_breaks = true;
+      spec.sinks = sinks ? DType::f64 : DType::none;
+      spec.attn = spec.weights = true;
+      expect_right(spec, check_forward_case);
+      // A key's gradient sums over queries, the broken ones among them; a query's is its own.
+      spec.absent_gradients = 63U & ~cases::kDq;
+      expect_right(spec, check_backward_case);
+    }
+  }
+}
+
+TEST(Extremes, EmptyDimensions) {
+  for (const DType dtype : kDTypes) {
+    for (const bool sinks : {false, true}) {
+      CaseSpec spec = sized(5, 6, 4, 3);
+      spec.dtype = dtype;
+      spec.bias = {true, true, true, true};
+      spec.sinks = sinks ? DType::f32 : DType::none;
+      spec.dlse = DType::f32;
+      spec.attn = spec.weights = true;
+      for (const auto size : {&CaseSpec::B, &CaseSpec::Hkv, &CaseSpec::T, &CaseSpec::S}) {
+        CaseSpec empty = spec;
+        empty.*size = 0;
+        expect_both(empty);
+      }
+    }
+  }
+}
+
+TEST(Extremes, SizesAtTheirEnds) {
+  for (const DType dtype : kDTypes) {
+    for (const auto& [T, S] : {std::pair{1, 1}, {1, 300}, {300, 1}, {2, 513}, {193, 257}}) {
+      CaseSpec spec = sized(T, S, 8, 8);
+      spec.dtype = dtype;
+      expect_both(spec);
+      spec.causality = Causality::causal;
+      expect_both(spec);
+    }
+    for (const auto& [D, Dv] : {std::pair{1, 1}, {512, 512}, {1, 512}, {512, 1}, {511, 509}}) {
+      CaseSpec spec = sized(17, 33, D, Dv);
+      spec.dtype = dtype;
+      expect_both(spec);
+    }
+  }
+}
+
+/// k, v and bias hold NaN at and beyond the key length (Case sees to it): none of it may reach a result.
+TEST(Extremes, NothingBeyondTheKeyLengthIsRead) {
+  for (const DType dtype : kDTypes) {
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+      CaseSpec spec = sized(40, 310, 16, 24);
+      spec.B = 3;
+      spec.dtype = dtype;
+      spec.key_lengths = seed % 2 == 0 ? DType::i32 : DType::i64;
+      spec.bias = {seed > 2, true, false, true};
+      spec.causality = seed > 4 ? Causality::causal : Causality::none;
+      spec.seed = seed;
+      spec.weights = true;
+      expect_both(spec);
+    }
+  }
+}
+
+TEST(Extremes, WindowsBeyondTheSequence) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [left, right] : {std::pair{kHuge, kHuge}, {kHuge, std::int64_t{0}}, {std::int64_t{0}, kHuge}}) {
+    CaseSpec spec = sized(30, 41, 8, 8);
+    spec.window_left = left;
+    spec.window_right = right;
+    expect_both(spec);
+  }
+}
+
+}  // namespace
+}  // namespace headgate

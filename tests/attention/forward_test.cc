@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass against the oracle, on every vector target, by the tolerance rule of docs/NUMERICS.md.
+
+#include "attention/property.hpp"
+
+namespace headgate {
+namespace {
+
+using cases::CaseSpec;
+using cases::check_forward_case;
+using cases::GateGrain;
+
+class Forward : public ::testing::TestWithParam<DType> {};
+
+TEST_P(Forward, RandomProblems) {
+  EXPECT_TRUE(holds_on_random_problems("forward is the oracle's", GetParam(), check_forward_case));
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryDType, Forward, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
+                         dtype_test_name);
+
+TEST(Forward, StandardCases) {
+  for (const CaseSpec& spec : cases::standard_cases()) expect_right(spec, check_forward_case);
+}
+
+TEST(Forward, EveryChoiceOfOptionalOutputs) {
+  CaseSpec spec;
+  spec.B = spec.Hkv = spec.group = 2;
+  spec.T = 21;
+  spec.S = 34;
+  spec.D = spec.Dv = 16;
+  spec.gate_grain = GateGrain::elementwise;
+  for (const DType lse : {DType::none, DType::f32, DType::f64}) {
+    for (const bool attn : {false, true}) {
+      for (const bool weights : {false, true}) {
+        spec.lse = lse;
+        spec.attn = attn;
+        spec.weights = weights;
+        expect_right(spec, check_forward_case);
+      }
+    }
+  }
+}
+
+/// Asking for more does not change what else is computed.
+TEST(Forward, OptionalOutputsLeaveYAlone) {
+  CaseSpec spec;
+  spec.T = 40;
+  spec.S = 300;
+  spec.D = spec.Dv = 24;
+  spec.gate_grain = GateGrain::headwise;
+  cases::Case problem(spec);
+  const AttentionOutputs all = problem.saving_outputs();
+  const auto* y = static_cast<const float*>(all.y.data);
+  attention_forward(all, problem.inputs(), problem.options());
+  const std::vector<float> among_others(y, y + all.y.numel());
+  AttentionOutputs alone;
+  alone.y = all.y;
+  problem.poison_outputs();
+  attention_forward(alone, problem.inputs(), problem.options());
+  EXPECT_EQ(among_others, std::vector<float>(y, y + all.y.numel()));
+}
+
+}  // namespace
+}  // namespace headgate

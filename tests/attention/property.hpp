@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "cases/check.hpp"
+#include "cases/spec.hpp"
+#include "headgate/runtime.hpp"
+
+namespace headgate {
+
+/// Leaves the default target behind, whatever a test has set.
+class TargetGuard {
+ public:
+  TargetGuard() = default;
+  TargetGuard(const TargetGuard&) = delete;
+  TargetGuard& operator=(const TargetGuard&) = delete;
+  ~TargetGuard() { set_target(""); }
+};
+
+/// A random spec of `dtype`; shrinks towards the plainest problem of that dtype.
+inline cases::CaseSpec drawn_spec(DType dtype) {
+  cases::CaseSpec spec = cases::draw_spec([](std::int64_t n) { return *rc::gen::inRange<std::int64_t>(0, n); });
+  spec.dtype = dtype;
+  return spec;
+}
+
+using CheckCase = std::optional<std::string> (*)(cases::Case&, const cases::Kernels&, cases::WorstError*);
+
+/// One problem on every target that this CPU can run; the first mismatch, led by the target's name.
+inline std::optional<std::string> check_on_every_target(const cases::CaseSpec& spec, CheckCase check) {
+  const TargetGuard guard;
+  cases::Case problem(spec);
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    if (auto mismatch = check(problem, {}, nullptr)) return target + ": " + *mismatch;
+  }
+  return std::nullopt;
+}
+
+inline void expect_right(const cases::CaseSpec& spec, CheckCase check) {
+  const auto mismatch = check_on_every_target(spec, check);
+  EXPECT_FALSE(mismatch.has_value()) << mismatch.value_or("");
+}
+
+/// Runs `check` on random problems of `dtype`: HEADGATE_TEST_RUNS of them, 60 by default. The sequence is the same in
+/// every run, so that a failure can be had again; RC_PARAMS (RapidCheck's own variable) overrides both.
+inline bool holds_on_random_problems(const std::string& what, DType dtype, CheckCase check) {
+  const char* runs = std::getenv("HEADGATE_TEST_RUNS");
+  const std::string parameters = std::string("seed=20250506 max_success=") + (runs != nullptr ? runs : "60");
+  setenv("RC_PARAMS", parameters.c_str(), 0);
+  return rc::check(what, [dtype, check] {
+    if (const auto mismatch = check_on_every_target(drawn_spec(dtype), check)) RC_FAIL(*mismatch);
+  });
+}
+
+inline std::string dtype_test_name(const ::testing::TestParamInfo<DType>& info) { return dtype_name(info.param); }
+
+}  // namespace headgate

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A forced vector target is the one that runs.
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <regex>
+
+#include "attention/property.hpp"
+
+namespace headgate {
+namespace {
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+TEST(Targets, SupportedOnesAreCompiledAndTheBestIsTheDefault) {
+  const TargetGuard guard;
+  const std::vector<std::string> supported = supported_targets();
+  ASSERT_FALSE(supported.empty());
+  for (const std::string& name : supported) EXPECT_TRUE(contains(compiled_targets(), name)) << name;
+  if (std::getenv("HEADGATE_ISA") == nullptr) {
+    set_target("");
+    EXPECT_EQ(active_target(), supported.front());
+  }
+}
+
+TEST(Targets, ASetTargetIsActive) {
+  const TargetGuard guard;
+  for (const std::string& name : supported_targets()) {
+    set_target(name);
+    EXPECT_EQ(active_target(), name);
+  }
+}
+
+TEST(Targets, AnUnknownTargetIsRefusedAndChangesNothing) {
+  const TargetGuard guard;
+  const std::string last = supported_targets().back();
+  set_target(last);
+  try {
+    set_target("avx9");
+    FAIL() << "avx9 was taken";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("avx9"), std::string::npos) << message;
+    EXPECT_NE(message.find(last), std::string::npos) << message;
+  }
+  EXPECT_EQ(active_target(), last);
+}
+
+/// Bits of one forward pass on `target`. Sums in another order, or without fused multiply-add, round otherwise.
+std::vector<std::uint8_t> forward_bits(const std::string& target) {
+  set_target(target);
+  cases::CaseSpec spec;
+  spec.T = spec.S = 64;
+  spec.D = spec.Dv = 64;
+  cases::Case problem(spec);
+  attention_forward(problem.outputs(), problem.inputs(), problem.options());
+  return problem.output_bytes();
+}
+
+TEST(Targets, EachRunsItsOwnCode) {
+  const TargetGuard guard;
+  const std::vector<std::string> supported = supported_targets();
+  std::vector<std::vector<std::uint8_t>> bits;
+  for (const std::string& name : supported) bits.push_back(forward_bits(name));
+  for (std::size_t a = 0; a < supported.size(); ++a) {
+    EXPECT_EQ(bits[a], forward_bits(supported[a])) << supported[a] << " twice";
+    for (std::size_t b = 0; b < a; ++b) EXPECT_NE(bits[a], bits[b]) << supported[a] << " and " << supported[b];
+  }
+}
+
+/// What this program prints when HEADGATE_ISA is `isa`, run anew with the probe below alone.
+std::string probe_with_isa(const std::string& isa) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command = "HEADGATE_ISA='" + isa + "' '" + self + "' --gtest_filter=Probe.* 2>&1";
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return "popen failed";
+  std::string text;
+  std::array<char, 256> buffer{};
+  while (std::fgets(buffer.data(), buffer.size(), pipe) != nullptr) text += buffer.data();
+  pclose(pipe);
+  std::smatch match;
+  return std::regex_search(text, match, std::regex("probe: ([^\n]*)")) ? match[1].str() : text;
+}
+
+/// Child of the tests below; on its own it checks that the environment variable, when set, is honoured.
+TEST(Probe, PrintsTheActiveTarget) {
+  std::string answer;
+  try {
+    cases::CaseSpec spec;
+    cases::Case problem(spec);
+    attention_forward(problem.outputs(), problem.inputs(), problem.options());
+    answer = active_target();
+  } catch (const Error& error) {
+    answer = error.what();
+  }
+  std::printf("probe: %s\n", answer.c_str());
+  const char* isa = std::getenv("HEADGATE_ISA");
+  if (isa != nullptr && contains(supported_targets(), isa)) {
+    EXPECT_EQ(answer, isa);
+  }
+}
+
+TEST(Targets, EnvironmentForcesATarget) {
+  for (const std::string& name : supported_targets()) EXPECT_EQ(probe_with_isa(name), name);
+  EXPECT_EQ(probe_with_isa(""), supported_targets().front());
+}
+
+TEST(Targets, EnvironmentNamingNoTargetIsAnError) {
+  const std::string answer = probe_with_isa("mmx");
+  EXPECT_NE(answer.find("HEADGATE_ISA"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("'mmx'"), std::string::npos) << answer;
+}
+
+}  // namespace
+}  // namespace headgate
