@@ -69,17 +69,24 @@ void print_now(const std::string& text) {
   std::fflush(stdout);
 }
 
-MachineFacts measure_machine(const BenchSettings& settings) {
-  constexpr int kWindows = 24;
+MachineFacts measure_machine(const std::string& isa, int threads, Yardsticks& yardsticks) {
   MachineFacts facts;
   facts.cpu = cpu_name();
-  facts.isa = settings.isa;
-  facts.threads = settings.threads;
-  facts.read_gbps = read_gbps(settings.isa, settings.threads);
-  facts.sgemm_gflops = sgemm_gflops(settings.threads);
-  facts.fma_peak_f64_gflops = PeakMeter(settings.isa, DType::f64, settings.threads).best_of(kWindows);
-  facts.fma_peak_gflops = PeakMeter(settings.isa, DType::f32, settings.threads).best_of(kWindows);
+  facts.isa = isa;
+  facts.threads = threads;
+  facts.read_gbps = read_gbps(isa, threads);
+  facts.sgemm_gflops = sgemm_gflops(threads);
+  facts.fma_peak_f64_gflops = yardsticks.best_gflops(DType::f64, threads);
+  facts.fma_peak_gflops = yardsticks.best_gflops(DType::f32, threads);
   return facts;
+}
+
+/// The end of a run knows more than its start: every rate is the best that any part of the run has seen.
+void settle_machine(MachineFacts& facts, Yardsticks& yardsticks) {
+  facts.read_gbps = std::max(facts.read_gbps, read_gbps(facts.isa, facts.threads));
+  facts.sgemm_gflops = std::max(facts.sgemm_gflops, sgemm_gflops(facts.threads));
+  facts.fma_peak_f64_gflops = yardsticks.best_gflops(DType::f64, facts.threads);
+  facts.fma_peak_gflops = yardsticks.best_gflops(DType::f32, facts.threads);
 }
 
 int list_cases(const std::vector<BenchGroup>& groups, bool with_memory) {
@@ -90,16 +97,9 @@ int list_cases(const std::vector<BenchGroup>& groups, bool with_memory) {
   return kSuccess;
 }
 
-/// The machine's peak is the best that any part of the run has seen with all threads.
-void raise_peak(MachineFacts& machine, const CaseResult& result) {
-  if (result.threads != machine.threads) return;
-  double& peak = result.spec.shape.dtype == DType::f64 ? machine.fma_peak_f64_gflops : machine.fma_peak_gflops;
-  peak = std::max(peak, result.fma_peak_gflops);
-}
-
 int run_bench(const BenchArguments& arguments) {
+  const std::string isa = active_target();
   BenchSettings settings;
-  settings.isa = active_target();
   settings.threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   settings.min_runs = arguments.quick ? 3 : arguments.repeat;
   settings.min_seconds = arguments.quick ? 0.05 : arguments.min_time;
@@ -119,12 +119,12 @@ int run_bench(const BenchArguments& arguments) {
   if (!arguments.json.empty()) json.emplace(arguments.json);
 
   BenchReport report;
-  report.machine = measure_machine(settings);
+  Yardsticks yardsticks(isa);
+  report.machine = measure_machine(isa, settings.threads, yardsticks);
   print_now(machine_text(report.machine) + "\n" + table_head());
   for (const BenchGroup& group : groups) {
-    const GroupResult result = run_group(group, settings);
+    const GroupResult result = run_group(group, settings, yardsticks);
     print_now(table_rows(result));
-    for (const CaseResult& c : result.cases) raise_peak(report.machine, c);
     report.cases.insert(report.cases.end(), result.cases.begin(), result.cases.end());
     report.ratios.insert(report.ratios.end(), result.ratios.begin(), result.ratios.end());
   }
@@ -132,7 +132,8 @@ int run_bench(const BenchArguments& arguments) {
     report.memory = measure_memory(settings.threads);
     print_now(memory_row(*report.memory));
   }
-  print_now("\n" + summary_text(report));
+  settle_machine(report.machine, yardsticks);
+  print_now("\n" + machine_text(report.machine) + "\n" + summary_text(report));
   if (json) {
     const std::string text = report_json(report);
     json->write(text.data(), text.size());

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/bench_cases.hpp"
+#include "cli/machine.hpp"
 
 namespace headgate::cli {
 
 struct BenchSettings {
-  std::string isa;
   int threads = 1;
   int min_runs = 9;          ///< timed runs of each case, at least
   double min_seconds = 0.5;  ///< time spent in each case, at least; in cases of a ratio three times that
@@ -43,7 +45,27 @@ struct GroupResult {
   std::vector<RatioResult> ratios;
 };
 
+/// A meter for each dtype and number of threads, with the best rate that it has shown so far.
+class Yardsticks {
+ public:
+  explicit Yardsticks(std::string isa) : isa_(std::move(isa)) {}
+
+  /// GFLOP/s over about a millisecond; dtype f32 or f64.
+  double window(DType dtype, int threads);
+  double best_gflops(DType dtype, int threads);
+
+ private:
+  struct Entry {
+    PeakMeter meter;
+    double best_gflops;
+  };
+  Entry& entry(DType dtype, int threads);
+
+  std::string isa_;
+  std::map<std::pair<DType, int>, Entry> entries_;
+};
+
 /// Runs the cases in turns (forwards in even rounds, backwards in odd ones), FMA peak windows before each run.
-GroupResult run_group(const BenchGroup& group, const BenchSettings& settings);
+GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, Yardsticks& yardsticks);
 
 }  // namespace headgate::cli

@@ -145,8 +145,8 @@ bool show_problem(int number, const Published& problem, const std::string& direc
   print_solution(solution, problem.decimals);
   const bool steps = std::isfinite(largest_difference(problem, solution.output().values));
   const bool kernels = std::isfinite(largest_difference(problem, kernel_output(worked, solution)));
-  fmt::print("\n     published output, {} decimals: worked by hand {}, f32 kernels {}\n", problem.decimals,
-             steps ? "equal" : "DIFFERENT", kernels ? "equal" : "DIFFERENT");
+  fmt::print("\n     the published output to {} decimals: these steps {}, the f32 kernels {}\n", problem.decimals,
+             steps ? "ok" : "DIFFER", kernels ? "ok" : "DIFFER");
   return steps && kernels;
 }
 

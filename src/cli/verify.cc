@@ -118,7 +118,7 @@ int run_verify(const VerifyArguments& arguments) {
     if (fails(cases::random_spec(seed))) return kCheckFailed;
   }
   bar.clear();
-  fmt::print("\ntarget    largest error, as a part of its tolerance\n");
+  fmt::print("\ntarget    largest error, in units of the tolerance (rounding to storage alone reaches 1)\n");
   for (const TargetTally& tally : tallies) {
     fmt::print("{:<8}  forward {:.2f}, backward {:.2f}: ok\n", tally.name, tally.forward.ratio, tally.backward.ratio);
   }
