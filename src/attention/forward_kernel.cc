@@ -31,7 +31,7 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 struct ForwardPlan {
   static constexpr std::size_t kTile = 96;
-  static constexpr std::size_t kBlock = 256;
+  static constexpr std::size_t kBlock = 384;
   static constexpr std::size_t kScoreStride = kBlock + 16;  // not a power of two: rows spread over the cache's sets
   /// Packed K and V of as many heads as fit here are held at a time, at least one.
   static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
@@ -74,7 +74,7 @@ struct ForwardPlan {
     scores_at = a.reserve(kMR * kScoreStride, sizeof(T));
     out_at = a.reserve(kTile * Dv_padded, sizeof(T));
     max_at = a.reserve(kTile, sizeof(T));
-    sum_at = a.reserve(kTile, sizeof(T));
+    sum_at = a.reserve(kTile * kLanes<T>, sizeof(T));
     rows_at = a.reserve(std::max(kNR<T> * D, 3 * row), sizeof(T));
     row_stride = row;
   }
@@ -154,6 +154,9 @@ class ForwardTile {
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  /// How far, in powers of two, scores may exceed the running maximum before it follows: exp2 of it, times the number
+  /// of keys, stays far from overflow.
+  static constexpr T kSlack = 16;
 
   T* at(std::size_t offset) const { return reinterpret_cast<T*>(scratch_ + offset); }
 
@@ -161,103 +164,176 @@ class ForwardTile {
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
     const T sink = p_.sinks.empty() ? kHidden : static_cast<T>(p_.sinks[static_cast<std::size_t>(h_)] * kLog2e);
     std::fill_n(at(plan_.max_at), Plan::kTile, sink);
-    std::fill_n(at(plan_.sum_at), Plan::kTile, sink == kHidden ? T{0} : T{1});
+    std::fill_n(at(plan_.sum_at), Plan::kTile * kLanes<T>, T{0});
+    for (std::size_t r = 0; sink != kHidden && r < Plan::kTile; ++r) at(plan_.sum_at)[r * kLanes<T>] = T{1};
     std::fill_n(at(plan_.out_at), Plan::kTile * plan_.Dv_padded, T{0});
   }
 
-  /// Scores of strip rows [r, r + kMR) against the keys of block j0 that they see, in units of log2 e; −∞ where hidden.
-  /// Returns that key range; columns count from the block's start.
-  KeyRange score(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t rows) const {
+  /// What strip rows see of a key block: keys [begin, end) of it, and the columns of whole panels that hold them.
+  struct Seen {
+    std::size_t begin = 0, end = 0;
+    std::size_t c0 = 0, c1 = 0;
+    bool empty() const { return begin >= end; }
+  };
+
+  Seen see(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t rows) const {
     const std::int64_t i0 = first_ + static_cast<std::int64_t>(r);
-    KeyRange seen = visibility.rows(i0, i0 + static_cast<std::int64_t>(rows));
-    seen = {std::max(seen.begin, j0) - j0, std::min(seen.end, j0 + kBlock) - j0};
-    if (seen.empty()) return {};
-    constexpr std::size_t kPanel = kNR<T>;
-    const std::size_t c0 = static_cast<std::size_t>(seen.begin) / kPanel * kPanel;
-    const std::size_t c1 = round_up(static_cast<std::size_t>(seen.end), kPanel);
+    const KeyRange keys = visibility.rows(i0, i0 + static_cast<std::int64_t>(rows));
+    const std::int64_t begin = std::max(keys.begin, j0) - j0;
+    const std::int64_t end = std::min(keys.end, j0 + kBlock) - j0;
+    if (begin >= end) return {};
+    const auto first = static_cast<std::size_t>(begin);
+    const auto last = static_cast<std::size_t>(end);
+    return {first, last, first / kNR<T> * kNR<T>, round_up(last, kNR<T>)};
+  }
+
+  /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
+  template <Store kStore>
+  void products(std::int64_t j0, std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1,
+                const T* start = nullptr) const {
     const T* queries = at(plan_.queries_at) + r * plan_.D;
     const T* keys = plan_.packed_keys(slot_) + static_cast<std::size_t>(j0) * plan_.D;
-    for (std::size_t c = c0; c < c1; c += kPanel) {
-      multiply_strip<typename Plan::ScoreLeft, Store::overwrite>(rows, kNV, queries, keys + c * plan_.D, plan_.D,
-                                                                 at(plan_.scores_at) + c, Plan::kScoreStride);
+    for (std::size_t c = c0; c < c1; c += kNR<T>) {
+      multiply_strip<typename Plan::ScoreLeft, kStore>(rows, kNV, queries, keys + c * plan_.D, plan_.D,
+                                                       at(plan_.scores_at) + c, Plan::kScoreStride, start);
     }
+  }
+
+  /// Score rules on what each row sees of columns [c0, c1), −∞ on the rest of them.
+  void rule_and_hide(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t rows, std::size_t c0,
+                     std::size_t c1) const {
+    const std::int64_t i0 = first_ + static_cast<std::int64_t>(r);
+    const auto low = static_cast<std::int64_t>(c0);
+    const auto high = static_cast<std::int64_t>(c1);
     for (std::size_t m = 0; m < rows; ++m) {
       const KeyRange row = visibility.row(i0 + static_cast<std::int64_t>(m));
-      const auto begin = static_cast<std::size_t>(std::clamp<std::int64_t>(row.begin - j0, 0, seen.end));
-      const auto end = std::max(begin, static_cast<std::size_t>(std::clamp<std::int64_t>(row.end - j0, 0, seen.end)));
+      const auto begin = static_cast<std::size_t>(std::clamp(row.begin - j0, low, high));
+      const auto end = std::max(begin, static_cast<std::size_t>(std::clamp(row.end - j0, low, high)));
       T* s = at(plan_.scores_at) + m * Plan::kScoreStride;
       if (plan_.rules.any() && begin < end) {
         plan_.rules.apply(b_, h_, i0 + static_cast<std::int64_t>(m), j0 + static_cast<std::int64_t>(begin), end - begin,
                           s + begin, nullptr, rows_buffer());
       }
-      if (begin > c0) std::fill(s + c0, s + std::max(begin, c0), kHidden);
-      if (end < c1) std::fill(s + end, s + c1, kHidden);
+      std::fill(s + c0, s + begin, kHidden);
+      std::fill(s + end, s + c1, kHidden);
     }
-    return seen;
   }
 
   /// One strip against one key block: scores, online softmax, product with v.
   void visit(const Visibility& visibility, std::int64_t j0, std::size_t r) {
     const std::size_t rows = std::min(kMR, count_ - r);
-    const KeyRange seen = score(visibility, j0, r, rows);
+    const Seen seen = see(visibility, j0, r, rows);
     if (seen.empty()) return;
-    constexpr std::size_t kPanel = kNR<T>;
-    const auto begin = static_cast<std::size_t>(seen.begin);
-    const auto n = static_cast<std::size_t>(seen.end) - begin;
+    if (plan_.rules.any() || !exponentials_near_maxima(visibility, j0, r, rows, seen)) {
+      products<Store::overwrite>(j0, r, rows, seen.c0, seen.c1);
+      rule_and_hide(visibility, j0, r, rows, seen.c0, seen.c1);
+      raise_maxima(r, rows, seen.c0, seen.c1);
+      subtract_maxima(r, rows, seen.c0, seen.c1);
+      exponentials(r, rows, seen.c0, seen.c1);
+    }
     T* out = at(plan_.out_at) + r * plan_.Dv_padded;
-    softmax_strip(r, rows, begin / kPanel * kPanel, round_up(begin + n, kPanel));
     const T* values = plan_.packed_values(slot_) + static_cast<std::size_t>(j0) * plan_.Dv_padded;
-    multiply_panels<typename Plan::ValueLeft, Store::accumulate>(
-        rows, at(plan_.scores_at) + begin, values, plan_.block_rows, begin, n, plan_.Dv_padded, out, plan_.Dv_padded);
+    multiply_panels<typename Plan::ValueLeft, Store::accumulate>(rows, at(plan_.scores_at) + seen.begin, values,
+                                                                 plan_.block_rows, seen.begin, seen.end - seen.begin,
+                                                                 plan_.Dv_padded, out, plan_.Dv_padded);
   }
 
-  /// Scores [begin, end) of the strip's rows become exp2(s − m), m the running maximum; sums and output rows follow it.
-  /// Maxima, exponentials and sums take a pass each over the strip, so that no row waits for another's reduction.
-  void softmax_strip(std::size_t r, std::size_t rows, std::size_t begin, std::size_t end) const {
+  /// The common case: the running maxima stay as they are while no score exceeds one by more than kSlack. The product
+  /// starts at −maximum, so that one pass over the scores does it all; a strip's first maxima come from its first
+  /// panel. False, with maxima and sums as they were or higher, where that does not do.
+  bool exponentials_near_maxima(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t rows,
+                                const Seen& seen) const {
+    std::size_t done = seen.c0;
+    if (lowest_maximum(r, rows) == kHidden) {
+      done += kNR<T>;
+      products<Store::overwrite>(j0, r, rows, seen.c0, done);
+      rule_and_hide(visibility, j0, r, rows, seen.c0, done);
+      raise_maxima(r, rows, seen.c0, done);
+      if (lowest_maximum(r, rows) == kHidden) return false;
+      subtract_maxima(r, rows, seen.c0, done);
+    }
+    T start[kMR];
+    for (std::size_t m = 0; m < kMR; ++m) start[m] = -at(plan_.max_at)[r + m];
+    products<Store::overwrite_from>(j0, r, rows, done, seen.c1, start);
+    rule_and_hide(visibility, j0, r, rows, done, seen.c1);
+    T kept[kMR * kLanes<T>];
+    T* sums = at(plan_.sum_at) + r * kLanes<T>;
+    std::copy_n(sums, rows * kLanes<T>, kept);
+    if (exponentials(r, rows, seen.c0, seen.c1) <= kSlack) return true;
+    std::copy_n(kept, rows * kLanes<T>, sums);
+    return false;
+  }
+
+  T lowest_maximum(std::size_t r, std::size_t rows) const {
+    return *std::min_element(at(plan_.max_at) + r, at(plan_.max_at) + r + rows);
+  }
+
+  /// Running maxima of the strip's rows take in columns [c0, c1); sums and output rows follow them.
+  void raise_maxima(std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const {
     const Tag<T> d;
     constexpr std::size_t kN = kLanes<T>;
-    T* HWY_RESTRICT running_max = at(plan_.max_at) + r;
-    T* HWY_RESTRICT running_sum = at(plan_.sum_at) + r;
-    T new_max[kMR];
-    T sums[kMR];
     for (std::size_t m = 0; m < rows; ++m) {
       const T* HWY_RESTRICT s = at(plan_.scores_at) + m * Plan::kScoreStride;
-      auto max0 = hn::Set(d, running_max[m]);
+      T& running_max = at(plan_.max_at)[r + m];
+      auto max0 = hn::Set(d, running_max);
       auto max1 = max0;
-      for (std::size_t j = begin; j < end; j += 2 * kN) {
+      for (std::size_t j = c0; j < c1; j += 2 * kN) {
         max0 = hn::Max(max0, hn::Load(d, s + j));
         max1 = hn::Max(max1, hn::Load(d, s + j + kN));
       }
-      new_max[m] = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+      const T new_max = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+      if (new_max == running_max) continue;
+      const auto decay = exp2_fast(d, hn::Sub(hn::Set(d, running_max), hn::Set(d, new_max)));
+      running_max = new_max;
+      T* sum = at(plan_.sum_at) + (r + m) * kN;
+      hn::Store(hn::Mul(decay, hn::Load(d, sum)), d, sum);
+      T* HWY_RESTRICT out = at(plan_.out_at) + (r + m) * plan_.Dv_padded;
+      for (std::size_t x = 0; x < plan_.Dv_padded; x += kN) hn::Store(hn::Mul(decay, hn::Load(d, out + x)), d, out + x);
     }
+  }
+
+  /// Columns [c0, c1) of the scores, less the row's maximum; less 0 in a row that saw nothing, whose −∞ stay so.
+  void subtract_maxima(std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const {
+    const Tag<T> d;
     for (std::size_t m = 0; m < rows; ++m) {
       T* HWY_RESTRICT s = at(plan_.scores_at) + m * Plan::kScoreStride;
-      // Nothing seen so far: every term is exp2(−∞ − 0) = 0.
-      const auto shift = hn::Set(d, new_max[m] == kHidden ? T{0} : new_max[m]);
-      auto sum0 = hn::Zero(d);
+      const T max = at(plan_.max_at)[r + m];
+      const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
+      for (std::size_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Sub(hn::Load(d, s + j), shift), d, s + j);
+    }
+  }
+
+  /// Columns [c0, c1) become exp2 of themselves; the sums take them in. Returns the largest exponent.
+  T exponentials(std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const {
+    const Tag<T> d;
+    constexpr std::size_t kN = kLanes<T>;
+    auto max0 = hn::Set(d, kHidden);
+    auto max1 = max0;
+    for (std::size_t m = 0; m < rows; ++m) {
+      T* HWY_RESTRICT s = at(plan_.scores_at) + m * Plan::kScoreStride;
+      T* HWY_RESTRICT sum = at(plan_.sum_at) + (r + m) * kN;
+      auto sum0 = hn::Load(d, sum);
       auto sum1 = hn::Zero(d);
-      for (std::size_t j = begin; j < end; j += 2 * kN) {
-        const auto p0 = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));
-        const auto p1 = exp2_fast(d, hn::Sub(hn::Load(d, s + j + kN), shift));
+      for (std::size_t j = c0; j < c1; j += 2 * kN) {
+        const auto x0 = hn::Load(d, s + j);
+        const auto x1 = hn::Load(d, s + j + kN);
+        max0 = hn::Max(max0, x0);
+        max1 = hn::Max(max1, x1);
+        const auto p0 = exp2_fast(d, x0);
+        const auto p1 = exp2_fast(d, x1);
         hn::Store(p0, d, s + j);
         hn::Store(p1, d, s + j + kN);
         sum0 = hn::Add(sum0, p0);
         sum1 = hn::Add(sum1, p1);
       }
-      sums[m] = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+      hn::Store(hn::Add(sum0, sum1), d, sum);
     }
-    for (std::size_t m = 0; m < rows; ++m) {
-      if (new_max[m] == running_max[m]) {
-        running_sum[m] += sums[m];
-        continue;
-      }
-      T* HWY_RESTRICT out = at(plan_.out_at) + (r + m) * plan_.Dv_padded;
-      const auto shift = hn::Set(d, new_max[m] == kHidden ? T{0} : new_max[m]);
-      const auto decay = exp2_fast(d, hn::Sub(hn::Set(d, running_max[m]), shift));
-      running_sum[m] = running_sum[m] * hn::GetLane(decay) + sums[m];
-      running_max[m] = new_max[m];
-      for (std::size_t x = 0; x < plan_.Dv_padded; x += kN) hn::Store(hn::Mul(decay, hn::Load(d, out + x)), d, out + x);
-    }
+    return hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+  }
+
+  T row_sum(std::size_t r) const {
+    const Tag<T> d;
+    return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, at(plan_.sum_at) + r * kLanes<T>)));
   }
 
   /// Normalises, gates and writes row r of the tile.
@@ -265,7 +341,7 @@ class ForwardTile {
     const std::int64_t i = first_ + static_cast<std::int64_t>(r);
     const AttentionOutputs& to = plan_.call.outputs;
     T* o = at(plan_.out_at) + r * plan_.Dv_padded;
-    const T sum = at(plan_.sum_at)[r];
+    const T sum = row_sum(r);
     const T inverse = sum == T{0} ? T{0} : T{1} / sum;
     for (std::size_t x = 0; x < plan_.Dv_padded; ++x) o[x] *= inverse;
     if (to.attn.present()) store_row(o, plan_.Dv, to.attn, b_, h_, i, 0);
@@ -300,27 +376,27 @@ class ForwardTile {
     for (std::size_t r = 0; r < count_; r += kMR) {
       const std::size_t rows = std::min(kMR, count_ - r);
       for (std::int64_t j0 = 0; j0 < p_.S; j0 += kBlock) {
-        const KeyRange seen = score(visibility, j0, r, rows);
+        const Seen seen = see(visibility, j0, r, rows);
+        products<Store::overwrite>(j0, r, rows, seen.c0, seen.c1);
+        rule_and_hide(visibility, j0, r, rows, seen.c0, seen.c1);
         const auto width = static_cast<std::size_t>(std::min(kBlock, p_.S - j0));
         for (std::size_t m = 0; m < rows; ++m) write_weights_row(r + m, m, j0, seen, width);
       }
     }
   }
 
-  void write_weights_row(std::size_t r, std::size_t m, std::int64_t j0, KeyRange seen, std::size_t width) const {
+  void write_weights_row(std::size_t r, std::size_t m, std::int64_t j0, const Seen& seen, std::size_t width) const {
     const Tag<T> d;
     T* s = at(plan_.scores_at) + m * Plan::kScoreStride;
     const T max = at(plan_.max_at)[r];
-    const T sum = at(plan_.sum_at)[r];
+    const T sum = row_sum(r);
     const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
     const auto inverse = hn::Set(d, sum == T{0} ? T{0} : T{1} / sum);
-    const auto begin = static_cast<std::size_t>(seen.begin) / kLanes<T> * kLanes<T>;
-    const auto end = round_up(static_cast<std::size_t>(seen.end), kLanes<T>);
-    std::fill(s, s + begin, T{0});
-    for (std::size_t j = begin; j < end; j += kLanes<T>) {
+    std::fill(s, s + seen.c0, T{0});
+    for (std::size_t j = seen.c0; j < seen.c1; j += kLanes<T>) {
       hn::Store(hn::Mul(inverse, exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift))), d, s + j);
     }
-    if (end < width) std::fill(s + end, s + width, T{0});
+    if (seen.c1 < width) std::fill(s + seen.c1, s + width, T{0});
     store_row(s, width, plan_.call.outputs.weights, b_, h_, first_ + static_cast<std::int64_t>(r), j0);
   }
 

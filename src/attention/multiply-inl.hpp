@@ -20,19 +20,22 @@ struct LeftLayout {
   static constexpr std::size_t kCol = kCol_;
 };
 
-enum class Store { overwrite, accumulate };
+/// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
+enum class Store { overwrite, overwrite_from, accumulate };
 
 /// c[m][n] (+)= Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
-/// b: (K, kVecs · lanes) dense, vector-aligned; c: row stride ldc.
+/// b: (K, kVecs · lanes) dense, vector-aligned; c: row stride ldc; start: kRows, read by overwrite_from alone.
 template <std::size_t kRows, std::size_t kVecs, class Layout, Store kStore, typename T>
 HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::size_t K, T* HWY_RESTRICT c,
-                                std::size_t ldc) {
+                                std::size_t ldc, const T* start = nullptr) {
   const Tag<T> d;
   constexpr std::size_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   HWY_UNROLL(16) for (std::size_t m = 0; m < kRows; ++m) {
-    HWY_UNROLL(4) for (std::size_t n = 0; n < kVecs; ++n) acc[m][n] = hn::Zero(d);
+    HWY_UNROLL(4) for (std::size_t n = 0; n < kVecs; ++n) {
+      acc[m][n] = kStore == Store::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
+    }
   }
 #pragma GCC unroll 2
   for (std::size_t k = 0; k < K; ++k) {
@@ -57,19 +60,19 @@ HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b
 /// a and writes of c reach up to that height.
 template <class Layout, Store kStore, typename T>
 HWY_INLINE void multiply_strip(std::size_t rows, std::size_t vecs, const T* a, const T* b, std::size_t K, T* c,
-                               std::size_t ldc) {
+                               std::size_t ldc, const T* start = nullptr) {
   constexpr std::size_t kHalf = kMR / 2;
   constexpr std::size_t kQuarter = (kMR + 3) / 4;
   static_assert(kNV == 2);
   if (rows > kHalf) {
-    vecs == kNV ? multiply_tile<kMR, 2, Layout, kStore>(a, b, K, c, ldc)
-                : multiply_tile<kMR, 1, Layout, kStore>(a, b, K, c, ldc);
+    vecs == kNV ? multiply_tile<kMR, 2, Layout, kStore>(a, b, K, c, ldc, start)
+                : multiply_tile<kMR, 1, Layout, kStore>(a, b, K, c, ldc, start);
   } else if (rows > kQuarter) {
-    vecs == kNV ? multiply_tile<kHalf, 2, Layout, kStore>(a, b, K, c, ldc)
-                : multiply_tile<kHalf, 1, Layout, kStore>(a, b, K, c, ldc);
+    vecs == kNV ? multiply_tile<kHalf, 2, Layout, kStore>(a, b, K, c, ldc, start)
+                : multiply_tile<kHalf, 1, Layout, kStore>(a, b, K, c, ldc, start);
   } else {
-    vecs == kNV ? multiply_tile<kQuarter, 2, Layout, kStore>(a, b, K, c, ldc)
-                : multiply_tile<kQuarter, 1, Layout, kStore>(a, b, K, c, ldc);
+    vecs == kNV ? multiply_tile<kQuarter, 2, Layout, kStore>(a, b, K, c, ldc, start)
+                : multiply_tile<kQuarter, 1, Layout, kStore>(a, b, K, c, ldc, start);
   }
 }
 

@@ -108,9 +108,14 @@ struct Slice {
   std::int64_t b, h;
   std::size_t cols;
 
+  /// Row `i` in T: in place where it lies dense in that type, else loaded into `buffer`.
   template <typename T>
-  void load(std::int64_t row, T* HWY_RESTRICT to) const {
-    load_row(*view, b, h, row, 0, cols, to);
+  const T* row(std::int64_t i, T* HWY_RESTRICT buffer) const {
+    if (view->dtype == dtype_of<T>() && view->strides[3] == 1) {
+      return static_cast<const T*>(view->data) + b * view->strides[0] + h * view->strides[1] + i * view->strides[2];
+    }
+    load_row(*view, b, h, i, 0, cols, buffer);
+    return buffer;
   }
 };
 
@@ -123,8 +128,8 @@ void pack_strips(const Slice& from, std::int64_t first, std::size_t n, T factor,
   for (std::size_t r = 0; r < round_up(n, kMR); ++r) {
     T* to = out + (r / kMR) * kMR * from.cols + r % kMR;
     if (r < n) {
-      from.load(first + static_cast<std::int64_t>(r), row_buffer);
-      for (std::size_t c = 0; c < from.cols; ++c) to[c * kMR] = factor * row_buffer[c];
+      const T* HWY_RESTRICT row = from.row(first + static_cast<std::int64_t>(r), row_buffer);
+      for (std::size_t c = 0; c < from.cols; ++c) to[c * kMR] = factor * row[c];
     } else {
       for (std::size_t c = 0; c < from.cols; ++c) to[c * kMR] = T{0};
     }
@@ -139,13 +144,14 @@ void pack_transposed(const Slice& from, std::int64_t first, std::size_t n, T* HW
   constexpr std::size_t kCols = kNR<T>;
   for (std::size_t p = 0; p < n; p += kCols) {
     const std::size_t rows = std::min(kCols, n - p);
+    const T* source[kCols];
     for (std::size_t r = 0; r < rows; ++r) {
-      from.load(first + static_cast<std::int64_t>(p + r), rows_buffer + r * from.cols);
+      source[r] = from.row(first + static_cast<std::int64_t>(p + r), rows_buffer + r * from.cols);
     }
     if (rows < kCols) std::fill(out + p * from.cols, out + (p + kCols) * from.cols, T{0});
     T* HWY_RESTRICT to = out + p * from.cols;
     for (std::size_t c = 0; c < from.cols; ++c) {
-      for (std::size_t r = 0; r < rows; ++r) to[c * kCols + r] = rows_buffer[r * from.cols + c];
+      for (std::size_t r = 0; r < rows; ++r) to[c * kCols + r] = source[r][c];
     }
   }
 }
@@ -172,8 +178,9 @@ void pack_panels(const Slice& from, std::int64_t first, std::size_t n, std::size
   const std::size_t padded = round_up(from.cols, kLanes<T>);
   std::fill(row_buffer + from.cols, row_buffer + padded, T{0});
   for (std::size_t r = 0; r < n; ++r) {
-    from.load(first + static_cast<std::int64_t>(r), row_buffer);
-    copy_to_panels(row_buffer, padded, panel_rows, to_row + r, out);
+    const T* row = from.row(first + static_cast<std::int64_t>(r), row_buffer);
+    if (row != row_buffer && padded != from.cols) row = std::copy_n(row, from.cols, row_buffer) - from.cols;
+    copy_to_panels(row, padded, panel_rows, to_row + r, out);
   }
 }
 
