@@ -42,43 +42,53 @@ constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to -
 inline constexpr double kLog2e = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-/// 2^x for x ≤ 128 (f64: 1024). Relative error below 1.7e-7 (f64: 4e-16). Exactly 0 for x ≤ −127 (f64: −1023) and for
-/// −∞; NaN for NaN. Splits x = n + f with |f| ≤ ½, evaluates 2^f with the constant term held at 1, and adds n to the
-/// exponent field: at the clamp f = 0 makes the field 0, hence an exact zero.
+/// max(low, x), NaN for NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_least(D d, hn::TFromD<D> low, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Max(hn::Set(d, low), x);  // MAXPS gives its second operand where either is NaN
+#else
+  const V bound = hn::Set(d, low);
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+#endif
+}
+
+/// 2^x for x < 127.5 (f64: 1023.5). Relative error below 1.7e-7 (f64: 4e-16). Exactly 0 for x ≤ −127 (f64: −1023) and
+/// for −∞; NaN for NaN. Splits x = n + f with |f| ≤ ½ and gives 2^n + 2^n f q(f), 2^f ≈ 1 + f q(f): the clamp makes the
+/// exponent field of 2^n zero, hence an exact zero.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_fast(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
   const hn::RebindToUnsigned<D> du;
-  if constexpr (sizeof(T) == 4) {
-    const auto magic = hn::Set(d, 12582912.0F);  // 1.5 · 2^23: the sum's low mantissa bits hold round(x)
-    x = hn::Max(hn::Set(d, -127.0F), x);
-    const auto shifted = hn::Add(x, magic);
-    const auto f = hn::Sub(x, hn::Sub(shifted, magic));
-    // Minimax in relative error on [−½, ½] with the constant term 1: 9.2e-8 before rounding.
-    auto p = hn::Set(d, 0x1.5bba14p-10F);
-    p = hn::MulAdd(p, f, hn::Set(d, 0x1.3cea88p-7F));
-    p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b752p-5F));
-    p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf9bcp-3F));
-    p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e42ap-1F));
-    p = hn::MulAdd(p, f, hn::Set(d, 1.0F));
-    return hn::BitCast(d, hn::Add(hn::BitCast(du, p), hn::ShiftLeft<23>(hn::BitCast(du, shifted))));
+  constexpr bool kSingle = sizeof(T) == 4;
+  constexpr int kMantissaBits = kSingle ? 23 : 52;
+  constexpr int kBias = kSingle ? 127 : 1023;
+  // 1.5 · 2^mantissa bits + bias: the sum's low mantissa bits hold round(x) + bias.
+  constexpr T kMagic = (kSingle ? T{12582912.0} : T{6755399441055744.0}) + kBias;
+  x = at_least(d, static_cast<T>(-kBias), x);
+  const auto magic = hn::Set(d, kMagic);
+  const auto shifted = hn::Add(x, magic);
+  const auto f = hn::Sub(x, hn::Sub(shifted, magic));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<kMantissaBits>(hn::BitCast(du, shifted)));
+  hn::Vec<D> q;
+  if constexpr (kSingle) {
+    // Minimax in the relative error of 2^f on [−½, ½] with the constant term held at 1: 9.2e-8 before rounding.
+    q = hn::Set(d, 0x1.5bba14p-10F);
+    q = hn::MulAdd(q, f, hn::Set(d, 0x1.3cea88p-7F));
+    q = hn::MulAdd(q, f, hn::Set(d, 0x1.c6b752p-5F));
+    q = hn::MulAdd(q, f, hn::Set(d, 0x1.ebf9bcp-3F));
+    q = hn::MulAdd(q, f, hn::Set(d, 0x1.62e42ap-1F));
   } else {
-    const auto magic = hn::Set(d, 6755399441055744.0);  // 1.5 · 2^52
-    x = hn::Max(hn::Set(d, -1023.0), x);
-    const auto shifted = hn::Add(x, magic);
-    const auto f = hn::Sub(x, hn::Sub(shifted, magic));
     // Taylor series, terms ln(2)^k / k!; the remainder on [−½, ½] is below 4e-18.
-    constexpr double kTerms[] = {1.3691488853904128881e-12, 2.5678435993488205142e-11,
-                                 4.4455382718708114976e-10, 7.0549116208011233299e-9,
-                                 1.0178086009239699728e-7,  1.3215486790144309488e-6,
-                                 1.5252733804059840280e-5,  1.5403530393381609954e-4,
-                                 1.3333558146428443423e-3,  9.6181291076284771620e-3,
-                                 5.5504108664821579953e-2,  2.4022650695910071233e-1,
-                                 6.9314718055994530942e-1,  1.0};
-    auto p = hn::Set(d, kTerms[0]);
-    for (std::size_t k = 1; k < std::size(kTerms); ++k) p = hn::MulAdd(p, f, hn::Set(d, kTerms[k]));
-    return hn::BitCast(d, hn::Add(hn::BitCast(du, p), hn::ShiftLeft<52>(hn::BitCast(du, shifted))));
+    constexpr double kTerms[] = {1.3691488853904128881e-12, 2.5678435993488205142e-11, 4.4455382718708114976e-10,
+                                 7.0549116208011233299e-9,  1.0178086009239699728e-7,  1.3215486790144309488e-6,
+                                 1.5252733804059840280e-5,  1.5403530393381609954e-4,  1.3333558146428443423e-3,
+                                 9.6181291076284771620e-3,  5.5504108664821579953e-2,  2.4022650695910071233e-1,
+                                 6.9314718055994530942e-1};
+    q = hn::Set(d, kTerms[0]);
+    for (std::size_t k = 1; k < std::size(kTerms); ++k) q = hn::MulAdd(q, f, hn::Set(d, kTerms[k]));
   }
+  return hn::MulAdd(q, hn::Mul(f, power), power);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
