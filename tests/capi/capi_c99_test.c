@@ -27,16 +27,16 @@ static int failures = 0;
 static const float kPoison = -12345.0F;
 
 /* q = 1, k = (0, log 3), v = (0, 4), z = 0, scale 1: weights (1/4, 3/4), o = 3, y = o sigmoid(0) = 3/2. */
-typedef struct problem {
+typedef struct Problem {
   float q[1], k[2], v[2], z[1];
   float y[1], attn[1], weights[2];
   double lse[1];
   headgate_attention_inputs inputs;
   headgate_attention_outputs outputs;
   headgate_attention_options options;
-} problem;
+} Problem;
 
-static void setup(problem* p) {
+static void setup(Problem* p) {
   static const headgate_attention_inputs inputs = HEADGATE_ATTENTION_INPUTS_INIT;
   static const headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
   static const headgate_attention_options options = HEADGATE_ATTENTION_OPTIONS_INIT;
@@ -61,9 +61,9 @@ static void setup(problem* p) {
   p->outputs.weights = headgate_make_tensor(p->weights, HEADGATE_DTYPE_F32, 1, 1, 1, 2);
 }
 
-static headgate_status forward(problem* p) { return headgate_attention_forward(&p->outputs, &p->inputs, &p->options); }
+static headgate_status forward(Problem* p) { return headgate_attention_forward(&p->outputs, &p->inputs, &p->options); }
 
-static int untouched(const problem* p) {
+static int untouched(const Problem* p) {
   return p->y[0] == kPoison && p->attn[0] == kPoison && p->weights[0] == kPoison && p->weights[1] == kPoison &&
          p->lse[0] == (double)kPoison;
 }
@@ -132,7 +132,7 @@ static void test_make_tensor(void) {
 }
 
 static void test_forward(void) {
-  problem p;
+  Problem p;
   setup(&p);
   p.options.has_scale = 1;
   p.options.scale = 1.0;
@@ -155,7 +155,7 @@ static void test_forward(void) {
 }
 
 static void test_options(void) {
-  problem p;
+  Problem p;
   const double log3 = log(3.0);
   const double capped = 0.5 * tanh(log3 / 0.5);
   setup(&p);
@@ -192,7 +192,7 @@ static void test_options(void) {
 }
 
 static void test_optional_inputs(void) {
-  problem p;
+  Problem p;
   const float bias[2] = {0.0F, -INFINITY};
   const unsigned char mask[2] = {0, 1};
   const int32_t key_lengths[1] = {0};
@@ -231,7 +231,7 @@ static void test_backward(void) {
   static const headgate_attention_saved saved_init = HEADGATE_ATTENTION_SAVED_INIT;
   static const headgate_attention_incoming incoming_init = HEADGATE_ATTENTION_INCOMING_INIT;
   static const headgate_attention_gradients gradients_init = HEADGATE_ATTENTION_GRADIENTS_INIT;
-  problem p;
+  Problem p;
   headgate_attention_saved saved = saved_init;
   headgate_attention_incoming incoming = incoming_init;
   headgate_attention_gradients gradients = gradients_init;
@@ -289,7 +289,7 @@ static void test_backward(void) {
 }
 
 static void test_refusals(void) {
-  problem p;
+  Problem p;
   setup(&p);
   CHECK_STATUS(headgate_attention_forward(NULL, &p.inputs, NULL), HEADGATE_INVALID_ARGUMENT);
   CHECK_SAYS("headgate_attention_forward: outputs is null");
@@ -335,7 +335,7 @@ static void test_refusals(void) {
 
 /* Callers of other versions of the header. */
 static void test_struct_sizes(void) {
-  problem p;
+  Problem p;
   struct {
     headgate_attention_options known;
     unsigned char later[32];
