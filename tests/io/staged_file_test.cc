@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/staged_file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "io/scratch.hpp"
+
+namespace headgate::io {
+namespace {
+
+using headgate::testing::read_bytes;
+using headgate::testing::Scratch;
+using headgate::testing::write_bytes;
+
+class StagedFileTest : public ::testing::TestWithParam<Staging> {
+ protected:
+  Scratch scratch_;
+  const std::string path_ = scratch_ / "out.bin";
+};
+
+void stage(StagedFile& file, const std::string& bytes) { file.write(bytes.data(), bytes.size()); }
+
+/// Runs `work` in a child process; its wait status once `signal` has been sent, or when it ends by itself.
+int status_of_child(const std::function<void()>& work, int signal) {
+  int ready[2];
+  EXPECT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::close(ready[0]);
+    const char done = 1;
+    if (::write(ready[1], &done, 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  ::close(ready[1]);
+  char byte = 0;
+  const ssize_t got = ::read(ready[0], &byte, 1);
+  ::close(ready[0]);
+  if (got == 1) ::kill(child, signal);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST_P(StagedFileTest, AppearsWhole) {
+  StagedFile file(path_, GetParam());
+  stage(file, "first ");
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  stage(file, "second");
+  file.commit();
+  EXPECT_EQ(read_bytes(path_), "first second");
+  EXPECT_EQ(scratch_.count(), 1U);
+}
+
+TEST_P(StagedFileTest, ReplacesWhole) {
+  write_bytes(path_, "old and longer");
+  {
+    StagedFile file(path_, GetParam());
+    stage(file, "new");
+    EXPECT_EQ(read_bytes(path_), "old and longer");
+    file.commit();
+  }
+  EXPECT_EQ(read_bytes(path_), "new");
+  EXPECT_EQ(scratch_.count(), 1U);
+}
+
+TEST_P(StagedFileTest, LeavesNothingUncommitted) {
+  write_bytes(path_, "old");
+  {
+    StagedFile file(path_, GetParam());
+    stage(file, "new");
+    file.flush();
+  }
+  EXPECT_EQ(read_bytes(path_), "old");
+  EXPECT_EQ(scratch_.count(), 1U);
+}
+
+TEST_P(StagedFileTest, MovesWithItsFile) {
+  std::optional<StagedFile> first(std::in_place, path_, GetParam());
+  stage(*first, "kept");
+  StagedFile second(std::move(*first));
+  first.reset();
+  second.commit();
+  EXPECT_EQ(read_bytes(path_), "kept");
+}
+
+TEST_P(StagedFileTest, FollowsSymbolicLinks) {
+  write_bytes(path_, "old");
+  const std::string link = scratch_ / "link.bin";
+  std::filesystem::create_symlink("out.bin", link);
+  StagedFile file(link, GetParam());
+  stage(file, "new");
+  file.commit();
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(read_bytes(path_), "new");
+}
+
+TEST_P(StagedFileTest, HonoursTheUmask) {
+  const mode_t before = ::umask(027);
+  {
+    StagedFile file(path_, GetParam());
+    file.commit();
+  }
+  ::umask(before);
+  struct stat status {};
+  ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0640U);
+}
+
+TEST_P(StagedFileTest, RefusesPathsThatTakeNoFile) {
+  write_bytes(path_, "a file");
+  for (const std::string& bad : {scratch_ / "missing/out.bin", path_ + "/out.bin", scratch_.path(),
+                                 scratch_.path() + "/", std::string("/dev/null"), std::string("/proc/out.bin")}) {
+    try {
+      StagedFile file(bad, GetParam());
+      ADD_FAILURE() << bad;
+    } catch (const FileError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(bad + ": cannot write: ")) << error.what();
+    }
+    if (!bad.starts_with("/proc")) {
+      EXPECT_THROW(check_writable(bad), FileError) << bad;
+    }
+  }
+  EXPECT_EQ(scratch_.count(), 1U);
+  EXPECT_NO_THROW(check_writable(path_));
+  EXPECT_NO_THROW(check_writable(scratch_ / "new.bin"));
+}
+
+TEST_P(StagedFileTest, RefusesAReadOnlyDirectory) {
+  constexpr uid_t kNobody = 65534;  // root may write anywhere, so it steps down for the moment
+  ASSERT_EQ(::chmod(scratch_.path().c_str(), 0555), 0);
+  const bool root = ::geteuid() == 0;
+  ASSERT_EQ(root ? ::seteuid(kNobody) : 0, 0);
+  EXPECT_THROW(check_writable(path_), FileError);
+  EXPECT_THROW(StagedFile(path_, GetParam()), FileError);
+  ASSERT_EQ(root ? ::seteuid(0) : 0, 0);
+  ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0);
+  EXPECT_EQ(scratch_.count(), 0U);
+}
+
+TEST_P(StagedFileTest, LeavesNothingWhenInterrupted) {
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+    const int status = status_of_child(
+        [&] {
+          static std::optional<StagedFile> file;  // no destructor runs in a process that a signal ends
+          file.emplace(path_, GetParam());
+          stage(*file, "half");
+        },
+        signal);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    EXPECT_EQ(WTERMSIG(status), signal);
+    EXPECT_EQ(scratch_.count(), 0U);
+  }
+}
+
+TEST_P(StagedFileTest, LeavesNothingWhenTheDiskIsFull) {
+  constexpr int kRefused = 42;
+  const int status = status_of_child(
+      [&] {
+        std::signal(SIGXFSZ, SIG_IGN);
+        const rlimit limit{4, 4};  // bytes a file may grow to
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+        try {
+          StagedFile file(path_, GetParam());
+          stage(file, "more than four bytes");
+          file.commit();
+        } catch (const FileError&) {
+          ::_exit(kRefused);
+        }
+      },
+      SIGKILL);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), kRefused);
+  EXPECT_EQ(scratch_.count(), 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Staging, StagedFileTest, ::testing::Values(Staging::automatic, Staging::named),
+                         [](const auto& test) { return test.param == Staging::named ? "named" : "automatic"; });
+
+}  // namespace
+}  // namespace headgate::io
