@@ -309,8 +309,8 @@ class BackwardPass {
       const double dx_inherited = std::abs(n_.scale) * ds_inherited;
       for (std::int64_t d = 0; d < n_.D; ++d) {
         const double k = kv.k[j * n_.D + d];
-        dq_.add(at_q + d, dx * k, dx_abs * std::abs(k), dx_inherited * std::abs(k));
-        dk_.add((at_k + j) * n_.D + d, dx * q[d], dx_abs * std::abs(q[d]), dx_inherited * std::abs(q[d]));
+        dq_.add(at_q + d, dx * k, dx_abs * (std::abs(k) + n_.tiny), dx_inherited * std::abs(k));
+        dk_.add((at_k + j) * n_.D + d, dx * q[d], dx_abs * (std::abs(q[d]) + n_.tiny), dx_inherited * std::abs(q[d]));
       }
       if (in_.bias.present()) dbias_.add(bias_index(b, h, i, j), ds, ds_abs, ds_inherited);
     }
