@@ -42,8 +42,8 @@ class BackwardWorker {
       : plan_(plan),
         p_(plan.p),
         scratch_(plan.template at<std::byte>(plan.scratch_at, static_cast<std::size_t>(thread) * plan.scratch_bytes)),
-        dq_turns_(plan.template at<std::atomic<std::uint32_t>>(plan.dq_turns_at)),
-        bias_turns_(plan.template at<std::atomic<std::uint32_t>>(plan.bias_turns_at)) {}
+        dq_turns_(plan.template at<std::uint32_t>(plan.dq_turns_at)),
+        bias_turns_(plan.template at<std::uint32_t>(plan.bias_turns_at)) {}
 
   /// Chooses key/value head `head` (b · Hkv + h), whose packed operands lie in `slot`.
   void select(std::int64_t head, std::int64_t slot) {
@@ -143,9 +143,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   std::fill_n(strips, Plan::kTile * plan_.Dv, T{0});
   if (n < Plan::kTile) std::fill_n(panels, Plan::kTile * plan_.Dv_padded, T{0});
   double sink_part = 0;
-  std::atomic<std::uint32_t>* turn =
-      plan_.template at<std::atomic<std::uint32_t>>(plan_.dq_turns_at) + at / Plan::kTile;
-  turn->store(0, std::memory_order_relaxed);
+  plan_.template at<std::uint32_t>(plan_.dq_turns_at)[at / Plan::kTile] = 0;
   for (std::size_t r = 0; r < n; ++r) {
     prepare_row(h, i0 + static_cast<std::int64_t>(r), lse + r, delta + r, &sink_part);
     const T* d_o = row(4);

@@ -8,7 +8,7 @@
 #endif
 
 #include <algorithm>
-#include <atomic>
+#include <cstdint>
 
 #include "attention/kernels.hpp"
 #include "attention/multiply-inl.hpp"
@@ -82,7 +82,7 @@ struct BackwardPlan {
     lse_at = arena.reserve(held_q * query_rows, sizeof(T));
     delta_at = arena.reserve(held_q * query_rows, sizeof(T));
     sink_parts_at = arena.reserve(static_cast<std::size_t>(p.B * p.Hq * tiles), sizeof(double));
-    dq_turns_at = arena.reserve(held_q * static_cast<std::size_t>(tiles), sizeof(std::atomic<std::uint32_t>));
+    dq_turns_at = arena.reserve(held_q * static_cast<std::size_t>(tiles), sizeof(std::uint32_t));
   }
 
   /// dbias accumulates in place where its dtype is T or each element has one term; else in a dense copy of its shape.
@@ -97,7 +97,7 @@ struct BackwardPlan {
       bias_copied = true;
     }
     bias_turns = static_cast<std::size_t>(shape[0] * shape[1] * blocks * (bias_over_t ? 1 : tiles));
-    bias_turns_at = arena.reserve(bias_turns, sizeof(std::atomic<std::uint32_t>));
+    bias_turns_at = arena.reserve(bias_turns, sizeof(std::uint32_t));
   }
 
   void lay_out_scratch(Arena& a) {

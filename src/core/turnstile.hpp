@@ -14,11 +14,11 @@ namespace headgate {
 /// than higher ones; then the wait always ends.
 class Turnstile {
  public:
-  /// `slots` zero-initialised counters.
-  explicit Turnstile(std::atomic<std::uint32_t>* slots) : slots_(slots) {}
+  /// `slots`: counters, zero before the first visit.
+  explicit Turnstile(std::uint32_t* slots) : slots_(slots) {}
 
   void enter(std::size_t slot, std::uint32_t turn) const {
-    for (int spins = 0; slots_[slot].load(std::memory_order_acquire) != turn; ++spins) {
+    for (int spins = 0; std::atomic_ref(slots_[slot]).load(std::memory_order_acquire) != turn; ++spins) {
       if (spins < kSpins) {
 #if defined(__x86_64__) || defined(__i386__)
         __builtin_ia32_pause();
@@ -29,11 +29,11 @@ class Turnstile {
     }
   }
 
-  void leave(std::size_t slot, std::uint32_t turn) const { slots_[slot].store(turn + 1, std::memory_order_release); }
+  void leave(std::size_t slot, std::uint32_t turn) const { std::atomic_ref(slots_[slot]).store(turn + 1, std::memory_order_release); }
 
  private:
   static constexpr int kSpins = 256;  // some 10 µs: longer than a tile's tail, shorter than a time slice
-  std::atomic<std::uint32_t>* slots_;
+  std::uint32_t* slots_;
 };
 
 }  // namespace headgate
