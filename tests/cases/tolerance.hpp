@@ -49,7 +49,7 @@ constexpr double kWalk = 0.5;
 
 struct Tolerance {
   double compute = 0.0;    ///< C · u of the compute type: times the magnitude
-  double underflow = 0.0;  ///< C · smallest subnormal of the compute type, plus that of the output
+  double underflow = 0.0;  ///< (8 + terms) · smallest subnormal of the compute type, plus that of the output
   double saved = 0.0;      ///< u of the dtype that y is saved in: times what an element inherits from it
   double storage = 0.0;    ///< u of the output: times the element
 
@@ -57,8 +57,10 @@ struct Tolerance {
   static Tolerance of(DType q, DType output, std::int64_t terms) {
     const double c = kFunctions + kWalk * std::sqrt(static_cast<double>(terms));
     const DType compute = compute_dtype(q);
-    return {c * unit_roundoff(compute), c * smallest_subnormal(compute) + smallest_subnormal(output), unit_roundoff(q),
-            unit_roundoff(output)};
+    // Below the smallest normal number equal terms round alike, so that n roundings can add up in full.
+    const double steps = kFunctions + static_cast<double>(terms);
+    return {c * unit_roundoff(compute), steps * smallest_subnormal(compute) + smallest_subnormal(output),
+            unit_roundoff(q), unit_roundoff(output)};
   }
 
   /// A backward pass cannot know its weights better than the log-sum-exp that it is given.
