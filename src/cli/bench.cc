@@ -152,9 +152,12 @@ Verb add_bench(CLI::App& root) {
       "The limits (FMA peak in the vector width of the kernels, OpenBLAS's sgemm, streaming read) are measured by this "
       "program in the same run; what is compared runs in turns; times are medians.");
   app->footer(
-      "share  fraction of FMA peak (of the same dtype and threads, measured between the runs) at the median time\n"
-      "best   the same at the shortest time; a case : case row compares two rates that were measured in turns\n"
-      "goal   the least share that the project promises on two cores");
+      "The table:\n"
+      "  share  fraction of FMA peak (same dtype and threads, measured between the\n"
+      "         runs) at the median time\n"
+      "  best   the same at the shortest time\n"
+      "  goal   the least share that the project promises on two cores\n"
+      "  A : B  the rate of A over that of B, run in turns");
   app->add_option("--filter", arguments->filter, "Run only the cases whose names match REGEX (anywhere)")
       ->option_text("REGEX");
   app->add_option("--json", arguments->json, "Write machine facts and results to FILE")->option_text("FILE");

@@ -16,9 +16,9 @@ struct DemoArguments {
 };
 
 int run_demo(const DemoArguments& arguments) {
-  const bool worked = show_worked_problems(arguments.examples);
-  const bool layer = show_layer(arguments.threads == 0 ? default_threads() : arguments.threads);
-  return worked && layer ? kSuccess : kCheckFailed;
+  const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
+  const bool ok = show_worked_problems(arguments.examples) && show_layer(threads);
+  return ok ? kSuccess : kCheckFailed;
 }
 
 }  // namespace
