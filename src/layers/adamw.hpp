@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace headgate::layers {
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.0;    ///< decoupled: w −= lr · weight_decay · w
+  double gradient_scale = 1.0;  ///< applied to g on the way in: clipping, 1/accumulation
+  std::int64_t step = 1;        ///< t ≥ 1, for the bias corrections 1 − βᵗ
+};
+
+/// One step on n parameters: w, m, v updated in place, g read.
+///   m = β₁m + (1 − β₁)g;  v = β₂v + (1 − β₂)g²;  w −= lr·(m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) + eps) + weight_decay·w)
+template <typename T>
+void adamw_step(T* w, T* m, T* v, const T* g, std::int64_t n, const AdamWOptions& options);
+
+/// Σ x², summed in f64 in an order that depends on n alone; NaN and ∞ come through.
+template <typename T>
+double squared_norm(const T* x, std::int64_t n);
+
+}  // namespace headgate::layers
