@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layers/view.hpp"
+#include "models/config.hpp"
+#include "models/parameters.hpp"
+
+namespace headgate::models {
+
+/// batch sequences of seq tokens; N = batch · seq.
+struct BatchShape {
+  std::int64_t batch = 1;
+  std::int64_t seq = 1;
+};
+
+/// train: what the backward pass needs is kept for every layer. evaluate: layers take turns in the same memory.
+enum class Purpose { train, evaluate };
+
+/// What a layer holds right after its forward pass, for observers. Valid during the call alone.
+template <typename T>
+struct LayerView {
+  std::int64_t layer = 0;
+  BatchShape shape;
+  double scale = 1.0;              ///< of the scores q·k
+  layers::HeadView<const T> q;     ///< (N,Hq,D), as the scores see it: after gate, norm and RoPE
+  layers::HeadView<const T> k;     ///< (N,Hkv,D), likewise
+  layers::HeadView<const T> v;     ///< (N,Hkv,D), as the weighted sum sees it
+  const T* lse = nullptr;          ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
+  layers::HeadView<const T> gate;  ///< z (N,gate_heads,gate_features), raw logits; data null without a gate.
+                                   ///< token_stride 0 for an input-independent gate
+  std::int64_t gate_heads = 0;
+  std::int64_t gate_features = 0;
+  const T* output = nullptr;  ///< (N,dim) the residual stream after the layer
+};
+
+template <typename T>
+class LayerObserver {
+ public:
+  virtual ~LayerObserver() = default;
+  virtual void after_layer(const LayerView<T>& view) = 0;
+};
+
+/// One named share of a decoder's working memory.
+struct MemoryItem {
+  std::string name;
+  std::size_t bytes = 0;
+};
+
+/// Runs a model on batches of one shape. Parameters and gradients are the caller's, flat, as ParameterTable lays them
+/// out. All working memory is planned and taken by the constructor; no call allocates after the first (attention's own
+/// scratch is kept by the calling thread). The same bits at the same number of threads.
+template <typename T>
+class Decoder {
+ public:
+  /// Throws Error when config is not valid or shape.seq exceeds config.seq_len; std::bad_alloc when memory runs out.
+  Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose);
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  const DecoderConfig& config() const;
+  const ParameterTable& table() const;
+  BatchShape shape() const;
+
+  /// Mean over the targets that count of −log p(target), in nats. tokens(N) in [0, vocab); targets(N) likewise or
+  /// layers::kIgnoredTarget. token_losses(N) = each token's loss (null: not written). The observer sees every layer.
+  double loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+              LayerObserver<T>* observer = nullptr, T* token_losses = nullptr);
+
+  /// The same loss; gradients(total) += gradient_scale · its gradient. For Purpose::train. Gradient accumulation over A
+  /// batches: gradient_scale 1/A.
+  double loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+                            double gradient_scale = 1.0, T* token_losses = nullptr);
+
+  /// Working memory by purpose, parameters and gradients not included; the items add up to memory_bytes().
+  std::vector<MemoryItem> memory_plan() const;
+  std::size_t memory_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace headgate::models
