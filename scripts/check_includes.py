@@ -21,6 +21,7 @@ LAYERS = {
     "src/headgate": {"capi", "attention", "core"},
     "src/reference": {"core"},
     "src/io": {"core"},
+    "src/layers": {"core"},
     "tests/cases": {"core", "reference"},
     "src/cli": {"cases", "core", "io", "reference"},
     "examples": set(),

@@ -14,21 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// σ(z) and 1 − σ(z), each with full relative accuracy in both tails: from e = exp(−|z|), which cannot overflow.
-template <class D, class V = hn::Vec<D>>
-struct SigmoidPair {
-  V sigma, complement, e;
-  HWY_INLINE SigmoidPair(D d, V z) {
-    using T = hn::TFromD<D>;
-    e = exp2_fast(d, hn::Mul(hn::Abs(z), hn::Set(d, static_cast<T>(-kLog2e))));
-    const V inverse = hn::Div(hn::Set(d, T{1}), hn::Add(hn::Set(d, T{1}), e));
-    const V small = hn::Mul(e, inverse);
-    const auto positive = hn::Ge(z, hn::Zero(d));
-    sigma = hn::IfThenElse(positive, inverse, small);
-    complement = hn::IfThenElse(positive, small, inverse);
-  }
-};
-
 // A gate function: value g(z), derivative g′(z), and ratio g′(z)/g(z) where g has no zero (kRatio), which lets the
 // backward pass read y = o ∘ g instead of o.
 

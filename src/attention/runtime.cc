@@ -19,15 +19,6 @@
 namespace headgate {
 namespace {
 
-struct TargetRow {
-  const char* name;
-  std::int64_t bit;
-};
-
-/// Best first.
-constexpr TargetRow kTargetRows[] = {{"avx3", HWY_AVX3}, {"avx2", HWY_AVX2},     {"sse4", HWY_SSE4},
-                                     {"neon", HWY_NEON}, {"emu128", HWY_EMU128}, {"scalar", HWY_SCALAR}};
-
 std::vector<std::string> names_of(std::int64_t mask) {
   std::vector<std::string> names;
   for (const TargetRow& row : kTargetRows) {
@@ -84,7 +75,13 @@ std::vector<std::string> compiled_targets() { return names_of(HWY_TARGETS); }
 
 std::vector<std::string> supported_targets() { return names_of(supported_mask()); }
 
-std::string active_target() { return names_of(active()).front(); }
+std::string active_target() {
+  const std::int64_t bit = active();
+  for (const TargetRow& row : kTargetRows) {
+    if (row.bit == bit) return row.name;
+  }
+  return {};
+}
 
 void set_target(const std::string& name) {
   active_bit.store(name.empty() ? default_bit() : supported_bit(name, "set_target"), std::memory_order_release);

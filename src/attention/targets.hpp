@@ -3,10 +3,7 @@
 
 #include <cstddef>
 
-// Vector targets that are compiled. Left out: those that gain nothing over the next lower one in this library.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
-#endif
+#include "core/targets.hpp"
 
 namespace headgate {
 

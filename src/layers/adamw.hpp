@@ -20,7 +20,7 @@ struct AdamWOptions {
 template <typename T>
 void adamw_step(T* w, T* m, T* v, const T* g, std::int64_t n, const AdamWOptions& options);
 
-/// Σ x², summed in f64 in an order that depends on n alone; NaN and ∞ come through.
+/// Σ x², summed in f64, with the same bits at any number of threads; NaN and ∞ come through.
 template <typename T>
 double squared_norm(const T* x, std::int64_t n);
 

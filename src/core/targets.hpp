@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+// Vector targets that are compiled. Left out: those that gain nothing over the next lower one in this library.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#endif
+
+#include "hwy/detect_targets.h"
+
+namespace headgate {
+
+struct TargetRow {
+  const char* name;
+  std::int64_t bit;
+};
+
+/// Best first.
+inline constexpr TargetRow kTargetRows[] = {{"avx3", HWY_AVX3}, {"avx2", HWY_AVX2},     {"sse4", HWY_SSE4},
+                                            {"neon", HWY_NEON}, {"emu128", HWY_EMU128}, {"scalar", HWY_SCALAR}};
+
+}  // namespace headgate

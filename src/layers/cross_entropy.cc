@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/cross_entropy.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "layers/dispatch.hpp"
+#include "layers/parallel.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "layers/cross_entropy.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "layers/rows-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::layers::HWY_NAMESPACE {
+
+template <typename T>
+T row_maximum(const T* x, std::int64_t V) {
+  const Tag<T> d;
+  const auto lowest = hn::Set(d, -std::numeric_limits<T>::infinity());
+  auto m0 = lowest, m1 = lowest;
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes<T>);
+  std::int64_t j = 0;
+  for (; j + 2 * kStep <= V; j += 2 * kStep) {
+    m0 = hn::Max(m0, hn::LoadU(d, x + j));
+    m1 = hn::Max(m1, hn::LoadU(d, x + j + kStep));
+  }
+  for (; j + kStep <= V; j += kStep) m0 = hn::Max(m0, hn::LoadU(d, x + j));
+  T maximum = hn::GetLane(hn::MaxOfLanes(d, hn::Max(m0, m1)));
+  for (; j < V; ++j) maximum = std::max(maximum, x[j]);
+  return maximum;
+}
+
+/// The loss of one row; dx(V), where not null, gets scale·(softmax − onehot) and may be x. A NaN in x comes through:
+/// whatever the maximum is, the sum of exponentials is NaN.
+template <typename T>
+T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
+  const Tag<T> d;
+  const T maximum = row_maximum(x, V);
+  const T chosen = x[target];
+  const auto shift = hn::Set(d, maximum);
+  const T sum = sum_vectors<T>(V, [&](std::int64_t j, auto lanes) HWY_ATTR {
+    const auto e = lanes.keep(exp_fast(d, hn::Sub(lanes.load(x + j), shift)));
+    if (dx != nullptr) lanes.store(e, dx + j);
+    return e;
+  });
+  if (dx != nullptr) {
+    const auto factor = hn::Set(d, scale / sum);
+    each_vector<T>(
+        V, [&](std::int64_t j, auto lanes) HWY_ATTR { lanes.store(hn::Mul(lanes.load(dx + j), factor), dx + j); });
+    dx[target] -= scale;
+  }
+  return std::log(sum) + (maximum - chosen);
+}
+
+/// Rows [begin, end); returns the sum of their losses.
+template <typename T>
+double loss_rows(T* losses, T* dlogits, const T* logits, const std::int32_t* targets, std::int64_t V, T scale,
+                 std::int64_t begin, std::int64_t end) {
+  double total = 0.0;
+  for (std::int64_t n = begin; n < end; ++n) {
+    T* dx = dlogits != nullptr ? dlogits + n * V : nullptr;
+    T loss = T{0};
+    if (targets[n] != kIgnoredTarget) {
+      loss = loss_row(dx, logits + n * V, targets[n], V, scale);
+    } else if (dx != nullptr) {
+      std::fill(dx, dx + V, T{0});
+    }
+    if (losses != nullptr) losses[n] = loss;
+    total += static_cast<double>(loss);
+  }
+  return total;
+}
+
+}  // namespace headgate::layers::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate::layers {
+namespace {
+
+HEADGATE_LAYER_EXPORT(loss_rows);
+
+}  // namespace
+
+template <typename T>
+double cross_entropy(T* losses, T* dlogits, const T* logits, const std::int32_t* targets, std::int64_t N,
+                     std::int64_t V, double gradient_scale) {
+  const std::int64_t counted = N - std::count(targets, targets + N, kIgnoredTarget);
+  const double divisor = static_cast<double>(std::max<std::int64_t>(counted, 1));
+  const auto kernel = HEADGATE_LAYER_DISPATCH(loss_rows, T);
+  const Parts parts = parts_of(N, 4 * V);
+  auto* totals = scratch<double>(parts.count);
+  for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+    totals[part] = kernel(losses, dlogits, logits, targets, V, static_cast<T>(gradient_scale / divisor), begin, end);
+  });
+  double total = 0.0;
+  for (std::int64_t part = 0; part < parts.count; ++part) total += totals[part];
+  return total / divisor;
+}
+
+template double cross_entropy(float*, float*, const float*, const std::int32_t*, std::int64_t, std::int64_t, double);
+template double cross_entropy(double*, double*, const double*, const std::int32_t*, std::int64_t, std::int64_t, double);
+
+}  // namespace headgate::layers
+#endif  // HWY_ONCE

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/arena.hpp"
+
+namespace headgate::layers {
+
+/// How a range is cut among threads. Depends on sizes and on omp_get_max_threads() alone.
+struct Parts {
+  std::int64_t n = 0;
+  std::int64_t count = 1;
+  std::int64_t grain = 1;  ///< inner cuts are multiples of it
+
+  std::int64_t begin(std::int64_t part) const {
+    if (part >= count) return n;
+    const std::int64_t grains = (n + grain - 1) / grain;
+    return std::min(n, grains * part / count * grain);
+  }
+};
+
+/// Work below which a second thread costs more than it gives: some microseconds' worth.
+inline constexpr std::int64_t kMinimumWork = 16384;
+
+/// Parts of [0,n), where an item is worth `work` elementwise operations.
+inline Parts parts_of(std::int64_t n, std::int64_t work, std::int64_t grain = 1) {
+  const std::int64_t by_work = n * std::max<std::int64_t>(work, 1) / kMinimumWork;
+  const std::int64_t by_grain = (n + grain - 1) / grain;
+  const std::int64_t threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+  return {n, std::max<std::int64_t>(1, std::min({threads, by_work, by_grain})), grain};
+}
+
+/// body(part, begin, end) for every part, one a thread. body must not throw.
+template <class Body>
+void for_parts(const Parts& parts, const Body& body) {
+  if (parts.count == 1) {
+    body(std::int64_t{0}, std::int64_t{0}, parts.n);
+    return;
+  }
+#pragma omp parallel num_threads(static_cast <int>(parts.count)) default(none) shared(parts, body)
+  {
+    // Fewer threads may come than were asked for.
+    for (std::int64_t part = omp_get_thread_num(); part < parts.count; part += omp_get_num_threads()) {
+      body(part, parts.begin(part), parts.begin(part + 1));
+    }
+  }
+}
+
+/// `count` elements of scratch, kept by the calling thread from call to call. Valid until its next call.
+template <typename T>
+T* scratch(std::int64_t count) {
+  thread_local Block block;
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+  if (block.bytes() < bytes) block = Block(bytes);
+  return reinterpret_cast<T*>(block.data());
+}
+
+}  // namespace headgate::layers

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loops over a row of any length; included once per Highway target.
+#if defined(HEADGATE_LAYERS_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LAYERS_ROWS_INL_
+#undef HEADGATE_LAYERS_ROWS_INL_
+#else
+#define HEADGATE_LAYERS_ROWS_INL_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/vec-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::layers::HWY_NAMESPACE {
+
+using namespace ::headgate::HWY_NAMESPACE;  // NOLINT(google-build-using-namespace)
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <typename T>
+using Vec = hn::Vec<Tag<T>>;
+
+/// Whole vectors of a row.
+template <typename T>
+struct Whole {
+  HWY_INLINE Vec<T> load(const T* p) const { return hn::LoadU(Tag<T>(), p); }
+  HWY_INLINE void store(Vec<T> v, T* p) const { hn::StoreU(v, Tag<T>(), p); }
+  /// v where the row has elements, 0 elsewhere.
+  HWY_INLINE Vec<T> keep(Vec<T> v) const { return v; }
+};
+
+/// The first `count` < kLanes lanes: what ends a row. Reads and writes nothing beyond them; loads give 0 there.
+template <typename T>
+struct Tail {
+  std::size_t count;
+  HWY_INLINE Vec<T> load(const T* p) const {
+    const Tag<T> d;
+    HWY_ALIGN T lane[kLanes<T>] = {};
+    std::memcpy(lane, p, count * sizeof(T));
+    return hn::Load(d, lane);
+  }
+  HWY_INLINE void store(Vec<T> v, T* p) const {
+    const Tag<T> d;
+    HWY_ALIGN T lane[kLanes<T>];
+    hn::Store(v, d, lane);
+    std::memcpy(p, lane, count * sizeof(T));
+  }
+  HWY_INLINE Vec<T> keep(Vec<T> v) const { return hn::IfThenElseZero(hn::FirstN(Tag<T>(), count), v); }
+};
+
+/// body(x, lanes) for x = 0, kLanes, … < n; lanes is Whole or Tail.
+template <typename T, class Body>
+HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes<T>);
+  std::int64_t x = 0;
+  for (; x + kStep <= n; x += kStep) body(x, Whole<T>());
+  if (x < n) body(x, Tail<T>{static_cast<std::size_t>(n - x)});
+}
+
+/// Σ_x term(x, lanes), with several partial sums so that additions overlap. Where lanes is a Tail, the term must be 0
+/// beyond it (as products of its loads are).
+template <typename T, class Term>
+HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
+  const Tag<T> d;
+  constexpr auto kStep = static_cast<std::int64_t>(kLanes<T>);
+  auto s0 = hn::Zero(d), s1 = hn::Zero(d), s2 = hn::Zero(d), s3 = hn::Zero(d);
+  std::int64_t x = 0;
+  for (; x + 4 * kStep <= n; x += 4 * kStep) {
+    s0 = hn::Add(s0, term(x, Whole<T>()));
+    s1 = hn::Add(s1, term(x + kStep, Whole<T>()));
+    s2 = hn::Add(s2, term(x + 2 * kStep, Whole<T>()));
+    s3 = hn::Add(s3, term(x + 3 * kStep, Whole<T>()));
+  }
+  for (; x + kStep <= n; x += kStep) s0 = hn::Add(s0, term(x, Whole<T>()));
+  if (x < n) s1 = hn::Add(s1, term(x, Tail<T>{static_cast<std::size_t>(n - x)}));
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+}
+
+/// e^x, for x ≤ 0 (relative error of exp2_fast, plus |x| roundings).
+template <class D>
+HWY_INLINE hn::Vec<D> exp_fast(D d, hn::Vec<D> x) {
+  return exp2_fast(d, hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<D>>(kLog2e))));
+}
+
+}  // namespace headgate::layers::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_LAYERS_ROWS_INL_
