@@ -22,6 +22,7 @@ LAYERS = {
     "src/reference": {"core"},
     "src/io": {"core"},
     "src/layers": {"core"},
+    "src/models": {"core", "layers"},
     "tests/cases": {"core", "reference"},
     "src/cli": {"cases", "core", "io", "reference"},
     "examples": set(),

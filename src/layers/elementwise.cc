@@ -79,6 +79,13 @@ void fill_zero(T* y, std::int64_t n) {
 }
 
 template <typename T>
+void copy_to(T* y, const T* x, std::int64_t n) {
+  for_parts(parts_of(n, 1, kLine), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    std::copy(x + begin, x + end, y + begin);
+  });
+}
+
+template <typename T>
 void add_to(T* y, const T* x, std::int64_t n) {
   const auto kernel = HEADGATE_LAYER_DISPATCH(add_range, T);
   for_parts(parts_of(n, 1, kLine), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
@@ -102,6 +109,8 @@ void silu_backward(HeadView<T> dx, ConstHeadView<T> dy, ConstHeadView<T> x, cons
 
 template void fill_zero(float*, std::int64_t);
 template void fill_zero(double*, std::int64_t);
+template void copy_to(float*, const float*, std::int64_t);
+template void copy_to(double*, const double*, std::int64_t);
 template void add_to(float*, const float*, std::int64_t);
 template void add_to(double*, const double*, std::int64_t);
 template void silu_forward(HeadView<float>, ConstHeadView<float>, const HeadShape&);

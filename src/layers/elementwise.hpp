@@ -11,6 +11,10 @@ namespace headgate::layers {
 template <typename T>
 void fill_zero(T* y, std::int64_t n);
 
+/// y(n) = x(n).
+template <typename T>
+void copy_to(T* y, const T* x, std::int64_t n);
+
 /// y(n) += x(n).
 template <typename T>
 void add_to(T* y, const T* x, std::int64_t n);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "layers/gate_variant.hpp"
+#include "layers/gated_attention.hpp"
 #include "layers/rmsnorm.hpp"
 
 namespace headgate::models {
@@ -11,8 +12,7 @@ namespace headgate::models {
 /// Whether the logits are read by the embedding table itself or by a matrix of their own.
 enum class Embeddings : std::int32_t { tied, separate };
 
-/// per_head: RMSNorm on each head of q and of k, before RoPE; one weight of head_dim for all heads of q, one for k.
-enum class QkNorm : std::int32_t { none, per_head };
+using layers::QkNorm;
 
 /// pre: norms in front of attention and MLP only. sandwich: their outputs are normed too, before the residual addition.
 enum class NormPlacement : std::int32_t { pre, sandwich };
