@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/embedding.hpp"
+
+#include "layers/support.hpp"
+
+namespace headgate::layers {
+namespace {
+
+class Embedding : public OnTarget {};
+
+TEST_P(Embedding, GathersRows) {
+  Random random(51);
+  for (const std::int64_t C : {1, 7, 16, 33}) {
+    const auto table = random_values(random, 10 * C);
+    const auto tokens = random_tokens(random, 25, 10);
+    std::vector<double> y(static_cast<std::size_t>(25 * C));
+    embedding_forward(y.data(), table.data(), tokens.data(), 25, C);
+    for (std::int64_t n = 0; n < 25; ++n) {
+      for (std::int64_t c = 0; c < C; ++c) {
+        EXPECT_EQ(y[static_cast<std::size_t>(n * C + c)],
+                  table[static_cast<std::size_t>(tokens[static_cast<std::size_t>(n)] * C + c)]);
+      }
+    }
+  }
+}
+
+TEST_P(Embedding, GradientMatchesFiniteDifferences) {
+  Random random(52);
+  for (int round = 0; round < 20; ++round) {
+    const std::int64_t N = random_int(random, 1, 30), C = random_int(random, 1, 40), V = random_int(random, 1, 12);
+    auto table = random_values(random, V * C);
+    const auto dy = random_values(random, N * C), base = random_values(random, V * C);
+    const auto tokens = random_tokens(random, N, V);
+    const auto loss = [&] {
+      std::vector<double> y(dy.size());
+      embedding_forward(y.data(), table.data(), tokens.data(), N, C);
+      return dot(dy, y);
+    };
+    std::vector<double> gradient = base;
+    embedding_backward(gradient.data(), dy.data(), tokens.data(), N, C);
+    expect_gradient("dtable", table, difference(gradient, base), loss);
+    std::vector<float> single(table.size(), 0.0F);
+    embedding_backward(single.data(), as<float>(dy).data(), tokens.data(), N, C);
+    expect_close("dtable in f32", single, difference(gradient, base), kSingleTolerance);
+  }
+}
+
+TEST_P(Embedding, SameBitsAtAnyNumberOfThreads) {
+  Random random(53);
+  const std::int64_t N = 700, C = 100, V = 5;
+  const auto dy = as<float>(random_values(random, N * C));
+  const auto tokens = random_tokens(random, N, V);
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 3}) {
+    omp_set_num_threads(threads);
+    std::vector<float> gradient(static_cast<std::size_t>(V * C), 0.0F);
+    embedding_backward(gradient.data(), dy.data(), tokens.data(), N, C);
+    results.push_back(gradient);
+  }
+  EXPECT_EQ(results[1], results[0]);
+  EXPECT_EQ(results[2], results[0]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, Embedding, testing::ValuesIn(supported_targets()), target_label);
+
+}  // namespace
+}  // namespace headgate::layers
