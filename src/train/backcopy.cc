@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/backcopy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/check.hpp"
+
+namespace headgate::train {
+
+namespace {
+
+constexpr std::size_t kBytes = 256;
+constexpr std::int64_t kHeldOutSequences = 4096;
+
+enum Stream : std::uint64_t { kTrainingStream = 3, kHeldOutStream = 4 };
+
+bool trigger(std::int32_t token) { return std::find(kTriggers.begin(), kTriggers.end(), token) != kTriggers.end(); }
+
+/// A byte, each as often as its share of the row's count.
+std::int32_t drawn(const std::uint64_t* row, RandomStream& random) {
+  const std::uint64_t ticket = random.below(row[kBytes - 1]);
+  return static_cast<std::int32_t>(std::upper_bound(row, row + kBytes, ticket) - row);
+}
+
+}  // namespace
+
+BigramTable::BigramTable(const Corpus& corpus) : below_((kBytes + 1) * kBytes) {
+  constexpr std::int64_t kMaxBytes = std::int64_t{64} << 20;
+  const std::int64_t bytes = std::min(corpus.size(), kMaxBytes);
+  require(bytes >= 2, "the text has {} bytes, too few for a bigram table", bytes);
+  std::size_t last = kBytes;  // before the first byte there is none
+  corpus.for_pieces(0, bytes, [&](const std::uint8_t* data, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::size_t byte = data[i];
+      if (last < kBytes) ++below_[last * kBytes + byte];
+      if (!trigger(data[i])) ++below_[kBytes * kBytes + byte];
+      last = byte;
+    }
+  });
+  for (std::size_t row = 0; row <= kBytes; ++row) {
+    for (std::size_t byte = 1; byte < kBytes; ++byte) below_[row * kBytes + byte] += below_[row * kBytes + byte - 1];
+  }
+  require(below_.back() > 0, "the text has no byte but the triggers t, e and space");
+}
+
+std::int32_t BigramTable::first(RandomStream& random) const { return drawn(&below_[kBytes * kBytes], random); }
+
+std::int32_t BigramTable::after(std::int32_t byte, RandomStream& random) const {
+  const std::uint64_t* row = &below_[static_cast<std::size_t>(byte) * kBytes];
+  return row[kBytes - 1] > 0 ? drawn(row, random) : first(random);  // the text's last byte may have no follower
+}
+
+BackcopySource::BackcopySource(const Corpus& corpus, const DataOptions& options)
+    : table_(corpus),
+      T_(options.seq_len),
+      seed_(options.seed),
+      fingerprint_(corpus.fingerprint()),
+      bytes_(corpus.size()) {}
+
+void BackcopySource::draw(std::int32_t* tokens, std::int32_t* targets, RandomStream random) const {
+  std::int32_t before = kBos;
+  std::int32_t token = kBos;
+  for (std::int64_t i = 0; i < T_; ++i) {
+    const std::int32_t next = i == 0 ? table_.first(random) : trigger(token) ? before : table_.after(token, random);
+    tokens[i] = token;
+    targets[i] = next;
+    before = token;
+    token = next;
+  }
+}
+
+void BackcopySource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
+  draw(tokens, targets, RandomStream(seed_, kTrainingStream, static_cast<std::uint64_t>(index)));
+}
+
+std::int64_t BackcopySource::held_out_count() const { return kHeldOutSequences; }
+
+void BackcopySource::held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
+  draw(tokens, targets, RandomStream(seed_, kHeldOutStream, static_cast<std::uint64_t>(index)));
+}
+
+bool BackcopySource::is_trigger(std::int32_t token) const { return trigger(token); }
+
+std::string BackcopySource::description() const {
+  return fmt::format("sequences drawn from the bigrams of {} bytes", bytes_);
+}
+
+}  // namespace headgate::train

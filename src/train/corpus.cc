@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/corpus.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "train/random.hpp"
+
+namespace headgate::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;  ///< of each file, held to be UTF-8
+
+struct Descriptor {
+  int number = -1;
+  ~Descriptor() {
+    if (number >= 0) ::close(number);
+  }
+};
+
+bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+std::vector<std::string> files_below(const std::string& directory) {
+  std::vector<std::string> out;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(directory, error);
+  while (!error && entry != fs::recursive_directory_iterator()) {
+    if (hidden(entry->path())) {
+      entry.disable_recursion_pending();
+    } else if (entry->is_regular_file(error)) {
+      out.push_back(entry->path().string());
+    }
+    entry.increment(error);
+  }
+  if (error) io::fail(directory, "cannot read: {}", error.message());
+  if (out.empty()) io::fail(directory, "no file in this directory");
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void check_text(const std::string& path, const MappedFile& file) {
+  const std::int64_t checked = std::min(file.size(), kCheckedBytes);
+  const std::int64_t bad = first_bad_utf8(file.data(), checked);
+  if (bad < checked) io::fail(path, "not UTF-8 text: byte 0x{:02x} at offset {}", file.data()[bad], bad);
+}
+
+/// Length of the well-formed UTF-8 character at text[0], 0 if there is none, −1 if the end cuts it off.
+int character_bytes(const std::uint8_t* text, std::int64_t count) {
+  const std::uint8_t lead = text[0];
+  if (lead < 0x80) return lead == 0 ? 0 : 1;
+  const int length = lead >= 0xC2 && lead < 0xE0   ? 2
+                     : lead >= 0xE0 && lead < 0xF0 ? 3
+                     : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                   : 0;
+  // Overlong forms, surrogates and what lies beyond U+10FFFF show in the second byte.
+  const std::uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const std::uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (int i = 1; i < length; ++i) {
+    if (i >= count) return -1;
+    if (text[i] < (i == 1 ? low : 0x80) || text[i] > (i == 1 ? high : 0xBF)) return 0;
+  }
+  return length;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  struct stat facts {};
+  if (file.number < 0 || ::fstat(file.number, &facts) != 0) io::fail(path, "cannot read: {}", std::strerror(errno));
+  if (!S_ISREG(facts.st_mode)) io::fail(path, "not a regular file");
+  size_ = facts.st_size;
+  if (size_ == 0) return;
+  data_ = ::mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ, MAP_PRIVATE, file.number, 0);
+  if (data_ == MAP_FAILED) {
+    data_ = nullptr;
+    io::fail(path, "cannot read: {}", std::strerror(errno));
+  }
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+}
+
+Corpus::Corpus(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    std::error_code ignored;  // what is wrong with the path shows when it is opened
+    const bool directory = fs::is_directory(path, ignored);
+    for (const std::string& name : directory ? files_below(path) : std::vector{path}) {
+      MappedFile file(name);
+      if (file.size() == 0) continue;
+      check_text(name, file);
+      starts_.push_back(size_);
+      size_ += file.size();
+      files_.push_back(std::move(file));
+    }
+  }
+}
+
+std::size_t Corpus::file_at(std::int64_t position) const {
+  const auto after = std::upper_bound(starts_.begin(), starts_.end(), position);
+  return static_cast<std::size_t>(after - starts_.begin()) - 1;
+}
+
+void Corpus::copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const {
+  for_pieces(begin, begin + count,
+             [&out](const std::uint8_t* data, std::int64_t n) { out = std::copy_n(data, n, out); });
+}
+
+std::uint64_t Corpus::fingerprint() const {
+  constexpr std::int64_t kSamples = 4096;
+  std::uint64_t hash = mix64(static_cast<std::uint64_t>(size_));
+  for (const MappedFile& file : files_) {
+    hash = mix64(hash ^ static_cast<std::uint64_t>(file.size()));
+    const std::int64_t samples = std::min(file.size(), kSamples);
+    for (std::int64_t i = 0; i < samples; ++i) {
+      // size / samples · i without overflow: samples are few.
+      const std::int64_t at = file.size() / samples * i + file.size() % samples * i / samples;
+      hash = mix64(hash ^ file.data()[at]);
+    }
+  }
+  return hash;
+}
+
+std::int64_t first_bad_utf8(const std::uint8_t* text, std::int64_t count) {
+  std::int64_t at = 0;
+  while (at < count) {
+    const int length = character_bytes(text + at, count - at);
+    if (length == 0) return at;
+    if (length < 0) return count;
+    at += length;
+  }
+  return count;
+}
+
+}  // namespace headgate::train

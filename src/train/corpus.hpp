@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/file_error.hpp"
+
+namespace headgate::train {
+
+/// A file mapped into memory for reading.
+class MappedFile {
+ public:
+  /// Throws io::FileError.
+  explicit MappedFile(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(data_); }
+  std::int64_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+/// Text files, one after the other, as one run of bytes.
+class Corpus {
+ public:
+  /// Files, or directories with all files below them in the order of their paths; names that begin with a dot are left
+  /// out. Throws io::FileError for a path that cannot be read and for a file that does not begin as UTF-8 text does.
+  explicit Corpus(const std::vector<std::string>& paths);
+
+  std::int64_t size() const { return size_; }  ///< bytes
+  std::size_t files() const { return files_.size(); }
+  /// out(count) = bytes [begin, begin + count), which must lie inside.
+  void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
+  /// A number that another text will not have: from the sizes and samples of all files.
+  std::uint64_t fingerprint() const;
+
+  /// body(data, count) for every piece of [begin, end), in order.
+  template <class Body>
+  void for_pieces(std::int64_t begin, std::int64_t end, const Body& body) const {
+    for (std::size_t i = file_at(begin); begin < end; ++i) {
+      const std::int64_t in_file = begin - starts_[i];
+      const std::int64_t count = std::min(end - begin, files_[i].size() - in_file);
+      body(files_[i].data() + in_file, count);
+      begin += count;
+    }
+  }
+
+ private:
+  std::size_t file_at(std::int64_t position) const;
+
+  std::vector<MappedFile> files_;     ///< none empty
+  std::vector<std::int64_t> starts_;  ///< of each file
+  std::int64_t size_ = 0;
+};
+
+/// Offset of the first byte that is not well-formed UTF-8 (or is a zero byte), `count` if there is none. A character
+/// that the end cuts off passes.
+std::int64_t first_bad_utf8(const std::uint8_t* text, std::int64_t count);
+
+}  // namespace headgate::train

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/data.hpp"
+
+#include <utility>
+
+#include "core/check.hpp"
+#include "train/backcopy.hpp"
+#include "train/corpus.hpp"
+#include "train/text.hpp"
+
+namespace headgate::train {
+
+std::string_view task_name(Task task) { return task == Task::text ? "text" : "bigram-backcopy"; }
+
+Task parse_task(std::string_view name) {
+  for (const Task task : {Task::text, Task::bigram_backcopy}) {
+    if (task_name(task) == name) return task;
+  }
+  throw Error(fmt::format("task: '{}' is none of text, bigram-backcopy", name));
+}
+
+std::unique_ptr<SequenceSource> open_data(const DataOptions& options) {
+  require(!options.paths.empty(), "no data");
+  require(options.seq_len >= 1, "seq_len is {} but must be at least 1", options.seq_len);
+  Corpus corpus(options.paths);
+  require(corpus.size() > 0, "{}: no text, only empty files", options.paths.front());
+  if (options.task == Task::bigram_backcopy) return std::make_unique<BackcopySource>(corpus, options);
+  return std::make_unique<TextSource>(std::move(corpus), options);
+}
+
+}  // namespace headgate::train

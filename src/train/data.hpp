@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headgate::train {
+
+/// text: the bytes of the data, to be predicted. bigram_backcopy: sequences drawn from the data's bigram table, see
+/// backcopy.hpp.
+enum class Task { text, bigram_backcopy };
+
+std::string_view task_name(Task task);
+/// Throws Error with the names that exist.
+Task parse_task(std::string_view name);
+
+/// Where sequences come from. All of them have T = seq_len tokens; targets(T) are the tokens that follow. A sequence
+/// depends on its index alone, so that a run may be resumed anywhere.
+class SequenceSource {
+ public:
+  virtual ~SequenceSource() = default;
+
+  virtual std::int64_t seq_len() const = 0;
+  /// Token ids lie in [0, vocab()).
+  virtual std::int64_t vocab() const = 0;
+  /// Any index ≥ 0. tokens(T) =, targets(T) =.
+  virtual void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const = 0;
+  /// Sequences that are never trained on.
+  virtual std::int64_t held_out_count() const = 0;
+  /// index in [0, held_out_count()). tokens(T) =, targets(T) =.
+  virtual void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const = 0;
+  /// Whether a token is a trigger of the task; tasks without triggers have none.
+  virtual bool is_trigger(std::int32_t /*token*/) const { return false; }
+  virtual bool has_triggers() const { return false; }
+  /// A number that other data will not have.
+  virtual std::uint64_t fingerprint() const = 0;
+  /// One line on what there is, for people.
+  virtual std::string description() const = 0;
+};
+
+/// Which part of the data is held out of training.
+enum class Split { training_and_tail, all_held_out };
+
+struct DataOptions {
+  std::vector<std::string> paths;
+  Task task = Task::text;
+  std::int64_t seq_len = 256;
+  std::uint64_t seed = 1;
+  Split split = Split::training_and_tail;
+};
+
+/// Throws io::FileError or Error: files that cannot be read, or data too small for one sequence on either side.
+std::unique_ptr<SequenceSource> open_data(const DataOptions& options);
+
+}  // namespace headgate::train

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/evaluation.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/check.hpp"
+
+namespace headgate::train {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json optional_json(const std::optional<double>& value) { return value ? ordered_json(*value) : ordered_json(); }
+
+void add_statistics(ordered_json& out, const models::AttentionStatistics& statistics) {
+  out["first_token_attention"] = statistics.first_token_attention;
+  out["first_token_attention_uniform"] = statistics.first_token_attention_uniform;
+  out["sink_rate"] = statistics.sink_rate;
+  out["massive_activation"] = statistics.massive_activation;
+  out["gate_mean"] = optional_json(statistics.gate_mean);
+  out["gate_below_0.1"] = optional_json(statistics.gate_below_tenth);
+  out["gate_below_0.01"] = optional_json(statistics.gate_below_hundredth);
+}
+
+ordered_json backcopy_json(const models::BackcopyReport& report) {
+  return {{"bos_attention_trigger", report.bos_attention_trigger},
+          {"bos_attention_other", report.bos_attention_other},
+          {"gate_trigger", optional_json(report.gate_trigger)},
+          {"gate_other", optional_json(report.gate_other)},
+          {"loss_trigger", report.loss_trigger},
+          {"loss_other", report.loss_other},
+          {"bos_value_norm_ratio", report.bos_value_norm_ratio}};
+}
+
+}  // namespace
+
+EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch) {
+  const std::int64_t wanted = std::max<std::int64_t>(1, std::min(held_out, sequences));
+  const std::int64_t largest = std::max<std::int64_t>(1, std::min(wanted, max_batch));
+  std::int64_t best = largest;
+  for (std::int64_t batch = largest; 2 * batch > largest; --batch) {
+    if (wanted % batch < wanted % best) best = batch;
+  }
+  return {best, wanted / best};
+}
+
+HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source,
+                                   const EvaluationPlan& plan)
+    : source_(source),
+      plan_(plan),
+      decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate),
+      tokens_(static_cast<std::size_t>(plan.batch * source.seq_len())),
+      targets_(tokens_.size()),
+      triggers_(source.has_triggers() ? tokens_.size() : 0) {
+  require(config.vocab >= source.vocab(), "the model's vocabulary has {} tokens but the data {}", config.vocab,
+          source.vocab());
+}
+
+void HeldOutEvaluator::add_batch(models::Evaluator<float>& evaluator, const float* parameters, std::int64_t index) {
+  const std::int64_t T = source_.seq_len();
+  const std::int64_t used = plan_.batch * plan_.batches;
+  const std::int64_t held_out = source_.held_out_count();
+  for (std::int64_t b = 0; b < plan_.batch; ++b) {
+    const std::int64_t i = index * plan_.batch + b;
+    // i · held_out / used without overflow.
+    const std::int64_t at = held_out / used * i + held_out % used * i / used;
+    source_.held_out_sequence(tokens_.data() + b * T, targets_.data() + b * T, at);
+  }
+  for (std::size_t i = 0; i < triggers_.size(); ++i) triggers_[i] = source_.is_trigger(tokens_[i]) ? 1 : 0;
+  evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
+}
+
+std::size_t HeldOutEvaluator::memory_bytes() const { return decoder_.memory_bytes(); }
+
+ordered_json evaluation_json(const Evaluation& evaluation) {
+  ordered_json out = {{"loss_nats", evaluation.report.loss_nats},
+                      {"bits_per_byte", evaluation.report.bits_per_token},
+                      {"perplexity", evaluation.report.perplexity}};
+  add_statistics(out, evaluation.report.overall);
+  out["layers"] = ordered_json::array();
+  for (const models::AttentionStatistics& layer : evaluation.report.layers) {
+    ordered_json row = ordered_json::object();
+    add_statistics(row, layer);
+    out["layers"].push_back(row);
+  }
+  if (evaluation.backcopy) out["backcopy"] = backcopy_json(*evaluation.backcopy);
+  out["tokens"] = evaluation.tokens;
+  return out;
+}
+
+}  // namespace headgate::train

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <vector>
+
+#include "models/decoder.hpp"
+#include "models/metrics.hpp"
+#include "train/data.hpp"
+
+namespace headgate::train {
+
+struct Evaluation {
+  models::EvaluationReport report;
+  std::optional<models::BackcopyReport> backcopy;  ///< where the task has triggers
+  std::int64_t tokens = 0;                         ///< that the figures are over
+};
+
+/// Which held-out sequences an evaluation takes: batches of equal size, spread evenly.
+struct EvaluationPlan {
+  std::int64_t batch = 1;
+  std::int64_t batches = 1;
+};
+
+/// At most `sequences` (but one at least) of `held_out`, in batches of at most `max_batch`. The batch is chosen so that
+/// the fewest are left over.
+EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
+
+/// Evaluates a model of one shape again and again.
+class HeldOutEvaluator {
+ public:
+  /// `source` is used for the evaluator's life. Throws Error where the model's vocabulary is too small for it.
+  HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan);
+
+  /// `progress`, if given, is called after each batch with the share that is done.
+  template <class Progress>
+  Evaluation evaluate(const float* parameters, const Progress& progress) {
+    models::Evaluator<float> evaluator(decoder_);
+    for (std::int64_t i = 0; i < plan_.batches; ++i) {
+      add_batch(evaluator, parameters, i);
+      progress(static_cast<double>(i + 1) / static_cast<double>(plan_.batches));
+    }
+    return {evaluator.report(), evaluator.backcopy(), plan_.batches * plan_.batch * source_.seq_len()};
+  }
+  Evaluation evaluate(const float* parameters) {
+    return evaluate(parameters, [](double) {});
+  }
+
+  std::size_t memory_bytes() const;
+
+ private:
+  void add_batch(models::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
+
+  const SequenceSource& source_;
+  EvaluationPlan plan_;
+  models::Decoder<float> decoder_;
+  std::vector<std::int32_t> tokens_;    // (batch,T)
+  std::vector<std::int32_t> targets_;   // (batch,T)
+  std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without
+};
+
+/// The keys of `headgate eval --json`: loss_nats, bits_per_byte, perplexity, first_token_attention,
+/// first_token_attention_uniform, sink_rate, massive_activation, gate_mean, gate_below_0.1, gate_below_0.01 (null
+/// without a gate), layers (a list of the keys from first_token_attention on), backcopy where the task has triggers,
+/// tokens.
+nlohmann::ordered_json evaluation_json(const Evaluation& evaluation);
+
+}  // namespace headgate::train

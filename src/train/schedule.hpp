@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace headgate::train {
+
+enum class Decay { cosine, linear, constant };
+
+std::string_view decay_name(Decay decay);
+/// Throws Error with the names that exist.
+Decay parse_decay(std::string_view name);
+
+/// Linear warm-up to `peak`, then decay down to floor · peak at the last step.
+struct Schedule {
+  Decay decay = Decay::cosine;
+  double peak = 1e-3;
+  double floor = 0.1;       ///< a share of peak
+  std::int64_t warmup = 0;  ///< steps
+  std::int64_t steps = 1;   ///< of the whole run
+};
+
+/// Learning rate of step s = 1 … steps:
+///   s ≤ warmup:  peak · s / warmup
+///   else, with u = (s − warmup) / (steps − warmup) ∈ (0,1]:
+///     cosine  peak · (floor + (1 − floor)·(1 + cos πu)/2);  linear  peak · (1 − (1 − floor)·u);  constant  peak
+double learning_rate(const Schedule& schedule, std::int64_t step);
+
+}  // namespace headgate::train

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace headgate::train {
+
+/// Counts loss spikes. A step is high when its loss exceeds the mean of the up to kWindow losses before it by more than
+/// kDeviations standard deviations and by more than kLeast nats; a run of high steps is one spike.
+class SpikeCounter {
+ public:
+  static constexpr std::size_t kWindow = 100;
+  static constexpr std::size_t kFewest = 20;  ///< losses before which nothing is called high
+  static constexpr double kDeviations = 6.0;
+  static constexpr double kLeast = 0.1;
+
+  SpikeCounter() { window_.reserve(kWindow + 1); }
+
+  /// Whether a spike begins with this loss.
+  bool add(double loss);
+
+  std::int64_t count() const { return count_; }
+  bool inside() const { return inside_; }
+  const std::vector<double>& window() const { return window_; }
+  /// Goes on where another counter stood.
+  void restore(const std::vector<double>& window, std::int64_t count, bool inside);
+
+ private:
+  std::vector<double> window_;  ///< oldest first
+  std::int64_t count_ = 0;
+  bool inside_ = false;
+};
+
+}  // namespace headgate::train

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.hpp"
+#include "train/random.hpp"
+
+namespace headgate::train {
+
+namespace {
+
+enum Stream : std::uint64_t { kOffsetStream = 1, kOrderStream = 2 };
+
+}  // namespace
+
+TextSource::TextSource(Corpus corpus, const DataOptions& options)
+    : corpus_(std::move(corpus)), T_(options.seq_len), seed_(options.seed) {
+  constexpr std::int64_t kMaxHeldOut_bytes = std::int64_t{4} << 20;
+  const std::int64_t size = corpus_.size();
+  const std::int64_t window = T_ + 1;
+  if (options.split == Split::all_held_out) {
+    require(size >= window, "the text has {} bytes but a sequence takes {}", size, window);
+    return;
+  }
+  require(size >= 2 * window, "the text has {} bytes but two sequences, one of them held out, take {}", size,
+          2 * window);
+  training_ = size - std::max(window, std::min(size / 20, kMaxHeldOut_bytes));
+}
+
+void TextSource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
+  const std::int64_t slack = std::min(T_, training_ - T_);  // ≥ 1; offsets that leave room for one window
+  const std::int64_t windows = (training_ - slack) / T_;
+  const auto epoch = static_cast<std::uint64_t>(index / windows);
+  const auto place = static_cast<std::uint64_t>(index % windows);
+  const auto offset =
+      static_cast<std::int64_t>(RandomStream(seed_, kOffsetStream, epoch).below(static_cast<std::uint64_t>(slack)));
+  const std::uint64_t key = RandomStream(seed_, kOrderStream, epoch).next();
+  const auto window = static_cast<std::int64_t>(permuted(place, static_cast<std::uint64_t>(windows), key));
+  corpus_.copy(tokens, offset + window * T_, T_);
+  corpus_.copy(targets, offset + window * T_ + 1, T_);
+}
+
+void TextSource::held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
+  corpus_.copy(tokens, training_ + index * T_, T_);
+  corpus_.copy(targets, training_ + index * T_ + 1, T_);
+}
+
+std::string TextSource::description() const {
+  return fmt::format("{} bytes in {} file{}, {} of them held out", corpus_.size(), corpus_.files(),
+                     corpus_.files() == 1 ? "" : "s", corpus_.size() - training_);
+}
+
+}  // namespace headgate::train

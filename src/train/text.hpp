@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "train/corpus.hpp"
+#include "train/data.hpp"
+
+namespace headgate::train {
+
+/// Bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest is
+/// cut into windows without padding, T tokens apart, one byte more as the last target. An epoch visits every window
+/// once in a random order; each cuts at another offset, so that a byte is seen in many places of a sequence.
+class TextSource : public SequenceSource {
+ public:
+  TextSource(Corpus corpus, const DataOptions& options);
+
+  std::int64_t seq_len() const override { return T_; }
+  std::int64_t vocab() const override { return 256; }
+  void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  std::int64_t held_out_count() const override { return (corpus_.size() - training_ - 1) / T_; }
+  void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  std::uint64_t fingerprint() const override { return corpus_.fingerprint(); }
+  std::string description() const override;
+
+  std::int64_t training_bytes() const { return training_; }
+
+ private:
+  Corpus corpus_;
+  std::int64_t T_;
+  std::uint64_t seed_;
+  std::int64_t training_ = 0;  ///< bytes [0, training_) are trained on
+};
+
+}  // namespace headgate::train

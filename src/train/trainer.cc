@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/trainer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "core/check.hpp"
+#include "layers/adamw.hpp"
+
+namespace headgate::train {
+
+namespace {
+
+template <typename T>
+std::size_t bytes_of(const std::vector<T>& buffer) {
+  return buffer.size() * sizeof(T);
+}
+
+const TrainSettings& validated(const TrainSettings& settings) {
+  validate(settings);
+  return settings;
+}
+
+}  // namespace
+
+Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source)
+    : settings_(validated(settings)),
+      source_(source),
+      decoder_(config, {settings.batch, settings.seq_len}, models::Purpose::train),
+      parameters_(static_cast<std::size_t>(decoder_.table().total())),
+      first_moment_(parameters_.size()),
+      second_moment_(parameters_.size()) {
+  models::initialise(parameters_.data(), decoder_.table(), config, settings.seed);
+  plan();
+}
+
+Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source)
+    : settings_(validated(state.settings)),
+      source_(source),
+      decoder_(checkpoint.config, {settings_.batch, settings_.seq_len}, models::Purpose::train),
+      parameters_(std::move(checkpoint.parameters)),
+      first_moment_(std::move(checkpoint.first_moment)),
+      second_moment_(std::move(checkpoint.second_moment)),
+      step_(state.step) {
+  const auto total = static_cast<std::size_t>(decoder_.table().total());
+  require(parameters_.size() == total && first_moment_.size() == total && second_moment_.size() == total,
+          "the checkpoint has {} parameters and {} and {} moments but its model has {}", parameters_.size(),
+          first_moment_.size(), second_moment_.size(), total);
+  require(state.data_fingerprint == source.fingerprint(), "the data is not what the run was trained on so far");
+  spikes_.restore(state.recent_losses, state.spikes, state.inside_spike);
+  plan();
+}
+
+void Trainer::plan() {
+  require(source_.seq_len() == settings_.seq_len, "the data's sequences have {} tokens but the run's {}",
+          source_.seq_len(), settings_.seq_len);
+  require(config().vocab >= source_.vocab(), "vocab is {} but the data has tokens up to {}", config().vocab,
+          source_.vocab() - 1);
+  gradients_.resize(parameters_.size());
+  tokens_.resize(static_cast<std::size_t>(settings_.batch * settings_.seq_len));
+  targets_.resize(tokens_.size());
+  for (const models::Parameter& parameter : decoder_.table().entries()) {
+    const bool decays = models::decays(parameter.kind);
+    if (segments_.empty() || segments_.back().decays != decays) segments_.push_back({parameter.offset, 0, decays});
+    segments_.back().count += parameter.count;
+  }
+  if (settings_.eval_tokens > 0) {
+    const std::int64_t sequences = settings_.eval_tokens / settings_.seq_len;
+    evaluator_.emplace(config(), source_, plan_evaluation(source_.held_out_count(), sequences, settings_.batch));
+  }
+}
+
+double Trainer::accumulate_gradients() {
+  const std::int64_t T = settings_.seq_len;
+  const double share = 1.0 / static_cast<double>(settings_.accumulate);
+  std::int64_t sequence = step_ * settings_.accumulate * settings_.batch;
+  double loss = 0.0;
+  std::fill(gradients_.begin(), gradients_.end(), 0.0F);
+  for (std::int64_t pass = 0; pass < settings_.accumulate; ++pass) {
+    for (std::int64_t b = 0; b < settings_.batch; ++b, ++sequence) {
+      source_.training_sequence(tokens_.data() + b * T, targets_.data() + b * T, sequence);
+    }
+    loss += share *
+            decoder_.loss_and_gradients(gradients_.data(), parameters_.data(), tokens_.data(), targets_.data(), share);
+  }
+  return loss;
+}
+
+void Trainer::update(double lr, double gradient_scale, std::int64_t step) {
+  layers::AdamWOptions options;
+  options.lr = lr;
+  options.beta1 = settings_.beta1;
+  options.beta2 = settings_.beta2;
+  options.eps = settings_.eps;
+  options.gradient_scale = gradient_scale;
+  options.step = step;
+  for (const Segment& segment : segments_) {
+    options.weight_decay = segment.decays ? settings_.weight_decay : 0.0;
+    const std::int64_t at = segment.offset;
+    layers::adamw_step(parameters_.data() + at, first_moment_.data() + at, second_moment_.data() + at,
+                       gradients_.data() + at, segment.count, options);
+  }
+}
+
+StepReport Trainer::step() {
+  const auto begin = std::chrono::steady_clock::now();
+  StepReport report;
+  report.step = step_ + 1;
+  report.loss = accumulate_gradients();
+  if (!std::isfinite(report.loss)) throw Diverged(fmt::format("step {}: the loss is {}", report.step, report.loss));
+  report.grad_norm = std::sqrt(layers::squared_norm(gradients_.data(), static_cast<std::int64_t>(gradients_.size())));
+  if (!std::isfinite(report.grad_norm)) {
+    throw Diverged(fmt::format("step {}: the norm of the gradient is {}", report.step, report.grad_norm));
+  }
+  const bool clipped = settings_.clip > 0.0 && report.grad_norm > settings_.clip;
+  report.lr = learning_rate(settings_.schedule, report.step);
+  update(report.lr, clipped ? settings_.clip / report.grad_norm : 1.0, report.step);
+  step_ = report.step;
+  report.tokens = step_ * settings_.tokens_per_step();
+  report.spike = spikes_.add(report.loss);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+Evaluation Trainer::evaluate() {
+  require(evaluator_.has_value(), "eval_tokens is 0: nothing to evaluate on");
+  return evaluator_->evaluate(parameters_.data());
+}
+
+double Trainer::flops_per_step() const {
+  return static_cast<double>(settings_.accumulate) *
+         models::training_flops(config(), settings_.batch, settings_.seq_len);
+}
+
+TrainerState Trainer::state() const {
+  TrainerState state;
+  state.settings = settings_;
+  state.step = step_;
+  state.data_fingerprint = source_.fingerprint();
+  state.spikes = spikes_.count();
+  state.inside_spike = spikes_.inside();
+  state.recent_losses = spikes_.window();
+  return state;
+}
+
+void Trainer::save(const std::string& directory) const {
+  save_checkpoint(directory, {config(), decoder_.table(), parameters_.data(), first_moment_.data(),
+                              second_moment_.data(), write_state(state())});
+}
+
+std::vector<models::MemoryItem> Trainer::memory_plan() const {
+  std::vector<models::MemoryItem> plan = {{"parameters", bytes_of(parameters_)},
+                                          {"gradients", bytes_of(gradients_)},
+                                          {"optimizer moments", bytes_of(first_moment_) + bytes_of(second_moment_)},
+                                          {"tokens and targets", bytes_of(tokens_) + bytes_of(targets_)}};
+  for (const models::MemoryItem& item : decoder_.memory_plan()) plan.push_back(item);
+  if (evaluator_) plan.push_back({"evaluation", evaluator_->memory_bytes()});
+  return plan;
+}
+
+}  // namespace headgate::train

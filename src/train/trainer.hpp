@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "models/decoder.hpp"
+#include "train/checkpoint.hpp"
+#include "train/data.hpp"
+#include "train/evaluation.hpp"
+#include "train/settings.hpp"
+#include "train/spikes.hpp"
+
+namespace headgate::train {
+
+/// A loss or gradient that is not finite: "step N: …", one line. Nothing of that step has reached the parameters.
+class Diverged : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct StepReport {
+  std::int64_t step = 0;   ///< from 1
+  double loss = 0.0;       ///< mean over the step's tokens, before the update, in nats
+  double grad_norm = 0.0;  ///< before clipping
+  double lr = 0.0;
+  std::int64_t tokens = 0;  ///< seen since step 1
+  double seconds = 0.0;     ///< that the step took
+  bool spike = false;       ///< a loss spike begins here
+};
+
+/// A model in training: parameters, AdamW's moments, and the way to the next step.
+class Trainer {
+ public:
+  /// A fresh run: parameters are initialised from settings.seed. `source` is used for the trainer's life. Throws Error
+  /// where config, settings and source do not fit each other.
+  Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source);
+
+  /// Goes on from a checkpoint whose trainer state read_state understood; settings as in `state`. Throws Error where
+  /// the data is not the run's.
+  Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source);
+
+  /// Forward and backward passes over the step's batches, clipping, AdamW. Throws Diverged.
+  StepReport step();
+
+  /// Over held-out sequences; for settings with eval_tokens > 0.
+  Evaluation evaluate();
+
+  /// Throws io::FileError; what was there then stays.
+  void save(const std::string& directory) const;
+
+  std::int64_t steps_done() const { return step_; }
+  bool finished() const { return step_ >= settings_.schedule.steps; }
+  const TrainSettings& settings() const { return settings_; }
+  const models::DecoderConfig& config() const { return decoder_.config(); }
+  const std::vector<float>& parameters() const { return parameters_; }
+  std::int64_t spikes() const { return spikes_.count(); }
+  double flops_per_step() const;
+  TrainerState state() const;
+
+  /// All that the run takes, in bytes, by purpose.
+  std::vector<models::MemoryItem> memory_plan() const;
+
+ private:
+  /// Parameters that follow each other and are decayed alike.
+  struct Segment {
+    std::int64_t offset = 0;
+    std::int64_t count = 0;
+    bool decays = false;
+  };
+
+  void plan();
+  double accumulate_gradients();
+  void update(double lr, double gradient_scale, std::int64_t step);
+
+  TrainSettings settings_;
+  const SequenceSource& source_;
+  models::Decoder<float> decoder_;
+  std::optional<HeldOutEvaluator> evaluator_;
+  std::vector<float> parameters_;      // (total)
+  std::vector<float> gradients_;       // (total)
+  std::vector<float> first_moment_;    // (total)
+  std::vector<float> second_moment_;   // (total)
+  std::vector<std::int32_t> tokens_;   // (batch,T)
+  std::vector<std::int32_t> targets_;  // (batch,T)
+  std::vector<Segment> segments_;
+  SpikeCounter spikes_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace headgate::train
