@@ -46,7 +46,8 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
 bool is_checkpoint(const std::string& directory);
 
 /// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, mis-shaped, oversized, or not fitting
-/// the config. Files are hostile. With `all`, moments and trainer state must be there.
+/// the config. Files are hostile. With `all`, moments and trainer state must be there; with `model`, moments are not
+/// looked at, and the trainer state is read where there is one.
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts);
 
 /// Reads a config.json. Throws io::FileError, naming the key.
