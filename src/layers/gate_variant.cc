@@ -140,7 +140,8 @@ Enum parse_word(std::string_view what, std::string_view word) {
   std::string known;
   for (const auto& entry : Words<Enum>::kAll) {
     if (entry.word == wanted) return entry.value;
-    known += (known.empty() ? "" : ", ") + std::string(entry.word);
+    if (!known.empty()) known += ", ";
+    known += entry.word;
   }
   throw Error(fmt::format("{}: '{}' is none of {}", what, word, known));
 }
@@ -174,7 +175,10 @@ void validate(const GateVariant& variant) {
 
 std::string gate_name(const GateVariant& variant) {
   std::string name;
-  const auto append = [&name](std::string_view word) { name += (name.empty() ? "" : "-") + std::string(word); };
+  const auto append = [&name](std::string_view word) {
+    if (!name.empty()) name += '-';
+    name += word;
+  };
   if (has_gate(variant)) {
     append(word_of(variant.site));
     append(word_of(variant.grain));

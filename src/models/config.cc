@@ -83,7 +83,8 @@ DecoderConfig match_params(const DecoderConfig& config) {
 
 double training_flops(const DecoderConfig& config, std::int64_t batch, std::int64_t seq) {
   double weights = 0.0;
-  for (const Parameter& parameter : ParameterTable(config).entries()) {
+  const ParameterTable table(config);
+  for (const Parameter& parameter : table.entries()) {
     const bool gathered = parameter.kind == ParameterKind::embedding && config.embeddings != Embeddings::tied &&
                           parameter.name == "model.embed_tokens.weight";
     if (decays(parameter.kind) && !gathered) weights += static_cast<double>(parameter.count);

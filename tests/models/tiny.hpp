@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/decoder.hpp"
+
+// Models small enough for finite differences, with numbers large enough that nothing hides.
+
+namespace headgate::models {
+
+inline DecoderConfig tiny_config() {
+  DecoderConfig config;
+  config.vocab = 11;
+  config.dim = 8;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 6;
+  config.ffn = 10;
+  config.seq_len = 7;
+  return config;
+}
+
+inline constexpr BatchShape kTinyBatch{2, 7};
+
+/// Every gate and control of the paper, by name.
+inline std::vector<std::string> all_variants() {
+  std::vector<std::string> names{"none", "head_rmsnorm", "output_silu", "learned_sinks", "off_by_one"};
+  for (const char* site : {"g1", "g2", "g3", "g4", "g5"}) {
+    for (const char* grain : {"headwise", "elementwise", "head_shared"}) {
+      if (std::string(site) == "g5" && std::string(grain) == "head_shared") continue;
+      for (const char* rest : {"", "-add-silu", "-parameter", "-bias-ns_sigmoid"}) {
+        names.push_back(std::string(site) + "-" + grain + rest);
+      }
+    }
+  }
+  for (const char* fn : {"sigmoid2", "silu", "softplus", "identity"}) {
+    names.push_back(std::string("g1-elementwise-") + fn);
+    names.push_back(std::string("g1-headwise-add-") + fn);
+    names.push_back(std::string("g1-head_shared-") + fn);
+    names.push_back(std::string("g2-headwise-") + fn);
+  }
+  names.push_back("g1-headwise-learned_sinks");
+  names.push_back("g1-head_shared-off_by_one");
+  names.push_back("output_silu-learned_sinks");
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+/// SplitMix64: test data of any machine.
+class Draws {
+ public:
+  explicit Draws(std::uint64_t seed) : state_(seed) {}
+
+  std::uint64_t bits() {
+    std::uint64_t x = (state_ += 0x9e3779b97f4a7c15U);
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+    return x ^ (x >> 31);
+  }
+  /// In [−1, 1).
+  double symmetric() { return static_cast<double>(static_cast<std::int64_t>(bits())) * 0x1p-63; }
+  std::int32_t token(std::int64_t vocab) {
+    return static_cast<std::int32_t>(bits() % static_cast<std::uint64_t>(vocab));
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+/// Tokens and the ones that follow them; the last two targets of every sequence do not count.
+struct TinyBatch {
+  std::vector<std::int32_t> tokens, targets;
+
+  TinyBatch(const DecoderConfig& config, BatchShape shape, std::uint64_t seed) {
+    Draws draws(seed);
+    for (std::int64_t n = 0; n < shape.batch * shape.seq; ++n) {
+      tokens.push_back(draws.token(config.vocab));
+      targets.push_back(n % shape.seq + 2 < shape.seq ? draws.token(config.vocab) : -1);
+    }
+  }
+};
+
+/// Every parameter of order 1: gates away from ½, scores apart, norms away from 1.
+inline std::vector<double> large_parameters(const ParameterTable& table, std::uint64_t seed) {
+  Draws draws(seed);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < table.total(); ++i) values.push_back(0.8 * draws.symmetric());
+  for (const Parameter& parameter : table.entries()) {
+    if (parameter.kind != ParameterKind::norm) continue;
+    for (std::int64_t i = 0; i < parameter.count; ++i) values[static_cast<std::size_t>(parameter.offset + i)] += 1.0;
+  }
+  return values;
+}
+
+}  // namespace headgate::models
