@@ -24,7 +24,8 @@ LAYERS = {
     "src/layers": {"core"},
     "src/models": {"core", "layers"},
     "tests/cases": {"core", "reference"},
-    "src/cli": {"cases", "core", "io", "reference"},
+    "src/train": {"core", "io", "layers", "models"},
+    "src/cli": {"cases", "core", "io", "layers", "models", "reference", "train"},
     "examples": set(),
 }
 NAMES = {layer.rpartition("/")[2] for layer in LAYERS if layer != "examples"}

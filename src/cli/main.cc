@@ -30,7 +30,8 @@ int report(const std::string& who, std::string what) {
 std::vector<Verb> add_verbs(CLI::App& app) {
   // The order of the list in --help.
   return {
-      add_explain(app), add_attend(app), add_verify(app), add_bench(app), add_demo(app), add_info(app),
+      add_explain(app), add_attend(app), add_train(app), add_eval(app),
+      add_verify(app),  add_bench(app),  add_demo(app),  add_info(app),
   };
 }
 

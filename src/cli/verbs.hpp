@@ -30,6 +30,8 @@ Verb add_attend(CLI::App& root);
 Verb add_verify(CLI::App& root);
 Verb add_bench(CLI::App& root);
 Verb add_info(CLI::App& root);
+Verb add_train(CLI::App& root);
+Verb add_eval(CLI::App& root);
 Verb add_demo(CLI::App& root);
 
 }  // namespace headgate::cli

@@ -147,6 +147,11 @@ TrainerState Trainer::state() const {
 }
 
 void Trainer::save(const std::string& directory) const {
+  for (const std::vector<float>* buffer : {&parameters_, &first_moment_, &second_moment_}) {
+    if (!std::isfinite(layers::squared_norm(buffer->data(), static_cast<std::int64_t>(buffer->size())))) {
+      throw Diverged(fmt::format("step {}: the update left parameters or moments that are not finite", step_));
+    }
+  }
   save_checkpoint(directory, {config(), decoder_.table(), parameters_.data(), first_moment_.data(),
                               second_moment_.data(), write_state(state())});
 }

@@ -50,7 +50,7 @@ class Trainer {
   /// Over held-out sequences; for settings with eval_tokens > 0.
   Evaluation evaluate();
 
-  /// Throws io::FileError; what was there then stays.
+  /// Throws io::FileError, or Diverged where a number is not finite; what was there then stays.
   void save(const std::string& directory) const;
 
   std::int64_t steps_done() const { return step_; }
