@@ -22,7 +22,7 @@ LAYERS = {
     "src/reference": {"core"},
     "src/io": {"core"},
     "src/layers": {"core"},
-    "src/models": {"core", "layers"},
+    "src/models": {"core", "io", "layers"},
     "tests/cases": {"core", "reference"},
     "src/train": {"core", "io", "layers", "models"},
     "src/cli": {"cases", "core", "io", "layers", "models", "reference", "train"},

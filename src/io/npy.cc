@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/npy.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <new>
 #include <string_view>
 #include <utility>
+
+#include "io/input_file.hpp"
 
 static_assert(std::endian::native == std::endian::little, "headgate: .npy elements are read as they lie in the file");
 
@@ -37,55 +35,6 @@ constexpr std::array<DTypeName, 6> kDTypeNames{{{"<f2", DType::f16},
                                                 {"<i4", DType::i32},
                                                 {"<i8", DType::i64},
                                                 {"|b1", DType::boolean}}};
-
-/// Bytes of a hostile file, fit for one line of a terminal.
-std::string printable(std::string_view text) {
-  constexpr std::size_t kMaxShown = 40;
-  std::string out;
-  for (const char c : text.substr(0, kMaxShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte >= 0x20 && byte < 0x7F ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
-  }
-  return text.size() > kMaxShown ? out + "…" : out;
-}
-
-class File {
- public:
-  explicit File(const std::string& path) : path_(path) {
-    // Without O_NONBLOCK, opening a pipe would wait for its writer.
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor_ < 0) fail(path_, "cannot open: {}", std::strerror(errno));
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-      ::close(descriptor_);
-      fail(path_, "not a regular file");
-    }
-    size_ = static_cast<std::size_t>(status.st_size);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() { ::close(descriptor_); }
-
-  std::size_t size() const { return size_; }
-
-  void read(void* to, std::size_t bytes) const {
-    auto* at = static_cast<char*>(to);
-    while (bytes > 0) {
-      const ssize_t got = ::read(descriptor_, at, std::min(bytes, kMaxRead));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail(path_, "cannot read: {}", std::strerror(errno));
-      if (got == 0) fail(path_, "became shorter while it was read");
-      at += got;
-      bytes -= static_cast<std::size_t>(got);
-    }
-  }
-
- private:
-  static constexpr std::size_t kMaxRead = std::size_t{1} << 30;
-  const std::string& path_;
-  int descriptor_ = -1;
-  std::size_t size_ = 0;
-};
 
 struct Header {
   DType dtype = DType::none;
@@ -237,7 +186,7 @@ std::size_t little_endian(const unsigned char* bytes, std::size_t count) {
 }
 
 /// Reads up to the first byte of the data, whose offset goes to `data_offset`.
-Header read_header(const File& file, const std::string& path, std::size_t& data_offset) {
+Header read_header(const InputFile& file, const std::string& path, std::size_t& data_offset) {
   std::array<unsigned char, kPreambleV2> preamble{};
   if (file.size() < kPreambleV1) fail(path, "not a .npy file: only {} bytes", file.size());
   file.read(preamble.data(), kPreambleV1);
@@ -317,7 +266,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 }
 
 Array read_npy(const std::string& path) {
-  const File file(path);
+  const InputFile file(path);
   std::size_t data_offset = 0;
   Header header = read_header(file, path, data_offset);
   const std::size_t element_bytes = dtype_bytes(header.dtype);

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/input_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace headgate::io {
+namespace {
+
+constexpr std::size_t kMaxRead = std::size_t{1} << 30;
+
+/// take(to, bytes, done) is read or pread: bytes taken, 0 at the end, negative on an error.
+template <class Take>
+void read_all(const std::string& path, void* to, std::size_t bytes, const Take& take) {
+  std::size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = take(static_cast<char*>(to) + done, std::min(bytes - done, kMaxRead), done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path, "cannot read: {}", std::strerror(errno));
+    if (got == 0) fail(path, "became shorter while it was read");
+    done += static_cast<std::size_t>(got);
+  }
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, std::size_t most) {
+  std::string out;
+  for (const char c : text.substr(0, most)) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += byte >= 0x20 && byte < 0x7F ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
+  }
+  return text.size() > most ? out + "…" : out;
+}
+
+InputFile::InputFile(const std::string& path) : path_(path) {
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) fail(path_, "cannot open: {}", std::strerror(errno));
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    fail(path_, "not a regular file");
+  }
+  size_ = static_cast<std::size_t>(status.st_size);
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::read(void* to, std::size_t bytes) const {
+  read_all(path_, to, bytes,
+           [this](char* at, std::size_t count, std::size_t) { return ::read(descriptor_, at, count); });
+}
+
+void InputFile::read_at(void* to, std::size_t bytes, std::size_t offset) const {
+  read_all(path_, to, bytes, [this, offset](char* at, std::size_t count, std::size_t done) {
+    return ::pread(descriptor_, at, count, static_cast<off_t>(offset + done));
+  });
+}
+
+std::string read_text(const std::string& path, std::size_t most) {
+  const InputFile file(path);
+  if (file.size() > most) fail(path, "{} bytes; at most {} are read", file.size(), most);
+  std::string text(file.size(), '\0');
+  file.read(text.data(), text.size());
+  return text;
+}
+
+}  // namespace headgate::io
