@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/decoder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "layers/adamw.hpp"
+#include "models/tiny.hpp"
+
+namespace {
+
+constexpr std::size_t kLarge_bytes = 1024;
+std::atomic<std::size_t> large_allocations{0};
+
+void* counted(std::size_t bytes, std::size_t align) {
+  if (bytes >= kLarge_bytes) ++large_allocations;
+  void* data = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+
+}  // namespace
+
+// Counts every allocation of this program that could hold a tensor. Attention's check of its arguments makes lists of a
+// few numbers, one a head or a sequence.
+void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t align) {
+  return counted(bytes, static_cast<std::size_t>(align));
+}
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete(void* data, std::size_t) noexcept { std::free(data); }
+void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
+void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
+
+namespace headgate::models {
+namespace {
+
+template <typename T>
+std::vector<T> initial(const Decoder<T>& decoder, std::uint64_t seed = 1) {
+  std::vector<T> values(static_cast<std::size_t>(decoder.table().total()));
+  initialise(values.data(), decoder.table(), decoder.config(), seed);
+  return values;
+}
+
+class EveryGrain : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryGrain, OverfitsOneBatch) {
+  DecoderConfig config = tiny_config();
+  config.dim = 32;
+  config.head_dim = 8;
+  config.ffn = 64;
+  config.seq_len = 12;
+  config.gate = layers::parse_gate(GetParam());
+  const BatchShape shape{4, 12};
+  Decoder<float> decoder(config, shape, Purpose::train);
+  std::vector<float> w = initial(decoder), g(w.size()), m(w.size()), v(w.size());
+  TinyBatch batch(config, shape, 3);
+  for (std::int32_t b = 0; b < 4; ++b) batch.tokens[static_cast<std::size_t>(b * shape.seq)] = b;  // no two alike
+  double first = 0.0, last = 0.0;
+  for (int step = 1; step <= 150; ++step) {
+    std::fill(g.begin(), g.end(), 0.0F);
+    last = decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data());
+    if (step == 1) first = last;
+    layers::adamw_step(w.data(), m.data(), v.data(), g.data(), static_cast<std::int64_t>(w.size()),
+                       {.lr = 1e-2, .step = step});
+  }
+  EXPECT_NEAR(first, std::log(static_cast<double>(config.vocab)), 0.2);  // it starts knowing nothing
+  EXPECT_LT(last, 0.05);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, EveryGrain,
+                         testing::Values("none", "headwise", "elementwise", "head_shared", "g2", "g3", "g4", "g5"));
+
+TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
+  const BatchShape shape{8, 64};  // 512 tokens: a number for each is large already
+  for (const char* name : {"none", "g1-elementwise", "g1-head_shared-parameter-learned_sinks", "g5-headwise"}) {
+    DecoderConfig config = tiny_config();
+    config.seq_len = shape.seq;
+    config.gate = layers::parse_gate(name);
+    std::size_t before = large_allocations;
+    Decoder<float> decoder(config, shape, Purpose::train);
+    EXPECT_GT(large_allocations, before);  // they are counted
+    std::vector<float> w = initial(decoder), g(w.size());
+    const TinyBatch batch(config, shape, 3);
+    const auto step = [&] {
+      decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data());
+    };
+    step();
+    before = large_allocations;
+    step();
+    step();
+    EXPECT_EQ(large_allocations, before) << name;
+  }
+}
+
+TEST(Decoder, PlansItsMemory) {
+  DecoderConfig config = tiny_config();
+  config.layers = 5;
+  config.dim = config.ffn = 64;
+  const Decoder<float> train(config, kTinyBatch, Purpose::train), evaluate(config, kTinyBatch, Purpose::evaluate);
+  for (const Decoder<float>* decoder : {&train, &evaluate}) {
+    std::size_t sum = 0;
+    for (const MemoryItem& item : decoder->memory_plan()) {
+      EXPECT_FALSE(item.name.empty());
+      sum += item.bytes;
+    }
+    EXPECT_EQ(sum, decoder->memory_bytes());
+  }
+  const std::size_t N = 14;
+  EXPECT_GE(train.memory_bytes(), 5 * N * (4 * 64 + 2 * 64) * sizeof(float));  // x, h, both halves; gate and up
+  EXPECT_LT(evaluate.memory_bytes(), train.memory_bytes() / 3);
+}
+
+TEST(Decoder, GivesTheSameBitsAgainAndForEitherPurpose) {
+  DecoderConfig config = tiny_config();
+  config.gate = layers::parse_gate("elementwise");
+  Decoder<float> train(config, kTinyBatch, Purpose::train), evaluate(config, kTinyBatch, Purpose::evaluate);
+  const std::vector<float> w = initial(train);
+  const TinyBatch batch(config, kTinyBatch, 3), other(config, kTinyBatch, 4);
+  std::vector<float> first(w.size()), second(w.size());
+  const auto run = [&](std::vector<float>& g, const TinyBatch& b) {
+    return train.loss_and_gradients(g.data(), w.data(), b.tokens.data(), b.targets.data());
+  };
+  const double loss = run(first, batch);
+  std::vector<float> unused(w.size());
+  run(unused, other);
+  EXPECT_EQ(run(second, batch), loss);
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(evaluate.loss(w.data(), batch.tokens.data(), batch.targets.data()), loss);
+  EXPECT_EQ(train.loss(w.data(), batch.tokens.data(), batch.targets.data()), loss);
+}
+
+/// A vocabulary so large that the logits come in chunks, with targets that count unevenly over them.
+TEST(Decoder, LossOfChunksIsTheMeanOverAll) {
+  DecoderConfig config = tiny_config();
+  config.vocab = 1 << 16;
+  config.seq_len = 100;
+  const BatchShape shape{2, 100};
+  Decoder<double> decoder(config, shape, Purpose::train);
+  const std::vector<double> w = initial(decoder);
+  TinyBatch batch(config, shape, 3);
+  for (std::size_t n = 0; n < 130; n += 1 + n % 3) batch.targets[n] = -1;
+  std::vector<double> losses(batch.tokens.size()), g(w.size());
+  const double loss =
+      decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data(), 1.0, losses.data());
+  double sum = 0.0, count = 0.0;
+  for (std::size_t n = 0; n < losses.size(); ++n) {
+    sum += losses[n];
+    count += batch.targets[n] >= 0 ? 1.0 : 0.0;
+  }
+  EXPECT_NEAR(loss, sum / count, 1e-12 * loss);
+  // A weight that acts on every row of every chunk.
+  const std::int64_t norm = decoder.table().find("model.norm.weight")->offset;
+  const double step = 1e-4;
+  std::vector<double> moved = w;
+  moved[static_cast<std::size_t>(norm)] += step;
+  const double up = decoder.loss(moved.data(), batch.tokens.data(), batch.targets.data());
+  moved[static_cast<std::size_t>(norm)] -= 2 * step;
+  const double down = decoder.loss(moved.data(), batch.tokens.data(), batch.targets.data());
+  EXPECT_NEAR(g[static_cast<std::size_t>(norm)], (up - down) / (2 * step), 1e-9);
+}
+
+TEST(Decoder, LossOfNothingIsZero) {
+  const DecoderConfig config = tiny_config();
+  Decoder<double> decoder(config, kTinyBatch, Purpose::train);
+  const std::vector<double> w = initial(decoder);
+  TinyBatch batch(config, kTinyBatch, 3);
+  std::fill(batch.targets.begin(), batch.targets.end(), -1);
+  std::vector<double> g(w.size());
+  EXPECT_EQ(decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data()), 0.0);
+  EXPECT_EQ(g, std::vector<double>(w.size(), 0.0));
+}
+
+TEST(Decoder, LetsNoNanPassUnseen) {
+  const DecoderConfig config = tiny_config();
+  Decoder<float> decoder(config, kTinyBatch, Purpose::train);
+  std::vector<float> w = initial(decoder), g(w.size());
+  w[static_cast<std::size_t>(decoder.table().find("model.layers.0.mlp.up_proj.weight")->offset)] =
+      std::numeric_limits<float>::quiet_NaN();
+  const TinyBatch batch(config, kTinyBatch, 3);
+  EXPECT_TRUE(std::isnan(decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data())));
+}
+
+TEST(Decoder, RefusesWhatDoesNotFit) {
+  const DecoderConfig config = tiny_config();
+  EXPECT_THROW(Decoder<float>(config, {1, 8}, Purpose::train), Error);  // seq_len is 7
+  EXPECT_THROW(Decoder<float>(config, {1, 0}, Purpose::train), Error);
+  EXPECT_THROW(Decoder<float>(config, {0, 7}, Purpose::train), Error);
+  Decoder<float> evaluate(config, kTinyBatch, Purpose::evaluate);
+  const std::vector<float> w = initial(evaluate);
+  std::vector<float> g(w.size());
+  TinyBatch batch(config, kTinyBatch, 3);
+  EXPECT_THROW(evaluate.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data()), Error);
+  batch.tokens[5] = 11;
+  EXPECT_THROW(evaluate.loss(w.data(), batch.tokens.data(), batch.targets.data()), Error);
+  batch.tokens[5] = -1;
+  EXPECT_THROW(evaluate.loss(w.data(), batch.tokens.data(), batch.targets.data()), Error);
+  batch.tokens[5] = 0;
+  batch.targets[5] = -2;
+  EXPECT_THROW(evaluate.loss(w.data(), batch.tokens.data(), batch.targets.data()), Error);
+}
+
+}  // namespace
+}  // namespace headgate::models

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/decoder.hpp"
+
+namespace headgate::models {
+
+/// What a layer does, kept whole: for comparison with statistics that never hold it.
+struct PlainLayer {
+  std::vector<double> weights;  ///< (B,Hq,T,T) attention; beside a sink the rows sum to less than 1
+  std::vector<double> gates;    ///< (N,heads,features) g(z); (N,features) where heads share it
+  std::vector<double> values;   ///< (N,Hkv,D) as the weighted sum sees them
+  std::vector<double> output;   ///< (N,C) residual stream
+};
+
+struct PlainRun {
+  std::vector<double> losses;  ///< (N)
+  std::vector<PlainLayer> layers;
+};
+
+/// The decoder once more, from the formulas: one token and one head at a time, tensors found by name, no kernels, no
+/// BLAS, no fused buffers. targets must all count.
+PlainRun run_plainly(const DecoderConfig& config, const double* parameters, BatchShape shape,
+                     const std::int32_t* tokens, const std::int32_t* targets);
+
+}  // namespace headgate::models
