@@ -70,6 +70,4 @@ Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) 
   return out;
 }
 
-models::DecoderConfig read_config(const std::string& path) { return models::read_config(path); }
-
 }  // namespace headgate::train
