@@ -56,7 +56,7 @@ template <typename T>
 T* scratch(std::int64_t count) {
   thread_local Block block;
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-  if (block.bytes() < bytes) block = Block(bytes);
+  if (block.bytes() < bytes) block = Block{bytes};
   return reinterpret_cast<T*>(block.data());
 }
 
