@@ -10,7 +10,7 @@
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/gate_variant.hpp"
-#include "train/checkpoint.hpp"
+#include "models/config_file.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -169,7 +169,7 @@ bool ModelOptions::any() const {
 }
 
 models::DecoderConfig make_config(const ModelOptions& o, Task task) {
-  DecoderConfig config = o.config_file.empty() ? task_model(task) : train::read_config(o.config_file);
+  DecoderConfig config = o.config_file.empty() ? task_model(task) : models::read_config(o.config_file);
   put(config.vocab, o.vocab);
   put(config.layers, o.layers);
   put(config.dim, o.dim);

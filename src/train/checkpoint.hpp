@@ -39,7 +39,8 @@ struct Checkpoint {
 enum class CheckpointParts { model, all };
 
 /// Puts a checkpoint at `directory`, over the one that is there, whole or not at all, whenever the process ends: until
-/// the new one is on the disk under its name, the old one is. Throws io::FileError; the old one then stays.
+/// the new one is on the disk under its name, the old one is. Parent directories are made. Throws io::FileError, also
+/// for a directory that holds anything but a checkpoint's files, which is never replaced; the old one then stays.
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint);
 
 /// Whether `directory` holds a checkpoint (it has a config.json); its content is not looked at.
@@ -49,8 +50,5 @@ bool is_checkpoint(const std::string& directory);
 /// the config. Files are hostile. With `all`, moments and trainer state must be there; with `model`, moments are not
 /// looked at, and the trainer state is read where there is one.
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts);
-
-/// Reads a config.json. Throws io::FileError, naming the key.
-models::DecoderConfig read_config(const std::string& path);
 
 }  // namespace headgate::train
