@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "layers/parallel.hpp"
+
 namespace headgate::layers {
 
 namespace {
@@ -85,6 +87,16 @@ T* row(const HeadView<T>& view, std::int64_t n, std::int64_t h) {
   return view.data + n * view.token_stride + h * view.head_stride;
 }
 
+/// body(n) for every token, cut among threads.
+template <typename Body>
+void for_tokens(const HeadShape& shape, const Body& body) {
+  constexpr std::int64_t kOperations = 8;  // of one element: an exponential and a division
+  for_parts(parts_of(shape.N, kOperations * shape.H * shape.D),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+              for (std::int64_t n = begin; n < end; ++n) body(n);
+            });
+}
+
 }  // namespace
 
 template <typename T>
@@ -99,8 +111,7 @@ void gate_forward(HeadView<T> y, ConstHeadView<T> u, ConstHeadView<T> z, const H
                   std::int64_t gate_features, GateFn fn, GateOp op, Store store) {
   const std::int64_t step = gate_features == 1 ? 0 : 1;  // of z along a head
   with_function(fn, [&](auto function) {
-#pragma omp parallel for schedule(static)
-    for (std::int64_t n = 0; n < shape.N; ++n) {
+    for_tokens(shape, [&](std::int64_t n) {
       for (std::int64_t h = 0; h < shape.H; ++h) {
         T* y_row = row(y, n, h);
         const T* u_row = row(u, n, h);
@@ -112,7 +123,7 @@ void gate_forward(HeadView<T> y, ConstHeadView<T> u, ConstHeadView<T> z, const H
           y_row[d] = store == Store::add ? y_row[d] + gated : gated;
         }
       }
-    }
+    });
   });
 }
 
@@ -121,8 +132,7 @@ void gate_backward(HeadView<T> du, HeadView<T> dz, ConstHeadView<T> dy, ConstHea
                    const HeadShape& shape, std::int64_t gate_features, GateFn fn, GateOp op) {
   const std::int64_t step = gate_features == 1 ? 0 : 1;  // of z and dz along a head
   with_function(fn, [&](auto function) {
-#pragma omp parallel for schedule(static)
-    for (std::int64_t n = 0; n < shape.N; ++n) {
+    for_tokens(shape, [&](std::int64_t n) {
       for (std::int64_t h = 0; h < shape.H; ++h) {
         T* du_row = row(du, n, h);
         T* dz_row = row(dz, n, h);
@@ -143,7 +153,7 @@ void gate_backward(HeadView<T> du, HeadView<T> dz, ConstHeadView<T> dy, ConstHea
         }
         if (step == 0) dz_row[0] = sum * slope;
       }
-    }
+    });
   });
 }
 
@@ -151,15 +161,14 @@ template <typename T>
 void shared_gate_forward(T* g, ConstHeadView<T> z, const HeadShape& shape, GateFn fn) {
   const T share = T{1} / static_cast<T>(shape.H);
   with_function(fn, [&](auto function) {
-#pragma omp parallel for schedule(static)
-    for (std::int64_t n = 0; n < shape.N; ++n) {
+    for_tokens(shape, [&](std::int64_t n) {
       T* g_row = g + n * shape.D;
       std::fill_n(g_row, shape.D, T{0});
       for (std::int64_t h = 0; h < shape.H; ++h) {
         const T* z_row = row(z, n, h);
         for (std::int64_t d = 0; d < shape.D; ++d) g_row[d] += share * function.at(z_row[d]).first;
       }
-    }
+    });
   });
 }
 
@@ -167,8 +176,7 @@ template <typename T>
 void shared_gate_backward(HeadView<T> dz, ConstHeadView<T> z, const HeadShape& shape, GateFn fn) {
   const T share = T{1} / static_cast<T>(shape.H);
   with_function(fn, [&](auto function) {
-#pragma omp parallel for schedule(static)
-    for (std::int64_t n = 0; n < shape.N; ++n) {
+    for_tokens(shape, [&](std::int64_t n) {
       for (std::int64_t d = 0; d < shape.D; ++d) {
         T dg{};
         for (std::int64_t h = 0; h < shape.H; ++h) dg += row(dz, n, h)[d];
@@ -176,31 +184,34 @@ void shared_gate_backward(HeadView<T> dz, ConstHeadView<T> z, const HeadShape& s
           row(dz, n, h)[d] = share * dg * function.at(row(z, n, h)[d]).second;
         }
       }
-    }
+    });
   });
 }
 
 template <typename T>
 void add_bias(T* x, const T* b, std::int64_t N, std::int64_t W, std::int64_t ldx) {
-#pragma omp parallel for schedule(static)
-  for (std::int64_t n = 0; n < N; ++n) {
-    for (std::int64_t w = 0; w < W; ++w) x[n * ldx + w] += b[w];
-  }
+  for_parts(parts_of(N, W), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      for (std::int64_t w = 0; w < W; ++w) x[n * ldx + w] += b[w];
+    }
+  });
 }
 
 template <typename T>
 void add_column_sums(T* db, const T* dx, std::int64_t N, std::int64_t W, std::int64_t ldx) {
   constexpr std::int64_t kColumns = 32;  // one cache line pair of a row at a time
-#pragma omp parallel for schedule(static)
-  for (std::int64_t first = 0; first < W; first += kColumns) {
-    const std::int64_t columns = std::min(kColumns, W - first);
+  const auto add_columns = [&](std::int64_t first, std::int64_t columns) {
     std::array<double, kColumns> sums{};
     for (std::int64_t n = 0; n < N; ++n) {
       const T* dx_row = dx + n * ldx + first;
       for (std::int64_t w = 0; w < columns; ++w) sums[static_cast<std::size_t>(w)] += static_cast<double>(dx_row[w]);
     }
     for (std::int64_t w = 0; w < columns; ++w) db[first + w] += static_cast<T>(sums[static_cast<std::size_t>(w)]);
-  }
+  };
+  for_parts(parts_of(W, N, kColumns), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t first = begin; first < end; first += kColumns)
+      add_columns(first, std::min(kColumns, end - first));
+  });
 }
 
 #define HEADGATE_INSTANTIATE_(T)                                                                                      \
