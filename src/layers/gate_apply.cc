@@ -43,7 +43,8 @@ struct NsSigmoid {
   template <typename T>
   static std::pair<T, T> at(T z) {
     const auto [s, d] = Sigmoid::at(z);
-    return {T(0.5) + T(0.5) * s, T(0.5) * d};
+    constexpr auto half = static_cast<T>(0.5);
+    return {half + half * s, half * d};
   }
 };
 
@@ -214,20 +215,24 @@ void add_column_sums(T* db, const T* dx, std::int64_t N, std::int64_t W, std::in
   });
 }
 
-#define HEADGATE_INSTANTIATE_(T)                                                                                      \
-  template T gate_value(GateFn, T);                                                                                   \
-  template void gate_forward(HeadView<T>, ConstHeadView<T>, ConstHeadView<T>, const HeadShape&, std::int64_t, GateFn, \
-                             GateOp, Store);                                                                          \
-  template void gate_backward(HeadView<T>, HeadView<T>, ConstHeadView<T>, ConstHeadView<T>, ConstHeadView<T>,         \
-                              const HeadShape&, std::int64_t, GateFn, GateOp);                                        \
-  template void shared_gate_forward(T*, ConstHeadView<T>, const HeadShape&, GateFn);                                  \
-  template void shared_gate_backward(HeadView<T>, ConstHeadView<T>, const HeadShape&, GateFn);                        \
-  template void add_bias(T*, const T*, std::int64_t, std::int64_t, std::int64_t);                                     \
-  template void add_column_sums(T*, const T*, std::int64_t, std::int64_t, std::int64_t);
+template float gate_value(GateFn, float);
+template void gate_forward(HeadView<float>, ConstHeadView<float>, ConstHeadView<float>, const HeadShape&, std::int64_t,
+                           GateFn, GateOp, Store);
+template void gate_backward(HeadView<float>, HeadView<float>, ConstHeadView<float>, ConstHeadView<float>,
+                            ConstHeadView<float>, const HeadShape&, std::int64_t, GateFn, GateOp);
+template void shared_gate_forward(float*, ConstHeadView<float>, const HeadShape&, GateFn);
+template void shared_gate_backward(HeadView<float>, ConstHeadView<float>, const HeadShape&, GateFn);
+template void add_bias(float*, const float*, std::int64_t, std::int64_t, std::int64_t);
+template void add_column_sums(float*, const float*, std::int64_t, std::int64_t, std::int64_t);
 
-HEADGATE_INSTANTIATE_(float)
-HEADGATE_INSTANTIATE_(double)
-
-#undef HEADGATE_INSTANTIATE_
+template double gate_value(GateFn, double);
+template void gate_forward(HeadView<double>, ConstHeadView<double>, ConstHeadView<double>, const HeadShape&,
+                           std::int64_t, GateFn, GateOp, Store);
+template void gate_backward(HeadView<double>, HeadView<double>, ConstHeadView<double>, ConstHeadView<double>,
+                            ConstHeadView<double>, const HeadShape&, std::int64_t, GateFn, GateOp);
+template void shared_gate_forward(double*, ConstHeadView<double>, const HeadShape&, GateFn);
+template void shared_gate_backward(HeadView<double>, ConstHeadView<double>, const HeadShape&, GateFn);
+template void add_bias(double*, const double*, std::int64_t, std::int64_t, std::int64_t);
+template void add_column_sums(double*, const double*, std::int64_t, std::int64_t, std::int64_t);
 
 }  // namespace headgate::layers

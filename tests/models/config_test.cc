@@ -196,7 +196,7 @@ TEST(Initialise, IsNormalReproducibleAndSharedBetweenVariants) {
 TEST(TrainingFlops, CountsSixPerWeightAndTwelvePerPair) {
   DecoderConfig c = tiny_config();
   const double matrices = 11 * 8 + 2 * ((4 + 2 + 2) * 6 * 8 + 8 * 4 * 6 + 3 * 8 * 10);
-  const double pairs = 3 * (5 * 6 / 2);
+  const double pairs = 3 * 15;  // of 5 queries and the keys before them and beside
   EXPECT_DOUBLE_EQ(training_flops(c, 3, 5), 6 * matrices * 15 + 12 * 2 * 4 * 6 * pairs);
 }
 
