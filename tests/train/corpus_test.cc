@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/corpus.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "io/scratch.hpp"
+
+namespace headgate::train {
+namespace {
+
+using testing::Scratch;
+using testing::write_bytes;
+
+std::string text_of(const Corpus& corpus) {
+  std::vector<std::int32_t> bytes(static_cast<std::size_t>(corpus.size()));
+  corpus.copy(bytes.data(), 0, corpus.size());
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string refusal(const std::string& path) {
+  try {
+    const Corpus corpus({path});
+  } catch (const io::FileError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Corpus, JoinsFilesAndDirectoriesInOrder) {
+  const Scratch scratch;
+  write_bytes(scratch / "single.txt", "one ");
+  std::filesystem::create_directories(scratch / "many/deep");
+  std::filesystem::create_directories(scratch / "many/.git");
+  write_bytes(scratch / "many/b.txt", "four");
+  write_bytes(scratch / "many/a.txt", "two ");
+  write_bytes(scratch / "many/c.txt", "");
+  write_bytes(scratch / "many/deep/z.txt", ".");
+  write_bytes(scratch / "many/.hidden", "no");
+  write_bytes(scratch / "many/.git/no.txt", "no");
+  const Corpus corpus({scratch / "single.txt", scratch / "many"});
+  EXPECT_EQ(text_of(corpus), "one two four.");
+  EXPECT_EQ(corpus.files(), 4U) << "empty files do not count";
+}
+
+TEST(Corpus, CopiesAcrossFiles) {
+  const Scratch scratch;
+  for (const char* name : {"a", "b", "c"}) write_bytes(scratch / name, std::string(name) + "12");
+  const Corpus corpus({scratch / "a", scratch / "b", scratch / "c"});
+  for (std::int64_t begin = 0; begin < corpus.size(); ++begin) {
+    for (std::int64_t count = 0; begin + count <= corpus.size(); ++count) {
+      std::vector<std::int32_t> bytes(static_cast<std::size_t>(count));
+      corpus.copy(bytes.data(), begin, count);
+      ASSERT_EQ(std::string(bytes.begin(), bytes.end()),
+                std::string("a12b12c12").substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)));
+    }
+  }
+}
+
+TEST(Corpus, RefusesWhatIsNotText) {
+  const Scratch scratch;
+  write_bytes(scratch / "zip", "PK\x03\x04\xFF\xFE");
+  write_bytes(scratch / "zero", std::string("text\0more", 9));
+  EXPECT_EQ(refusal(scratch / "zip"), scratch / "zip" + ": not UTF-8 text: byte 0xff at offset 4");
+  EXPECT_EQ(refusal(scratch / "zero"), scratch / "zero" + ": not UTF-8 text: byte 0x00 at offset 4");
+  EXPECT_EQ(refusal(scratch / "none"), scratch / "none" + ": cannot read: No such file or directory");
+  EXPECT_EQ(refusal("/dev/null"), "/dev/null: not a regular file");
+  std::filesystem::create_directory(scratch / "empty");
+  EXPECT_EQ(refusal(scratch / "empty"), scratch / "empty" + ": no file in this directory");
+}
+
+TEST(Corpus, KnowsWellFormedUtf8) {
+  const auto first_bad = [](const std::string& text) {
+    return first_bad_utf8(reinterpret_cast<const std::uint8_t*>(text.data()), static_cast<std::int64_t>(text.size()));
+  };
+  const std::string good = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x99\x82\xED\x9F\xBF\xF4\x8F\xBF\xBF";
+  EXPECT_EQ(first_bad(good), static_cast<std::int64_t>(good.size()));
+  EXPECT_EQ(first_bad("a\xE2\x82"), 3) << "cut off by the end";
+  EXPECT_EQ(first_bad("a\xE2("), 1) << "no continuation";
+  EXPECT_EQ(first_bad("ab\x80"), 2) << "a continuation alone";
+  EXPECT_EQ(first_bad("\xC0\xAF"), 0) << "overlong";
+  EXPECT_EQ(first_bad("\xE0\x80\xAF"), 0) << "overlong";
+  EXPECT_EQ(first_bad("\xF0\x80\x80\xAF"), 0) << "overlong";
+  EXPECT_EQ(first_bad("\xED\xA0\x80"), 0) << "a surrogate";
+  EXPECT_EQ(first_bad("\xF4\x90\x80\x80"), 0) << "beyond U+10FFFF";
+}
+
+TEST(Corpus, FingerprintTellsTextsApart) {
+  const Scratch scratch;
+  write_bytes(scratch / "a", "some text");
+  write_bytes(scratch / "same", "some text");
+  write_bytes(scratch / "other", "some tect");
+  EXPECT_EQ(Corpus({scratch / "a"}).fingerprint(), Corpus({scratch / "same"}).fingerprint());
+  EXPECT_NE(Corpus({scratch / "a"}).fingerprint(), Corpus({scratch / "other"}).fingerprint());
+  EXPECT_NE(Corpus({scratch / "a"}).fingerprint(), Corpus({scratch / "a", scratch / "a"}).fingerprint());
+}
+
+}  // namespace
+}  // namespace headgate::train

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "train/small_verbs.hpp"
+
+namespace headgate {
+namespace {
+
+using nlohmann::json;
+using testing::expect_refused;
+using testing::Outcome;
+using testing::TrainVerb;
+
+class EvalVerbTest : public ::testing::Test {
+ protected:
+  json evaluated(const std::string& run, std::vector<std::string> more = {}) const {
+    more.push_back("--json");
+    const Outcome outcome = verb_.eval(run, more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return json::parse(outcome.out);
+  }
+
+  TrainVerb verb_;
+};
+
+/// Mean over queries 1 … T−1 of a look at all tokens alike.
+double uniform(int T) {
+  double sum = 0.0;
+  for (int i = 1; i < T; ++i) sum += 1.0 / (i + 1);
+  return sum / (T - 1);
+}
+
+TEST_F(EvalVerbTest, PrintsEveryKey) {
+  ASSERT_EQ(verb_.train("run", {"--gate", "headwise", "--layers", "2"}).status, 0);
+  const json all = evaluated("run");
+  const std::vector<const char*> statistics = {"first_token_attention",
+                                               "first_token_attention_uniform",
+                                               "sink_rate",
+                                               "massive_activation",
+                                               "gate_mean",
+                                               "gate_below_0.1",
+                                               "gate_below_0.01"};
+  for (const char* key : {"loss_nats", "bits_per_byte", "perplexity"}) EXPECT_TRUE(all.at(key).is_number()) << key;
+  ASSERT_EQ(all.at("layers").size(), 2U);
+  for (const char* key : statistics) {
+    EXPECT_TRUE(all.at(key).is_number()) << key;
+    for (const json& layer : all.at("layers")) EXPECT_TRUE(layer.at(key).is_number()) << key;
+  }
+  const double loss = all.at("loss_nats");
+  EXPECT_NEAR(all.at("bits_per_byte").get<double>(), loss / std::log(2.0), 1e-9);
+  EXPECT_NEAR(all.at("perplexity").get<double>(), std::exp(loss), 1e-6 * std::exp(loss));
+  EXPECT_NEAR(all.at("first_token_attention_uniform").get<double>(), uniform(16), 1e-9);
+  // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
+  EXPECT_EQ(all.at("tokens"), 247 * 16);
+  EXPECT_FALSE(all.contains("backcopy"));
+}
+
+TEST_F(EvalVerbTest, WithoutAGateThereIsNoGateScore) {
+  ASSERT_EQ(verb_.train("run").status, 0);
+  const json all = evaluated("run");
+  EXPECT_TRUE(all.at("gate_mean").is_null());
+  EXPECT_TRUE(all.at("layers")[0].at("gate_below_0.1").is_null());
+}
+
+TEST_F(EvalVerbTest, HeldOutIsWhatTrainingSaw) {
+  ASSERT_EQ(verb_.train("run").status, 0);
+  const json log = evaluated("run", {"--held-out", "--tokens", "64", "--batch", "2", "--threads", "2"});
+  std::string last;
+  std::istringstream lines(testing::read_bytes(verb_.path("run") + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) last = line;
+  EXPECT_EQ(json::parse(last).at("eval"), log) << "the same sequences in the same batches";
+}
+
+TEST_F(EvalVerbTest, KnowsTheTaskOfAModel) {
+  ASSERT_EQ(verb_.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
+  const json backcopy = evaluated("run", {"--tokens", "320"}).at("backcopy");
+  for (const char* key : {"bos_attention_trigger", "bos_attention_other", "gate_trigger", "gate_other", "loss_trigger",
+                          "loss_other", "bos_value_norm_ratio"}) {
+    EXPECT_TRUE(backcopy.at(key).is_number()) << key;
+  }
+  EXPECT_FALSE(evaluated("run", {"--task", "text"}).contains("backcopy"));
+  const Outcome table = verb_.eval("run", {"--tokens", "320"});
+  EXPECT_EQ(table.status, 0);
+  for (const char* told : {"loss ", "layer", "to BOS", "other position", "norm of the BOS value"}) {
+    EXPECT_NE(table.out.find(told), std::string::npos) << told;
+  }
+}
+
+TEST_F(EvalVerbTest, ReadsAModelWithoutARun) {
+  ASSERT_EQ(verb_.train("run").status, 0);
+  std::filesystem::create_directory(verb_.path("model"));
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    testing::write_bytes(verb_.path("model") + "/" + file, verb_.checkpoint_file("run", file));
+  }
+  EXPECT_EQ(evaluated("model"), evaluated("run"));
+}
+
+TEST_F(EvalVerbTest, AShortTextIsOneSequence) {
+  ASSERT_EQ(verb_.train("run").status, 0);
+  testing::write_bytes(verb_.text(), "the gate");
+  EXPECT_EQ(evaluated("run").at("tokens"), 7);
+  EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
+}
+
+TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
+  ASSERT_EQ(verb_.train("run").status, 0);
+  expect_refused(verb_.eval("none"), "eval", "neither a model");
+  expect_refused(verb_.eval("run", {"--seq-len", "17"}), "eval", "--seq-len 17 is more than the model's 16");
+  expect_refused(verb_.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
+  expect_refused(verb_.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
+  expect_refused(testing::headgate({"eval", verb_.path("run")}), "eval", "--data is required");
+  testing::write_bytes(verb_.path("run") + "/checkpoint/model.safetensors", "short");
+  expect_refused(verb_.eval("run"), "eval", "model.safetensors: ");
+  testing::write_bytes(verb_.text(), "x");
+  EXPECT_EQ(verb_.eval("run").status, 2);
+}
+
+}  // namespace
+}  // namespace headgate
