@@ -61,7 +61,7 @@ Product<T> columns_of(Product<T> p, std::int64_t begin, std::int64_t end) {
 /// The longer side is cut, in multiples of the BLAS's register tiles.
 template <typename T>
 void multiply(const Product<T>& p) {
-  constexpr std::int64_t kTile = 48;
+  constexpr std::int64_t kTile = 16;
   if (p.M == 0 || p.N == 0) return;
   if (openblas_get_num_threads() != 1) openblas_set_num_threads(1);
   const bool by_rows = p.M >= p.N;
