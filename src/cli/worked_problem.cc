@@ -18,6 +18,7 @@
 
 #include "cli/names.hpp"
 #include "cli/verbs.hpp"
+#include "io/input_file.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -31,12 +32,6 @@ constexpr std::int64_t kMaxHeads = 64;
 constexpr std::int64_t kMaxHeadDim = 512;                    // as in the library
 constexpr std::int64_t kMaxWeights = std::int64_t{1} << 22;  // Hq·T·S
 constexpr int kMaxDepth = 3;                                 // object, matrix, row
-
-/// A file's text on one line of a terminal.
-std::string shown(std::string_view text) {
-  constexpr std::size_t kMaxShown = 40;
-  return std::string(text.substr(0, kMaxShown)) + (text.size() > kMaxShown ? "..." : "");
-}
 
 std::string size_text(const Matrix& m) { return fmt::format("({},{})", m.rows, m.cols); }
 
@@ -55,7 +50,8 @@ class Reader {
 
   void only(const std::set<std::string>& keys, const char* form) const {
     for (const auto& item : root_.items()) {
-      if (!keys.contains(item.key())) fail("unknown key \"{}\" in a problem with \"{}\"", shown(item.key()), form);
+      if (!keys.contains(item.key()))
+        fail("unknown key \"{}\" in a problem with \"{}\"", io::printable(item.key()), form);
     }
   }
 
@@ -91,7 +87,7 @@ class Reader {
     if (!has(key)) return otherwise;
     const Json& value = get(key);
     if (!value.is_number_integer() || value < 1 || value > kMaxHeads) {
-      fail("{} is {}, not a whole number from 1 to {}", key, shown(value.dump(-1, ' ', true)), kMaxHeads);
+      fail("{} is {}, not a whole number from 1 to {}", key, io::printable(value.dump(-1, ' ', true)), kMaxHeads);
     }
     return value.get<std::int64_t>();
   }
@@ -131,7 +127,7 @@ class Reader {
     std::set<std::string> keys;
     const auto check = [&](int depth, Json::parse_event_t event, const Json& value) {
       if (event == Json::parse_event_t::key && depth == 1 && !keys.insert(value.get<std::string>()).second) {
-        fail("key \"{}\" twice", shown(value.get<std::string>()));
+        fail("key \"{}\" twice", io::printable(value.get<std::string>()));
       }
       const bool opens = event == Json::parse_event_t::array_start || event == Json::parse_event_t::object_start;
       if (opens && depth >= kMaxDepth) fail("brackets nested more than {} deep", kMaxDepth);
@@ -143,7 +139,7 @@ class Reader {
       constexpr std::size_t kMaxReason = 160;
       std::string_view what = error.what();
       if (const auto bracket = what.find("] "); bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
-      fail("not JSON: {}", what.substr(0, kMaxReason));
+      fail("not JSON: {}", io::printable(what, kMaxReason));
     }
   }
 
@@ -196,11 +192,11 @@ void read_options(const Reader& in, WorkedProblem& p) {
   p.causal = in.boolean("causal");
   const std::string fn = in.string("gate_fn", "sigmoid");
   const auto gate_fn = find_name(kGateFns, fn);
-  if (!gate_fn) in.fail("gate_fn is \"{}\", not one of {}", shown(fn), list_names(kGateFns));
+  if (!gate_fn) in.fail("gate_fn is \"{}\", not one of {}", io::printable(fn), list_names(kGateFns));
   p.gate_fn = *gate_fn;
   const std::string grain = in.string("gate_grain", "elementwise");
   if (grain != "elementwise" && grain != "headwise") {
-    in.fail("gate_grain is \"{}\", not one of elementwise, headwise", shown(grain));
+    in.fail("gate_grain is \"{}\", not one of elementwise, headwise", io::printable(grain));
   }
   p.gate_headwise = grain == "headwise";
 }

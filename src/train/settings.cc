@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/check.hpp"
+#include "io/input_file.hpp"
 
 namespace headgate::train {
 
@@ -149,11 +150,11 @@ TrainerState read_state(const std::string& text) {
   };
   std::string format, task, decay;
   read("format", format);
-  require(format == kFormat, "trainer state: format \"{}\" is not \"{}\"", format, kFormat);
+  require(format == kFormat, "trainer state: format \"{}\" is not \"{}\"", io::printable(format), kFormat);
   read("task", task);
   read("schedule", decay);
-  state.settings.task = parse_task(task);
-  state.settings.schedule.decay = parse_decay(decay);
+  state.settings.task = parse_task(io::printable(task));
+  state.settings.schedule.decay = parse_decay(io::printable(decay));
   visit(read, state);
   validate(state.settings);
   require(state.step >= 0 && state.step <= kMaxCount, "trainer state: \"step\" is {}", state.step);
