@@ -8,7 +8,7 @@ export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help demo test setup configure build lint sanitize bench install clean
+.PHONY: help demo test setup configure build lint sanitize fuzz bench install clean
 
 help:
 	@echo "make demo      install what is missing, build, run the worked problems and a real-size layer"
@@ -17,6 +17,7 @@ help:
 	@echo "make build     build everything in build/"
 	@echo "make lint      formatting, clang-tidy, direction of includes"
 	@echo "make sanitize  the whole suite under the address, undefined-behaviour and thread sanitizers"
+	@echo "make fuzz      a minute of libFuzzer on every parser of files"
 	@echo "make bench     measure this machine: build/headgate bench"
 	@echo "make install   install below PREFIX=$(PREFIX)"
 	@echo "make clean     remove build*/"
@@ -48,6 +49,9 @@ lint: configure
 sanitize: setup
 	@scripts/sanitize.sh full
 
+fuzz: setup
+	@scripts/sanitize.sh full fuzz
+
 bench: configure
 	@cmake --build --preset release --target headgate_tool
 	@build/headgate bench
@@ -56,4 +60,4 @@ install: build
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean:
-	rm -rf build build-debug build-asan build-tsan
+	rm -rf build build-debug build-asan build-tsan build-fuzz

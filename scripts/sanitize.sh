@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # sanitize.sh full|quick [preset …]: builds and tests under the presets asan (addresses and undefined behaviour) and tsan
-# (threads). "quick" meets fewer random problems (HEADGATE_TEST_RUNS), to fit a run of continuous integration.
+# (threads), or those named: fuzz runs libFuzzer for a minute a parser. "quick" meets fewer random problems
+# (HEADGATE_TEST_RUNS), to fit a run of continuous integration.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fuzz/targets.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string_view>
+
+#include "cli/verbs.hpp"
+#include "cli/worked_problem.hpp"
+#include "headgate/error.hpp"
+#include "io/npy.hpp"
+#include "io/safetensors.hpp"
+#include "io/scratch.hpp"
+#include "models/config_file.hpp"
+#include "models/tensor_file.hpp"
+#include "train/settings.hpp"
+
+namespace headgate::fuzz {
+namespace {
+
+using headgate::testing::MemoryFile;
+
+void check_message(std::string_view what, std::string_view front) {
+  bool printable = what.starts_with(front);
+  for (const char c : what) {
+    const auto byte = static_cast<unsigned char>(c);
+    printable = printable && byte >= 0x20 && byte != 0x7F;
+  }
+  if (!printable) throw std::logic_error("not one printable line about the file: " + std::string(what));
+}
+
+/// body(path) with `bytes` under the path.
+template <class Refusal, class Body>
+void with_file(const std::string& bytes, const Body& body) {
+  static const MemoryFile file;
+  file.write(bytes);
+  const std::string path = file.path();
+  try {
+    body(path);
+  } catch (const Refusal& refusal) {
+    check_message(refusal.what(), path + ": ");
+  }
+}
+
+std::string binary(std::uint64_t number, std::size_t bytes) {
+  std::string out;
+  for (std::size_t i = 0; i < bytes; ++i) out += static_cast<char>(number >> (8 * i));
+  return out;
+}
+
+void expect(bool fits, const char* what) {
+  if (!fits) throw std::logic_error(what);
+}
+
+// --- .npy --------------------------------------------------------------------------------------------------------
+
+void run_npy(const std::string& bytes) {
+  with_file<io::FileError>(bytes, [&](const std::string& path) {
+    const io::Array array = io::read_npy(path);
+    expect(array.bytes() <= bytes.size(), "an array larger than its file");
+  });
+}
+
+std::vector<std::string> npy_seeds() {
+  const std::string data(24, '\1');
+  const std::string dict = "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 2), }        \n";
+  return {io::npy_header(DType::f32, {2, 3}) + data, io::npy_header(DType::boolean, {24}) + data,
+          io::npy_header(DType::f64, {}) + data.substr(0, 8),
+          "\x93NUMPY\x02" + std::string(1, '\0') + binary(dict.size(), 4) + dict + data};
+}
+
+// --- safetensors -------------------------------------------------------------------------------------------------
+
+std::string safetensors(const std::string& header, const std::string& data) {
+  return binary(header.size(), 8) + header + data;
+}
+
+void run_safetensors(const std::string& bytes) {
+  with_file<io::FileError>(bytes, [&](const std::string& path) {
+    const io::SafetensorsReader file(path);
+    file.verify_checksum();
+    std::size_t total = 0;
+    for (const io::TensorEntry& entry : file.tensors()) {
+      total += entry.bytes;
+      std::vector<char> raw(entry.bytes);
+      file.read(entry, raw.data());
+      std::vector<float> values(entry.numel());
+      try {
+        file.read_f32(entry, values.data());
+      } catch (const io::FileError& refusal) {
+        check_message(refusal.what(), path + ": ");
+      }
+    }
+    expect(total < bytes.size(), "tensors larger than their file");
+  });
+}
+
+std::vector<std::string> safetensors_seeds() {
+  const std::string data(24, '\0');
+  const std::string a = R"("a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]})";
+  const std::string b = R"("b.weight":{"dtype":"BF16","shape":[4],"data_offsets":[16,24]})";
+  const std::string metadata = R"("__metadata__":{"format":"pt","headgate.checksum":"0123456789abcdef"})";
+  return {safetensors("{}", ""), safetensors(fmt::format("{{{},{}}}", a, b), data),
+          safetensors(fmt::format("{{{},{},{}}}", metadata, a, b), data),
+          safetensors(R"({"x":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}   )", data.substr(0, 8))};
+}
+
+// --- model.safetensors -------------------------------------------------------------------------------------------
+
+const models::ParameterTable& model_table() {
+  static const models::ParameterTable table([] {
+    models::DecoderConfig config;
+    config.vocab = config.dim = config.layers = config.heads = config.kv_heads = config.head_dim = config.ffn = 1;
+    return config;
+  }());
+  return table;
+}
+
+void run_model(const std::string& bytes) {
+  with_file<io::FileError>(bytes, [&](const std::string& path) {
+    const auto buffers = models::read_tensors(path, model_table(), {""}, models::StoredAs::any_float);
+    expect(static_cast<std::int64_t>(buffers.at(0).size()) == model_table().total(), "a buffer of another size");
+  });
+}
+
+std::vector<std::string> model_seeds() {
+  std::vector<std::string> entries;
+  std::size_t end = 0;
+  for (const models::Parameter& p : model_table().entries()) {
+    entries.push_back(fmt::format(R"("{}":{{"dtype":"F32","shape":[{}],"data_offsets":[{},{}]}})", p.name,
+                                  fmt::join(p.shape, ","), end, end + sizeof(float)));
+    end += sizeof(float);
+  }
+  return {safetensors(fmt::format("{{{}}}", fmt::join(entries, ",")), std::string(end, '\0'))};
+}
+
+// --- JSON --------------------------------------------------------------------------------------------------------
+
+void run_config(const std::string& bytes) {
+  with_file<io::FileError>(bytes, [](const std::string& path) {
+    const models::DecoderConfig config = models::read_config(path);
+    expect(models::parse_config("again", models::write_config(config)) == config, "written, it reads as another");
+  });
+}
+
+std::vector<std::string> config_seeds() {
+  models::DecoderConfig gated;
+  gated.gate = layers::parse_gate("g1-headwise-bias-learned_sinks");
+  gated.norm_placement = models::NormPlacement::sandwich;
+  gated.rope_fraction = 0.25;
+  std::string moved = models::write_config({});
+  const std::string theta = "\"rope_theta\": 10000.0";
+  moved.replace(moved.find(theta), theta.size(), R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"})");
+  return {models::write_config({}), models::write_config(gated), moved};
+}
+
+void run_trainer_state(const std::string& bytes) {
+  try {
+    train::read_state(bytes);
+  } catch (const Error& refusal) {
+    check_message(refusal.what(), "");
+  }
+}
+
+std::vector<std::string> trainer_state_seeds() {
+  train::TrainerState state;
+  state.settings.paths = {"a.txt", "b"};
+  state.recent_losses = {2.5, 2.25};
+  return {train::write_state(state)};
+}
+
+void run_worked_problem(const std::string& bytes) {
+  with_file<cli::UsageError>(bytes, [](const std::string& path) {
+    const cli::WorkedProblem problem = cli::read_worked_problem(path);
+    if (problem.heads <= 4 && (!problem.X || problem.X->rows <= 64)) cli::solve(problem);
+  });
+}
+
+std::vector<std::string> worked_problem_seeds() {
+  return {R"({"X":[[1,0],[0,1]],"W_q":[[1,0],[0,1]],"W_k":[[1,0],[0,1]],"W_v":[[1,0],[0,1]],"W_g":[[0,1],[2,-3]]})",
+          R"({"Q":[[1,2,0,1]],"K":[[1,2]],"V":[[3]],"Z":[[0.5,1]],"heads":2,"kv_heads":1,"causal":true,)"
+          R"("gate_fn":"silu"})"};
+}
+
+}  // namespace
+
+const std::vector<Target>& targets() {
+  static const std::vector<std::string> json{"{", "}",    "[",    "]",     "\"", ":",
+                                             ",", "null", "true", "1e999", "-1", "\\u0000"};
+  const auto with = [](std::vector<std::string> words) {
+    words.insert(words.end(), json.begin(), json.end());
+    return words;
+  };
+  static const std::vector<Target> all{
+      {"npy", run_npy, npy_seeds, {"'descr'", "'shape'", "'fortran_order'", "'<f8'", "'>f4'", "(", ")", ",", "True"}},
+      {"safetensors", run_safetensors, safetensors_seeds,
+       with({"\"dtype\"", "\"F16\"", "\"BOOL\"", "\"shape\"", "\"data_offsets\"", "\"__metadata__\"", "\"a\""})},
+      {"model", run_model, model_seeds,
+       with({"\"F16\"", "\"BF16\"", "[1,1]", "[1]", "[]", "model.layers.0.", ".weight"})},
+      {"config", run_config, config_seeds,
+       with({"\"gate_site\"", "\"g1\"", "\"gate_fn\"", "\"norm_kind\"", "\"rope_parameters\"", "\"rope_theta\"",
+             "\"head_dim\"", "\"qwen3\"", "\"headgate\"", "\"layer_types\""})},
+      {"trainer_state", run_trainer_state, trainer_state_seeds,
+       with({"\"task\"", "\"step\"", "\"seed\"", "[]", "\"lr\""})},
+      {"worked_problem", run_worked_problem, worked_problem_seeds,
+       with({"\"heads\"", "\"kv_heads\"", "\"gate_fn\"", "\"W_o\"", "\"Z\"", "[[", "]]", "[[]]", "1e308"})}};
+  return all;
+}
+
+}  // namespace headgate::fuzz

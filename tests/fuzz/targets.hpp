@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+// One entry a parser of files. An entry returns when the bytes were read or refused as they should be: with the
+// parser's own error, on one printable line that names the file. Anything else ends the process.
+
+namespace headgate::fuzz {
+
+struct Target {
+  const char* name;
+  void (*run)(const std::string& bytes);
+  std::vector<std::string> (*seeds)();  ///< whole files to begin from
+  /// Pieces of the format, for mutations to put in.
+  std::vector<std::string> words;
+};
+
+/// npy, safetensors, model, config, trainer_state, worked_problem.
+const std::vector<Target>& targets();
+
+}  // namespace headgate::fuzz
