@@ -53,8 +53,9 @@ struct MemoryItem {
 };
 
 /// Runs a model on batches of one shape. Parameters and gradients are the caller's, flat, as ParameterTable lays them
-/// out. All working memory is planned and taken by the constructor; no call allocates after the first (attention's own
-/// scratch is kept by the calling thread). The same bits at the same number of threads.
+/// out. All working memory is planned and taken by the constructor; after the first call no call takes more, but for
+/// the attention kernels' scratch where that exceeds the 32 MiB that the calling thread keeps for them. The same bits
+/// at the same number of threads.
 template <typename T>
 class Decoder {
  public:

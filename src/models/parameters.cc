@@ -87,6 +87,7 @@ template <typename T>
 void fill_normal(T* values, std::int64_t count, double std, std::uint64_t stream) {
   constexpr double kUnit = 0x1p-53;
   constexpr double kTau = 6.283185307179586476925286766559;
+#pragma omp parallel for schedule(static) if (count > 65536)
   for (std::int64_t i = 0; i < count; i += 2) {
     const auto index = static_cast<std::uint64_t>(i);
     const double u = (static_cast<double>(random_bits(stream, index) >> 11) + 1.0) * kUnit;  // (0, 1]
