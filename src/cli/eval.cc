@@ -145,8 +145,9 @@ Verb add_eval(CLI::App& root) {
       "MODEL is a directory with config.json and model.safetensors, or one that `headgate train` made. Attention is "
       "averaged over heads and queries; query 0, which sees itself alone, does not count.");
   app->add_option("MODEL", o->model, "The model's directory")->required();
-  app->add_option("--data", o->data, "UTF-8 text: files, or directories with all files below them")
-      ->option_text("PATH...")
+  app->add_option("--data", o->data, "UTF-8 text: a file, or a directory with all files below it; may be given again")
+      ->option_text("PATH")
+      ->allow_extra_args(false)
       ->required();
   app->add_flag("--json", o->json, "Print JSON");
   app->add_flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");

@@ -39,7 +39,7 @@ double uniform(int T) {
 }
 
 TEST_F(EvalVerbTest, PrintsEveryKey) {
-  ASSERT_EQ(verb_.train("run", {"--gate", "headwise", "--layers", "2"}).status, 0);
+  ASSERT_EQ(verb_.train("run", {"--gate", "headwise"}).status, 0);
   const json all = evaluated("run");
   const std::vector<const char*> statistics = {"first_token_attention",
                                                "first_token_attention_uniform",
@@ -101,6 +101,14 @@ TEST_F(EvalVerbTest, ReadsAModelWithoutARun) {
     testing::write_bytes(verb_.path("model") + "/" + file, verb_.checkpoint_file("run", file));
   }
   EXPECT_EQ(evaluated("model"), evaluated("run"));
+}
+
+TEST_F(EvalVerbTest, TakesItsArgumentsInAnyOrder) {
+  ASSERT_EQ(verb_.train("run").status, 0);
+  const Outcome outcome = testing::headgate(
+      {"eval", "--data", verb_.text(), verb_.path("run"), "--json", "--data", verb_.text(), "--tokens", "100000"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_GT(json::parse(outcome.out).at("tokens").get<int>(), 4000) << "both texts";
 }
 
 TEST_F(EvalVerbTest, AShortTextIsOneSequence) {

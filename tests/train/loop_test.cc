@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/file_error.hpp"
 #include "train/run.hpp"
 
 namespace headgate::train {

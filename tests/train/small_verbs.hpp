@@ -22,7 +22,7 @@ class TrainVerb {
   /// The command line of a fresh run in `run`.
   std::vector<std::string> command(const std::string& run, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> out = {"train", "--data",    text(), "--out",   path(run), "--layers",
-                                    "1",     "--dim",     "16",   "--heads", "2",       "--seq-len",
+                                    "2",     "--dim",     "16",   "--heads", "2",       "--seq-len",
                                     "16",    "--batch",   "2",    "--steps", "20",      "--eval-tokens",
                                     "64",    "--threads", "2"};
     out.insert(out.end(), more.begin(), more.end());

@@ -132,10 +132,10 @@ TEST_F(TrainVerbTest, MatchesParametersAndReadsConfigs) {
   EXPECT_EQ(config("gated").at("intermediate_size"), 44);
   const Outcome from_file =
       testing::headgate({"train", "--data", verb_.text(), "--out", verb_.path("file"), "--config",
-                         verb_.path("gated") + "/checkpoint/config.json", "--layers", "2", "--stop-at", "1"});
+                         verb_.path("gated") + "/checkpoint/config.json", "--layers", "1", "--stop-at", "1"});
   ASSERT_EQ(from_file.status, 0) << from_file.err;
   EXPECT_EQ(config("file").at("intermediate_size"), 44);
-  EXPECT_EQ(config("file").at("num_hidden_layers"), 2);
+  EXPECT_EQ(config("file").at("num_hidden_layers"), 1);
   EXPECT_EQ(config("file").at("gate_grain"), "elementwise");
 }
 
