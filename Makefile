@@ -8,7 +8,7 @@ export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help demo test setup configure build lint sanitize bench install clean
+.PHONY: help demo test setup configure build lint sanitize mutants bench install clean
 
 help:
 	@echo "make demo      install what is missing, build, run the worked problems and a real-size layer"
@@ -17,6 +17,7 @@ help:
 	@echo "make build     build everything in build/"
 	@echo "make lint      formatting, clang-tidy, direction of includes"
 	@echo "make sanitize  the whole suite under the address, undefined-behaviour and thread sanitizers"
+	@echo "make mutants   flip each sign of the backward pass: the tests must notice"
 	@echo "make bench     measure this machine: build/headgate bench"
 	@echo "make install   install below PREFIX=$(PREFIX)"
 	@echo "make clean     remove build*/"
@@ -47,6 +48,9 @@ lint: configure
 
 sanitize: setup
 	@scripts/sanitize.sh full
+
+mutants: setup
+	@python3 scripts/mutation_check.py
 
 bench: configure
 	@cmake --build --preset release --target headgate_tool
