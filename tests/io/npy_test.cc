@@ -346,6 +346,26 @@ TEST_F(NpyTest, NothingIsWrittenUntilAllIs) {
   EXPECT_THROW(writer.add(scratch_ / "three.npy", make_array(DType::bf16, {2})), FileError);
 }
 
+TEST_F(NpyTest, MakesADirectoryWithItsFiles) {
+  const std::string made = scratch_ / "made";
+  {
+    NpyWriter dropped;
+    dropped.make_directory(made + "/");
+    dropped.add(made + "/one.npy", make_array(DType::f32, {0}));
+  }
+  EXPECT_EQ(scratch_.count(), 0U);
+  for (int round = 0; round < 2; ++round) {  // missing, then there
+    NpyWriter writer;
+    writer.make_directory(made);
+    writer.add(made + "/one.npy", make_array(DType::f32, {0}));
+    writer.add(made + "/two.npy", make_array(DType::f32, {0}));
+    writer.commit();
+    EXPECT_EQ(read_npy(made + "/one.npy").numel(), 0);
+    EXPECT_EQ(read_npy(made + "/two.npy").numel(), 0);
+    EXPECT_EQ(scratch_.count(), 1U);
+  }
+}
+
 TEST(NpyShape, SizesThatOverflowDoNotFit) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
   EXPECT_TRUE(fits_in_memory({}, 8));

@@ -150,7 +150,7 @@ TEST_P(StagedFileTest, RefusesAReadOnlyDirectory) {
 }
 
 TEST_P(StagedFileTest, LeavesNothingWhenInterrupted) {
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGXFSZ}) {
     const int status = status_of_child(
         [&] {
           static std::optional<StagedFile> file;  // no destructor runs in a process that a signal ends
