@@ -62,8 +62,7 @@ struct AttentionInputs {
   ConstTensorView gate{};  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
   ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ and NaN give NaN rows
   ConstTensorView mask{};  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
-  ConstTensorView
-      key_lengths;  ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden, and neither read nor aligned to
+  ConstTensorView key_lengths{};   ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden and not read
   ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), f32 or f64
   ConstTensorView sinks{};         ///< (1,1,1,Hq), f32 or f64: a logit that joins the denominator without a value
 };
