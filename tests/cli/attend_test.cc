@@ -122,7 +122,7 @@ TEST(AttendAgainstOracle, RandomCombinations) {
 class AttendTest : public ::testing::Test {
  protected:
   AttendTest() {
-    fs::create_directory(out_);
+    fs::create_directory(out_dir);
     put("q", {kB, kHq, kT, kD});
     put("k", {kB, kHkv, kS, kD});
     put("v", {kB, kHkv, kS, kDv});
@@ -150,8 +150,8 @@ class AttendTest : public ::testing::Test {
     write_npy(in(name), make_view(values.data(), shape), rank);
   }
 
-  std::string in(const std::string& name) const { return scratch_ / name + ".npy"; }
-  std::string out(const std::string& name) const { return out_ + "/" + name; }
+  std::string in(const std::string& name) const { return scratch / name + ".npy"; }
+  std::string out(const std::string& name) const { return out_dir + "/" + name; }
 
   std::vector<std::string> command(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> all = {"attend", "--q", in("q"), "--k", in("k"), "--v", in("v"), "--out", out("y.npy")};
@@ -172,15 +172,15 @@ class AttendTest : public ::testing::Test {
     refuse_command(command(more), reason);
   }
   void refuse_command(const std::vector<std::string>& whole, const std::string& reason) const {
-    fs::remove_all(out_);
-    fs::create_directory(out_);
+    fs::remove_all(out_dir);
+    fs::create_directory(out_dir);
     expect_refused(testing::headgate(whole), "attend", reason);
-    EXPECT_TRUE(fs::is_empty(out_)) << reason;
+    EXPECT_TRUE(fs::is_empty(out_dir)) << reason;
   }
 
   static constexpr std::int64_t kB = 2, kHq = 4, kHkv = 2, kT = 5, kS = 7, kD = 8, kDv = 6;
-  Scratch scratch_;
-  const std::string out_ = scratch_ / "out";
+  Scratch scratch;
+  const std::string out_dir = scratch / "out";
 };
 
 std::vector<std::int64_t> shape_of(const std::string& path) { return io::read_npy(path).shape; }
@@ -313,7 +313,7 @@ TEST_F(AttendTest, EmptyDimensions) {
 TEST_F(AttendTest, ReplacesWhatWasThere) {
   write_bytes(out("y.npy"), "old");
   EXPECT_EQ(result(), result());
-  EXPECT_EQ(std::distance(fs::directory_iterator(out_), {}), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(out_dir), {}), 1);
 }
 
 TEST_F(AttendTest, RefusesBadUsage) {
@@ -356,7 +356,7 @@ TEST_F(AttendTest, RefusesTwoOutputsAtOnePath) {
 
 TEST_F(AttendTest, RefusesPathsThatTakeNoFile) {
   refuse({"--lse", out("missing/lse.npy")}, "missing/lse.npy: cannot write: No such file");
-  refuse({"--lse", out_}, "not a regular file");
+  refuse({"--lse", out_dir}, "not a regular file");
   refuse({"--lse", in("q") + "/lse.npy"}, "cannot write: Not a directory");
   refuse({"--lse", "/dev/null"}, "not a regular file");
   refuse({"--lse", "/proc/lse.npy"}, "cannot write");
@@ -432,13 +432,13 @@ TEST_F(AttendTest, SurvivesDamagedFiles) {
   std::mt19937 random(250506708);  // NOLINT: the same damage in every run
   const std::vector<std::string> names = {"q", "k", "v", "z", "bias", "sinks"};
   for (int round = 0; round < 60; ++round) {
-    const std::string name = names[static_cast<std::size_t>(round) % names.size()];
+    const std::string& name = names[static_cast<std::size_t>(round) % names.size()];
     const std::string whole = read_bytes(in(name));
     std::string bytes = whole;
     for (auto n = 1 + random() % 2; n > 0; --n) bytes[random() % 128] = static_cast<char>(random());
     write_bytes(in(name), bytes);
-    fs::remove_all(out_);
-    fs::create_directory(out_);
+    fs::remove_all(out_dir);
+    fs::create_directory(out_dir);
     const Outcome outcome = testing::headgate(
         command({"--gate", in("z"), "--bias", in("bias"), "--sinks", in("sinks"), "--lse", out("lse.npy")}));
     if (outcome.status == 0) {
@@ -446,7 +446,7 @@ TEST_F(AttendTest, SurvivesDamagedFiles) {
       EXPECT_NO_THROW(io::read_npy(out("lse.npy")));
     } else {
       expect_refused(outcome, "attend", "");
-      EXPECT_TRUE(fs::is_empty(out_));
+      EXPECT_TRUE(fs::is_empty(out_dir));
     }
     write_bytes(in(name), whole);
   }
@@ -474,7 +474,7 @@ class AttendOutOfSpaceTest : public AttendTest {
 
   void expect_untouched() const {
     EXPECT_EQ(read_bytes(out("y.npy")), "old");
-    EXPECT_EQ(std::distance(fs::directory_iterator(out_), {}), 1);
+    EXPECT_EQ(std::distance(fs::directory_iterator(out_dir), {}), 1);
   }
 };
 

@@ -28,8 +28,8 @@ std::string example(const std::string& name) { return std::string(HEADGATE_EXAMP
 class ExplainTest : public ::testing::Test {
  protected:
   Outcome explain(const std::string& problem, std::vector<std::string> options = {}) {
-    write_bytes(file_, problem);
-    options.insert(options.begin(), {"explain", file_});
+    write_bytes(file, problem);
+    options.insert(options.begin(), {"explain", file});
     return testing::headgate(options);
   }
 
@@ -42,11 +42,11 @@ class ExplainTest : public ::testing::Test {
   void refuse(const std::string& problem, const std::string& reason) {
     const Outcome outcome = explain(problem);
     expect_refused(outcome, "explain", reason);
-    EXPECT_NE(outcome.err.find(file_), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(file), std::string::npos) << outcome.err;
   }
 
-  Scratch scratch_;
-  const std::string file_ = scratch_ / "problem.json";
+  Scratch scratch;
+  const std::string file = scratch / "problem.json";
 };
 
 Json solved_example(const std::string& name, int decimals) {
@@ -203,8 +203,8 @@ TEST_F(ExplainTest, SharesKeyHeadsAndProjectsTheOutput) {
 
 TEST_F(ExplainTest, RefusesWhatIsNoProblem) {
   expect_refused(testing::headgate({"explain"}), "explain", "FILE.json is required");
-  expect_refused(testing::headgate({"explain", scratch_ / "absent.json"}), "explain", "No such file");
-  expect_refused(testing::headgate({"explain", scratch_.path()}), "explain", "cannot read");
+  expect_refused(testing::headgate({"explain", scratch / "absent.json"}), "explain", "No such file");
+  expect_refused(testing::headgate({"explain", scratch.path()}), "explain", "cannot read");
   refuse("", "not JSON");
   refuse("{", "not JSON");
   refuse("[1, 2]", "not a JSON object");
