@@ -87,10 +87,10 @@ HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const Atten
 
 /// What the backward pass needs of the forward pass.
 ///
-/// gate                                   | needed
+/// gate                                                   | needed
 /// none; sigmoid, sigmoid2, ns_sigmoid, softplus with mul | y, lse
-/// silu, identity with mul (g may be 0: o is lost in y)   | y, lse, attn
-/// any with add                           | y, lse; attn is optional and spares the cancellation in o = y − g(z)
+/// silu, identity with mul (g may be 0: o is lost in y)   | y, lse; attn for dgate
+/// any with add                                           | y, lse; attn spares the cancellation in o = y − g(z)
 struct AttentionSaved {
   ConstTensorView y{};     ///< (B,Hq,T,Dv)
   ConstTensorView lse{};   ///< (B,Hq,T,1), f32 or f64, sink included
