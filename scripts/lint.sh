@@ -10,7 +10,10 @@ sources() { find include src tests bench examples -name '*.cc' -o -name '*.hpp' 
 includes_and_lengths() { scripts/check_includes.py --self-test && scripts/check_includes.py; }
 
 licence_lines() {
-  ! sources | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | sed 's/$/: no SPDX line/' | grep . >&2
+  local without
+  without=$(sources | xargs grep -L 'SPDX-License-Identifier: Apache-2.0')
+  [[ -z "$without" ]] || printf '%s: no SPDX line\n' $without >&2
+  [[ -z "$without" ]]
 }
 
 formatting() { sources | xargs clang-format --dry-run -Werror; }
