@@ -8,7 +8,7 @@ export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help demo test setup configure build lint sanitize fuzz bench install clean
+.PHONY: help demo test setup configure build lint sanitize fuzz mutants bench install clean
 
 help:
 	@echo "make demo      install what is missing, build, run the worked problems and a real-size layer"
@@ -18,6 +18,7 @@ help:
 	@echo "make lint      formatting, clang-tidy, direction of includes"
 	@echo "make sanitize  the whole suite under the address, undefined-behaviour and thread sanitizers"
 	@echo "make fuzz      a minute of libFuzzer on every parser of files"
+	@echo "make mutants   flip each sign of the backward pass: the tests must notice"
 	@echo "make bench     measure this machine: build/headgate bench"
 	@echo "make install   install below PREFIX=$(PREFIX)"
 	@echo "make clean     remove build*/"
@@ -51,6 +52,9 @@ sanitize: setup
 
 fuzz: setup
 	@scripts/sanitize.sh full fuzz
+
+mutants: setup
+	@python3 scripts/mutation_check.py
 
 bench: configure
 	@cmake --build --preset release --target headgate_tool

@@ -36,7 +36,6 @@ fi
 
 echo "setup: installing ${missing[*]}"
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
 
 # Old lists may name files that the mirror no longer has; without a network they may still do, so go on with a warning.
 "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || echo "setup: apt-get update failed: $(grep -m1 '^[EW]:' "$log")" >&2
@@ -48,9 +47,9 @@ done
 ((${#unknown[@]} == 0)) ||
   fail "cannot be had: ${unknown[*]} (no package of that name in apt's lists; is this Debian 12 with network?)"
 
-if ! "${as_root[@]}" apt-get install -qq -y --no-install-recommends "${missing[@]}" >"$log" 2>&1; then
-  tail -n 20 "$log" >&2
+if ! "${as_root[@]}" apt-get install -qq -y --no-install-recommends -o Acquire::Retries=3 "${missing[@]}" >"$log" 2>&1; then
   mapfile -t missing < <(missing_of "${missing[@]}")
-  fail "cannot be had: ${missing[*]} ($(grep -m1 '^E:' "$log" || echo "apt-get install failed"))"
+  fail "cannot be had: ${missing[*]} ($(grep -m1 '^E:' "$log" || echo "apt-get install failed"); log: $log)"
 fi
+rm -f "$log"
 echo "setup: installed ${#missing[@]} of ${#packages[@]} Debian packages"

@@ -41,8 +41,8 @@ enum class GateOp : std::int32_t { mul = 0, add = 1 };
 enum class Causality : std::int32_t { none = 0, causal = 1 };
 
 struct AttentionOptions {
-  std::optional<double> scale;  ///< 1/√D when empty; finite
-  double softcap = 0.0;         ///< c > 0; 0 for no cap
+  std::optional<double> scale{};  ///< 1/√D when empty; finite
+  double softcap = 0.0;           ///< c > 0; 0 for no cap
   Causality causality = Causality::none;
   /// Key j is visible to query i iff i + S − T − window_left ≤ j ≤ i + S − T + window_right; −1 for no limit.
   std::int64_t window_left = -1;
@@ -53,26 +53,26 @@ struct AttentionOptions {
 };
 
 /// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.
-/// Any strides. Visibility by causality, window, mask and key_lengths combines by "and".
+/// Any strides. Visibility by causality, window, mask and key_lengths combines by "and". k and v of a key that only
+/// causality, window, mask or bias hides must be finite: 0 · ∞ is NaN. Keys beyond key_lengths may hold anything.
 struct AttentionInputs {
-  ConstTensorView q;     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
-  ConstTensorView k;     ///< (B,Hkv,S,D)
-  ConstTensorView v;     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512
-  ConstTensorView gate;  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
-  ConstTensorView bias;  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ and NaN give NaN rows
-  ConstTensorView mask;  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
-  ConstTensorView
-      key_lengths;  ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden, and neither read nor aligned to
-  ConstTensorView alibi_slopes;  ///< (1,1,1,Hq), f32 or f64
-  ConstTensorView sinks;         ///< (1,1,1,Hq), f32 or f64: a logit that joins the denominator without a value
+  ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
+  ConstTensorView k{};     ///< (B,Hkv,S,D)
+  ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512
+  ConstTensorView gate{};  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
+  ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ and NaN give NaN rows
+  ConstTensorView mask{};  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
+  ConstTensorView key_lengths{};   ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden and not read
+  ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), f32 or f64
+  ConstTensorView sinks{};         ///< (1,1,1,Hq), f32 or f64: a logit that joins the denominator without a value
 };
 
 /// What the forward pass writes (overwrites). y is required.
 struct AttentionOutputs {
-  TensorView y;        ///< (B,Hq,T,Dv), dtype of q
-  TensorView lse;      ///< (B,Hq,T,1), f32 or f64, natural log, sink included; −∞ for a row that sees nothing
-  TensorView attn;     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
-  TensorView weights;  ///< exp(s − lse) (B,Hq,T,S), dtype of q: T·S large, for small problems
+  TensorView y{};        ///< (B,Hq,T,Dv), dtype of q
+  TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, sink included; −∞ for a row that sees nothing
+  TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
+  TensorView weights{};  ///< exp(s − lse) (B,Hq,T,S), dtype of q: T·S large, for small problems
 };
 
 /// y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
@@ -87,30 +87,30 @@ HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const Atten
 
 /// What the backward pass needs of the forward pass.
 ///
-/// gate                                   | needed
+/// gate                                                   | needed
 /// none; sigmoid, sigmoid2, ns_sigmoid, softplus with mul | y, lse
-/// silu, identity with mul (g may be 0: o is lost in y)   | y, lse, attn
-/// any with add                           | y, lse; attn is optional and spares the cancellation in o = y − g(z)
+/// silu, identity with mul (g may be 0: o is lost in y)   | y, lse; attn for dgate
+/// any with add                                           | y, lse; attn spares the cancellation in o = y − g(z)
 struct AttentionSaved {
-  ConstTensorView y;     ///< (B,Hq,T,Dv)
-  ConstTensorView lse;   ///< (B,Hq,T,1), f32 or f64, sink included
-  ConstTensorView attn;  ///< (B,Hq,T,Dv)
+  ConstTensorView y{};     ///< (B,Hq,T,Dv)
+  ConstTensorView lse{};   ///< (B,Hq,T,1), f32 or f64, sink included
+  ConstTensorView attn{};  ///< (B,Hq,T,Dv)
 };
 
 /// Gradients to write; each may be absent. All are overwritten, never added to.
 struct AttentionGradients {
-  TensorView dq;      ///< (B,Hq,T,D), dtype of q
-  TensorView dk;      ///< (B,Hkv,S,D), dtype of q, summed over the query heads of the group
-  TensorView dv;      ///< (B,Hkv,S,Dv), dtype of q
-  TensorView dgate;   ///< shape and dtype of gate; summed over Dv when headwise
-  TensorView dbias;   ///< shape and dtype of bias; summed over its broadcast dimensions
-  TensorView dsinks;  ///< (1,1,1,Hq), dtype of sinks
+  TensorView dq{};      ///< (B,Hq,T,D), dtype of q
+  TensorView dk{};      ///< (B,Hkv,S,D), dtype of q, summed over the query heads of the group
+  TensorView dv{};      ///< (B,Hkv,S,Dv), dtype of q
+  TensorView dgate{};   ///< shape and dtype of gate; summed over Dv when headwise
+  TensorView dbias{};   ///< shape and dtype of bias; summed over its broadcast dimensions
+  TensorView dsinks{};  ///< (1,1,1,Hq), dtype of sinks
 };
 
 /// Incoming gradients. dy is required.
 struct AttentionIncoming {
-  ConstTensorView dy;    ///< (B,Hq,T,Dv), dtype of q
-  ConstTensorView dlse;  ///< (B,Hq,T,1), f32 or f64; absent means zero
+  ConstTensorView dy{};    ///< (B,Hq,T,Dv), dtype of q
+  ConstTensorView dlse{};  ///< (B,Hq,T,1), f32 or f64; absent means zero
 };
 
 /// Gradients of Σ dy∘y + Σ dlse·lse. With P = exp(s − lse):

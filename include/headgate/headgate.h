@@ -253,7 +253,7 @@ HEADGATE_API headgate_status headgate_attention_backward(const headgate_attentio
 /* "0.1.0": the library's; HEADGATE_VERSION is the header's. */
 HEADGATE_API const char* headgate_version(void);
 
-/* Vector targets, best first: "avx3" (AVX-512), "avx2", "sse4", "neon", "emu128" (portable). *count becomes the number
+/* Vector targets, best first: "avx3" (AVX-512), "avx2", "sse4", "neon", "emu128" or "scalar". *count becomes the number
  * of targets, and names[0 .. capacity) receive as many of their names as fit; those live as long as the library.
  * `names` may be NULL when capacity is 0. */
 HEADGATE_API headgate_status headgate_compiled_targets(const char** names, size_t capacity, size_t* count);

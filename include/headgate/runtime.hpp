@@ -7,8 +7,8 @@
 
 #include "headgate/export.h"
 
-// Vector targets: "avx3" (AVX-512), "avx2", "sse4", "emu128" (portable), "neon". The best that the CPU can run is
-// chosen at the first call; the environment variable HEADGATE_ISA forces one.
+// Vector targets: "avx3" (AVX-512), "avx2", "sse4", "neon", and "emu128" or "scalar" (portable). The best that the CPU
+// can run is chosen at the first call; the environment variable HEADGATE_ISA forces one.
 
 namespace headgate {
 

@@ -75,13 +75,14 @@ constexpr const char* dtype_name(DType dtype) {
 
 using Shape = std::array<std::int64_t, 4>;
 
-/// Row-major strides, in elements, of a contiguous tensor of `shape`.
+/// Row-major strides, in elements, of a contiguous tensor of `shape`. Sizes whose product leaves 64 bits wrap around,
+/// to be refused by the function that gets the view.
 constexpr Shape contiguous_strides(const Shape& shape) {
   Shape strides{};
-  std::int64_t step = 1;
-  for (int i = 3; i >= 0; --i) {
-    strides[static_cast<std::size_t>(i)] = step;
-    step *= shape[static_cast<std::size_t>(i)];
+  std::uint64_t step = 1;
+  for (std::size_t i = 4; i-- > 0;) {
+    strides[i] = static_cast<std::int64_t>(step);
+    step *= static_cast<std::uint64_t>(shape[i]);
   }
   return strides;
 }

@@ -76,8 +76,10 @@ class BackwardWorker {
   }
 
   void prepare_row(std::int64_t h, std::int64_t i, T* lse, T* delta, double* sink_part) const;
-  void probabilities(const Tile& t, std::size_t r, std::size_t rows, KeyRange seen) const;
-  void score_gradients(const Tile& t, std::size_t r, std::size_t rows, KeyRange seen) const;
+  void multiply_columns(const T* strip, const T* panels, std::size_t depth, T* tile, std::size_t c0,
+                        std::size_t c1) const;
+  void probabilities(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const;
+  void score_gradients(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const;
   bool score_tile(const Tile& t) const;
   void add_key_gradients(const Tile& t) const;
   void add_query_gradient(const Tile& t) const;
@@ -252,26 +254,32 @@ bool BackwardWorker<T>::score_tile(const Tile& t) const {
       std::fill_n(scratch(plan_.ds_at, r * Plan::kScoreStride), kMR * Plan::kScoreStride, T{0});
       continue;
     }
-    probabilities(t, r, rows, seen);
-    score_gradients(t, r, rows, seen);
+    const std::size_t c0 = static_cast<std::size_t>(seen.begin) / kNR<T> * kNR<T>;
+    const std::size_t c1 = round_up(static_cast<std::size_t>(seen.end), kNR<T>);
+    probabilities(t, r, rows, c0, c1);
+    score_gradients(t, r, rows, c0, c1);
   }
   return true;
 }
 
-/// P = exp2(s − lse) for strip rows [r, r + kMR), zero outside what each row sees.
+/// Columns [c0, c1) of a strip's rows of a tile = strip (kMR, depth) · transposed panels.
 template <typename T>
-void BackwardWorker<T>::probabilities(const Tile& t, std::size_t r, std::size_t rows, KeyRange seen) const {
-  constexpr std::size_t kPanel = kNR<T>;
-  const std::size_t c0 = static_cast<std::size_t>(seen.begin) / kPanel * kPanel;
-  const std::size_t c1 = round_up(static_cast<std::size_t>(seen.end), kPanel);
-  const std::size_t at = query_row(t.g, t.tile) + r;
-  const T* queries = plan_.at(plan_.query_strips_at, at * plan_.D);
-  const T* keys = plan_.at(plan_.keys_t_at, key_row(t.block) * plan_.D);
-  T* tile = scratch(plan_.p_at, r * Plan::kScoreStride);
-  for (std::size_t c = c0; c < c1; c += kPanel) {
-    multiply_tile<kMR, kNV, typename Plan::StripLeft, Store::overwrite>(queries, keys + c * plan_.D, plan_.D, tile + c,
+void BackwardWorker<T>::multiply_columns(const T* strip, const T* panels, std::size_t depth, T* tile, std::size_t c0,
+                                         std::size_t c1) const {
+  for (std::size_t c = c0; c < c1; c += kNR<T>) {
+    multiply_tile<kMR, kNV, typename Plan::StripLeft, Store::overwrite>(strip, panels + c * depth, depth, tile + c,
                                                                         Plan::kScoreStride);
   }
+}
+
+/// P = exp2(s − lse) for strip rows [r, r + kMR), zero outside what each row sees.
+template <typename T>
+void BackwardWorker<T>::probabilities(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0,
+                                      std::size_t c1) const {
+  const std::size_t at = query_row(t.g, t.tile) + r;
+  T* tile = scratch(plan_.p_at, r * Plan::kScoreStride);
+  multiply_columns(plan_.at(plan_.query_strips_at, at * plan_.D), plan_.at(plan_.keys_t_at, key_row(t.block) * plan_.D),
+                   plan_.D, tile, c0, c1);
   const Tag<T> d;
   for (std::size_t m = 0; m < kMR; ++m) {
     T* HWY_RESTRICT s = tile + m * Plan::kScoreStride;
@@ -299,18 +307,12 @@ void BackwardWorker<T>::probabilities(const Tile& t, std::size_t r, std::size_t 
 
 /// ds = P ∘ (do vᵀ − Δ), times the softcap's slope, for strip rows [r, r + kMR).
 template <typename T>
-void BackwardWorker<T>::score_gradients(const Tile& t, std::size_t r, std::size_t rows, KeyRange seen) const {
-  constexpr std::size_t kPanel = kNR<T>;
-  const std::size_t c0 = static_cast<std::size_t>(seen.begin) / kPanel * kPanel;
-  const std::size_t c1 = round_up(static_cast<std::size_t>(seen.end), kPanel);
+void BackwardWorker<T>::score_gradients(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0,
+                                        std::size_t c1) const {
   const std::size_t at = query_row(t.g, t.tile) + r;
-  const T* strips = plan_.at(plan_.out_strips_at, at * plan_.Dv);
-  const T* values = plan_.at(plan_.values_t_at, key_row(t.block) * plan_.Dv);
   T* tile = scratch(plan_.ds_at, r * Plan::kScoreStride);
-  for (std::size_t c = c0; c < c1; c += kPanel) {
-    multiply_tile<kMR, kNV, typename Plan::StripLeft, Store::overwrite>(strips, values + c * plan_.Dv, plan_.Dv,
-                                                                        tile + c, Plan::kScoreStride);
-  }
+  multiply_columns(plan_.at(plan_.out_strips_at, at * plan_.Dv),
+                   plan_.at(plan_.values_t_at, key_row(t.block) * plan_.Dv), plan_.Dv, tile, c0, c1);
   const Tag<T> d;
   for (std::size_t m = 0; m < kMR; ++m) {
     T* HWY_RESTRICT ds = tile + m * Plan::kScoreStride;

@@ -39,7 +39,9 @@ HWY_INLINE To narrow(T x) {
 template <typename T>
 HWY_INLINE void widen_halves(const Float16* HWY_RESTRICT from, std::size_t n, T* HWY_RESTRICT to) {
   std::size_t i = 0;
-  if constexpr (std::is_same_v<T, float>) {
+  // Highway's conversion in software (SSE4, scalar) knows no infinities.
+  if constexpr (std::is_same_v<T, float> &&
+                (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON)) {
     const Tag<float> d;
     const hn::Rebind<hwy::float16_t, Tag<float>> dh;
     const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -72,28 +71,6 @@ std::vector<OutputPath> output_paths(const AttendFiles& files) {
   return paths;
 }
 
-/// The directory of the gradients, made where it is missing and removed again unless everything was written.
-class MadeDirectory {
- public:
-  explicit MadeDirectory(const std::string& path) : path_(path) {
-    std::error_code error;
-    made_ = !path.empty() && fs::create_directory(path, error);
-    if (error) io::fail(path, "cannot make the directory: {}", error.message());
-  }
-  MadeDirectory(const MadeDirectory&) = delete;
-  MadeDirectory& operator=(const MadeDirectory&) = delete;
-  ~MadeDirectory() {
-    std::error_code ignored;
-    if (made_) fs::remove(path_, ignored);  // an empty directory only
-  }
-
-  void keep() { made_ = false; }
-
- private:
-  std::string path_;
-  bool made_ = false;
-};
-
 }  // namespace
 
 void check_outputs(const AttendFiles& files) {
@@ -103,8 +80,11 @@ void check_outputs(const AttendFiles& files) {
     const std::string canonical = fs::weakly_canonical(output.path, error).string();
     const auto [other, is_new] = taken.emplace(canonical, output.option);
     if (!is_new) throw UsageError(fmt::format("{} and {} both write {}", other->second, output.option, output.path));
-    const bool directory_to_make = std::string(output.option) == "--grad-dir" && !fs::exists(files.grad_dir, error);
-    io::check_writable(directory_to_make ? files.grad_dir : output.path);
+  }
+  const bool new_directory = !files.grad_dir.empty() && !fs::exists(files.grad_dir, error);
+  for (const OutputPath& output : output_paths(files)) {
+    const bool in_new_directory = new_directory && std::string_view(output.option) == "--grad-dir";
+    io::check_writable(in_new_directory ? fs::path(output.path).parent_path().string() : output.path);
   }
 }
 
@@ -149,7 +129,6 @@ AttendArrays read_inputs(const AttendFiles& files, std::optional<DType> dtype) {
 }
 
 void write_outputs(const AttendFiles& files, const AttendResults& results) {
-  MadeDirectory directory(files.grad_dir);
   io::NpyWriter writer;
   const auto add = [&writer](const std::string& path, const io::Array& array) {
     if (!array.present()) return;
@@ -164,6 +143,7 @@ void write_outputs(const AttendFiles& files, const AttendResults& results) {
   if (!files.lse.empty()) add(files.lse, results.lse);
   if (!files.weights.empty()) add(files.weights, results.weights);
   if (!files.grad_dir.empty()) {
+    writer.make_directory(files.grad_dir);
     add(gradient_path(files, "dq"), results.dq);
     add(gradient_path(files, "dk"), results.dk);
     add(gradient_path(files, "dv"), results.dv);
@@ -172,7 +152,6 @@ void write_outputs(const AttendFiles& files, const AttendResults& results) {
     add(gradient_path(files, "dsinks"), results.dsinks);
   }
   writer.commit();
-  directory.keep();
 }
 
 }  // namespace headgate::cli

@@ -18,8 +18,6 @@
 #include "cli/bench_cases.hpp"
 #include "cli/bench_workload.hpp"
 
-extern char** environ;
-
 namespace headgate::cli {
 namespace {
 
@@ -66,7 +64,7 @@ std::string run_self(std::array<std::string, 4> arguments) {
   const int spawned = posix_spawn(&child, path.c_str(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
-  const std::string text = spawned == 0 ? read_all(ends[0]) : "";
+  std::string text = spawned == 0 ? read_all(ends[0]) : "";
   close(ends[0]);
   if (spawned != 0) throw std::runtime_error("memory case: cannot start " + path);
 

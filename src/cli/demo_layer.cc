@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -161,7 +162,7 @@ LayerSpeed measure(const Workload& layer, int threads) {
 void print_speed(const char* name, const Speed& speed, const LayerSpeed& limits) {
   constexpr double kBarCells = 30.0;
   const double part = speed.gflops / limits.fma_peak_gflops;
-  const auto filled = static_cast<std::size_t>(std::clamp(part, 0.0, 1.0) * kBarCells + 0.5);
+  const auto filled = static_cast<std::size_t>(std::lround(std::clamp(part, 0.0, 1.0) * kBarCells));
   fmt::print("     {:<9} {:>8.1f} ms {:>9.1f} {:>12.1f}% {:>11.1f}%   {}{}\n", name, 1e3 * speed.seconds, speed.gflops,
              100.0 * part, 100.0 * speed.gflops / limits.sgemm_gflops, std::string(filled, '#'),
              std::string(static_cast<std::size_t>(kBarCells) - filled, '.'));

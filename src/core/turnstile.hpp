@@ -29,7 +29,9 @@ class Turnstile {
     }
   }
 
-  void leave(std::size_t slot, std::uint32_t turn) const { std::atomic_ref(slots_[slot]).store(turn + 1, std::memory_order_release); }
+  void leave(std::size_t slot, std::uint32_t turn) const {
+    std::atomic_ref(slots_[slot]).store(turn + 1, std::memory_order_release);
+  }
 
  private:
   static constexpr int kSpins = 256;  // some 10 µs: longer than a tile's tail, shorter than a time slice

@@ -40,9 +40,9 @@ HWY_INLINE V at_least(D d, hn::TFromD<D> low, V x) {
 #endif
 }
 
-/// 2^x for x < 127.5 (f64: 1023.5). Relative error below 1.7e-7 (f64: 4e-16). Exactly 0 for x ≤ −127 (f64: −1023) and
-/// for −∞; NaN for NaN. Splits x = n + f with |f| ≤ ½ and gives 2^n + 2^n f q(f), 2^f ≈ 1 + f q(f): the clamp makes the
-/// exponent field of 2^n zero, hence an exact zero.
+/// 2^x for x < 127.5 (f64: 1023.5). Relative error below 2e-7 (f64: 4e-16), absolute below 2^−126 where x < −126.
+/// Exactly 0 for x ≤ −127 (f64: −1023) and for −∞; NaN for NaN. Splits x = n + f with |f| ≤ ½ and gives 2^n + 2^n f
+/// q(f), 2^f ≈ 1 + f q(f): the clamp makes the exponent field of 2^n zero, hence an exact zero.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_fast(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;

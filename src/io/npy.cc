@@ -7,9 +7,11 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <new>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "io/input_file.hpp"
@@ -18,6 +20,8 @@ static_assert(std::endian::native == std::endian::little, "headgate: .npy elemen
 
 namespace headgate::io {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kPreambleV1 = 10;  // magic, two bytes of version, u16 header length
@@ -311,9 +315,18 @@ std::string npy_header(DType dtype, const std::vector<std::int64_t>& shape) {
   return header + dict;
 }
 
+void NpyWriter::make_directory(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) new_directory_ = (fs::path(path) / "").parent_path().string();
+}
+
 void NpyWriter::add(const std::string& path, const Array& array) {
   if (descr_of(array.dtype).empty()) fail(path, "NumPy has no type for {}", dtype_name(array.dtype));
-  StagedFile& file = files_.emplace_back(path);
+  std::string stage_in;
+  if (!new_directory_.empty() && fs::path(path).parent_path() == new_directory_) {
+    stage_in = (fs::path(new_directory_).parent_path() / ".").string();
+  }
+  StagedFile& file = files_.emplace_back(path, Staging::automatic, stage_in);
   const std::string header = npy_header(array.dtype, array.shape);
   file.write(header.data(), header.size());
   file.write(array.data.get(), array.bytes());
@@ -321,7 +334,15 @@ void NpyWriter::add(const std::string& path, const Array& array) {
 
 void NpyWriter::commit() {
   for (StagedFile& file : files_) file.flush();
-  for (StagedFile& file : files_) file.commit();
+  std::error_code error;
+  const bool made = !new_directory_.empty() && fs::create_directory(new_directory_, error);
+  if (error) fail(new_directory_, "cannot make the directory: {}", error.message());
+  try {
+    for (StagedFile& file : files_) file.commit();
+  } catch (const FileError&) {
+    if (made) fs::remove(new_directory_, error);  // unless something is in it
+    throw;
+  }
   files_.clear();
 }
 

@@ -50,6 +50,8 @@ std::string npy_header(DType dtype, const std::vector<std::int64_t>& shape);
 /// A set of files that are written together: none of them is touched before all of them are on the disk.
 class NpyWriter {
  public:
+  /// commit() makes this directory if it is missing; files in it are added after this.
+  void make_directory(const std::string& path);
   /// `array` is row-major; bf16 has no NumPy type: FileError.
   void add(const std::string& path, const Array& array);
   /// Renames every file into place.
@@ -57,6 +59,7 @@ class NpyWriter {
 
  private:
   std::vector<StagedFile> files_;
+  std::string new_directory_;
 };
 
 }  // namespace headgate::io

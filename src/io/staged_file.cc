@@ -35,7 +35,7 @@ extern "C" void headgate_io_remove_temporaries(int signal_number) {
 }
 
 void catch_signals() {
-  for (const int number : {SIGHUP, SIGINT, SIGTERM}) {
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ}) {
     struct sigaction now {};
     if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
       std::signal(number, headgate_io_remove_temporaries);
@@ -63,11 +63,11 @@ std::string directory_of(const std::string& target) {
   return directory.empty() ? "." : directory;
 }
 
-std::string random_name(const std::string& target) {
+std::string random_name(const std::string& directory, const std::string& target) {
   std::random_device random;
   const std::string name = std::filesystem::path(target).filename().string();
   // NAME_MAX is 255 on every common file system; the rest of the name takes 14.
-  return fmt::format("{}/.{}.{:08x}.tmp", directory_of(target), name.substr(0, 240), random());
+  return fmt::format("{}/.{}.{:08x}.tmp", directory, name.substr(0, 240), random());
 }
 
 /// The file that a path stands for: symbolic links followed, and either nothing there or a regular file.
@@ -85,13 +85,14 @@ std::string resolved(const std::string& path) {
 }  // namespace
 
 void check_writable(const std::string& path) {
-  const std::string directory = directory_of(resolved(path));
+  const std::string directory = directory_of(resolved(path)) + "/.";  // the dot: a file is no directory
   if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
     fail(path, "cannot write: {}", std::strerror(errno));
   }
 }
 
-StagedFile::StagedFile(const std::string& path, Staging staging) : path_(path), target_(resolved(path)) {
+StagedFile::StagedFile(const std::string& path, Staging staging, const std::string& stage_in)
+    : path_(path), target_(resolved(path)), stage_in_(stage_in.empty() ? directory_of(target_) : stage_in) {
   if (staging == Staging::automatic) open_nameless();
   if (descriptor_ < 0) open_named();
 }
@@ -99,6 +100,7 @@ StagedFile::StagedFile(const std::string& path, Staging staging) : path_(path), 
 StagedFile::StagedFile(StagedFile&& other) noexcept
     : path_(std::move(other.path_)),
       target_(std::move(other.target_)),
+      stage_in_(std::move(other.stage_in_)),
       temporary_(std::exchange(other.temporary_, {})),
       descriptor_(std::exchange(other.descriptor_, -1)),
       slot_(std::exchange(other.slot_, -1)) {}
@@ -113,14 +115,14 @@ void StagedFile::open_nameless() {
 #ifdef O_TMPFILE
   // The name is given through /proc: without it, no nameless file.
   if (::access("/proc/self/fd", X_OK) != 0) return;
-  descriptor_ = ::open(directory_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  descriptor_ = ::open(stage_in_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 #endif
 }
 
 void StagedFile::open_named() {
   constexpr int kAttempts = 16;
   for (int i = 0; i < kAttempts && descriptor_ < 0; ++i) {
-    temporary_ = random_name(target_);
+    temporary_ = random_name(stage_in_, target_);
     slot_ = remember(temporary_);
     descriptor_ = ::open(temporary_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
     if (descriptor_ >= 0) return;
@@ -153,7 +155,7 @@ void StagedFile::give_name() {
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
   if (errno != EEXIST) fail(path_, "cannot write: {}", std::strerror(errno));
   // A link replaces nothing; a rename does.
-  const std::string name = random_name(target_);
+  const std::string name = random_name(stage_in_, target_);
   slot_ = remember(name);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
     fail(path_, "cannot write: {}", std::strerror(errno));

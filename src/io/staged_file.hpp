@@ -17,13 +17,14 @@ enum class Staging { automatic, named };
 /// A file that appears at its path whole or not at all.
 ///
 /// Bytes go to a nameless file in the target's directory (O_TMPFILE), which vanishes however the process ends; where
-/// the file system has none of those, to ".NAME.XXXXXXXX.tmp" beside the target, which the destructor removes (and only
-/// SIGKILL leaves behind: SIGHUP, SIGINT and SIGTERM are caught for it). `commit` flushes to the disk and renames.
-/// A symbolic link at the path is followed; anything else but a regular file there is refused.
+/// the file system has none of those, to ".NAME.XXXXXXXX.tmp" there, which the destructor removes (and only
+/// SIGKILL leaves behind: the signals that end a process by request or limit are caught for it). `commit` flushes to
+/// the disk and renames. A symbolic link at the path is followed; anything else but a regular file there is refused.
 class StagedFile {
  public:
+  /// `stage_in`: another directory of the same file system for the bytes, where the target's own is yet to be made.
   /// Throws FileError if the directory takes no new file.
-  explicit StagedFile(const std::string& path, Staging staging = Staging::automatic);
+  explicit StagedFile(const std::string& path, Staging staging = Staging::automatic, const std::string& stage_in = {});
   StagedFile(StagedFile&& other) noexcept;
   StagedFile(const StagedFile&) = delete;
   StagedFile& operator=(const StagedFile&) = delete;
@@ -43,6 +44,7 @@ class StagedFile {
 
   std::string path_;    ///< as the caller wrote it, for messages
   std::string target_;  ///< with symbolic links resolved
+  std::string stage_in_;
   std::string temporary_;
   int descriptor_ = -1;
   int slot_ = -1;  ///< of temporary_ in the table that the signal handler reads

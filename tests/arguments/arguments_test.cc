@@ -186,6 +186,20 @@ std::vector<BadCall> bad_memory() {
       {"stride_lowest",
        [](SampleCall& c) { c.in.k.strides[0] = std::numeric_limits<std::int64_t>::min(); },
        {"k has shape", "-9223372036854775808", "address space"}},
+      {"stride_bytes_wrap_to_0",
+       [](SampleCall& c) { c.in.k.strides[0] = std::int64_t{1} << 62; },
+       {"k has shape", "4611686018427387904", "address space"}},
+      {"strides_sum_wraps_to_8_bytes",
+       [](SampleCall& c) {
+         const std::int64_t half = (std::int64_t{1} << 61) - 1;
+         c.in.k.strides = {half, half, 1, 0};
+       },
+       {"k has shape", "2305843009213693951", "address space"}},
+      {"strides_sum_beyond_2_to_60",
+       [](SampleCall& c) {
+         c.in.k.strides = {std::int64_t{1} << 58, std::int64_t{1} << 58, 8, 1};
+       },
+       {"k has shape", "288230376151711744", "address space"}},
       {"below_address_0",
        [](SampleCall& c) { c.in.v.strides[0] = -(std::int64_t{1} << 57); },
        {"v has shape", "address space"}},
@@ -448,6 +462,17 @@ std::vector<BadCall> bad_gradients() {
 
 INSTANTIATE_TEST_SUITE_P(Saved, BadBackward, ::testing::ValuesIn(bad_saved()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gradients, BadBackward, ::testing::ValuesIn(bad_gradients()), test_name);
+
+TEST(BadArguments, EachAllowedDTypeIsNamedOnce) {
+  SampleCall call;
+  call.in.bias.dtype = DType::f16;
+  try {
+    call.forward();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "attention_forward: bias has dtype f16 but must be f32");
+  }
+}
 
 TEST(BadArguments, TheSampleItselfIsRightAndWrites) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {

@@ -147,6 +147,7 @@ TEST(Problem, EmptyDimensionsNeedNoMemory) {
       if (view->numel() == 0) view->data = nullptr;
     }
     if (call.out.y.numel() == 0) call.out.y.data = nullptr;
+    if (s.T == 0) call.in.q.strides = {0, -8, kHuge, 1};
     ASSERT_NO_THROW(forward(call));
     EXPECT_EQ(forward(call).S, s.S);
   }
@@ -160,6 +161,14 @@ TEST(Problem, InputsMayHaveAnyStridesAndShareMemory) {
   call.in.k.strides = {0, 0, -1, 0};
   call.in.k.data = static_cast<const float*>(call.in.q.data) + kS;
   call.in.v.strides = {3, 1, 2, 5};
+  EXPECT_NO_THROW(forward(call));
+}
+
+TEST(Problem, StridesOfDimensionsOfSizeOneAreNotRead) {
+  SampleCall call;
+  call.in.bias.strides[0] = kHuge;
+  call.out.lse.strides[3] = std::numeric_limits<std::int64_t>::min();
+  call.in.mask.strides[1] = std::numeric_limits<std::int64_t>::min();
   EXPECT_NO_THROW(forward(call));
 }
 

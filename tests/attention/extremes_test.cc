@@ -156,6 +156,23 @@ TEST(Extremes, NothingBeyondTheKeyLengthIsRead) {
   }
 }
 
+/// ALiBi lets the largest score of a row move from block to block, by hundreds.
+TEST(Extremes, RowMaximumThatKeepsMoving) {
+  for (const DType dtype : kDTypes) {
+    for (const Causality causality : {Causality::none, Causality::causal}) {
+      CaseSpec spec = sized(5, 900, 8, 8);
+      spec.group = 3;
+      spec.dtype = dtype;
+      spec.alibi_slopes = DType::f32;
+      spec.causality = causality;
+      spec.weights = true;
+      expect_both(spec);
+      spec.sinks = DType::f32;
+      expect_both(spec);
+    }
+  }
+}
+
 TEST(Extremes, WindowsBeyondTheSequence) {
   constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
   for (const auto& [left, right] : {std::pair{kHuge, kHuge}, {kHuge, std::int64_t{0}}, {std::int64_t{0}, kHuge}}) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
-#include <regex>
 
 #include "attention/property.hpp"
 
@@ -82,8 +81,11 @@ std::string probe_with_isa(const std::string& isa) {
   std::array<char, 256> buffer{};
   while (std::fgets(buffer.data(), buffer.size(), pipe) != nullptr) text += buffer.data();
   pclose(pipe);
-  std::smatch match;
-  return std::regex_search(text, match, std::regex("probe: ([^\n]*)")) ? match[1].str() : text;
+  const std::string mark = "probe: ";
+  const std::size_t begin = text.find(mark);
+  if (begin == std::string::npos) return text;
+  const std::size_t from = begin + mark.size();
+  return text.substr(from, text.find('\n', from) - from);
 }
 
 /// Child of the tests below; on its own it checks that the environment variable, when set, is honoured.

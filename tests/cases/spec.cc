@@ -240,6 +240,12 @@ std::vector<CaseSpec> standard_cases() {
     list.push_back(spec);
     spec.causality = Causality::causal;
     list.push_back(spec);
+    CaseSpec hidden =
+        shaped(1, 1, 2, 40, 40, 16, 16);  // whole rows at −∞ and no sink: the bias's own infinities decide
+    hidden.dtype = dtype;
+    hidden.bias = {true, true, true, true};
+    hidden.bias_hides = true;
+    list.push_back(hidden);
   }
   std::uint64_t seed = 1;
   for (CaseSpec& spec : list) spec.seed = seed++;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/npy.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -47,14 +48,14 @@ std::string data_of(const std::vector<T>& values) {
 class NpyTest : public ::testing::Test {
  protected:
   Array read(const std::string& bytes) {
-    file_.write(bytes);
-    return read_npy(file_.path());
+    file.write(bytes);
+    return read_npy(file.path());
   }
 
   /// The message of a refusal, held to its form: the file's name first, one line.
   std::string refusal(const std::string& bytes) {
-    file_.write(bytes);
-    return refusal_of(file_.path());
+    file.write(bytes);
+    return refusal_of(file.path());
   }
 
   static std::string refusal_of(const std::string& path) {
@@ -69,8 +70,8 @@ class NpyTest : public ::testing::Test {
     return "(read without complaint)";
   }
 
-  MemoryFile file_;
-  Scratch scratch_;
+  MemoryFile file;
+  Scratch scratch;
 };
 
 #define EXPECT_REFUSED(bytes, reason) EXPECT_PRED2(contains, refusal(bytes), std::string_view(reason))
@@ -78,13 +79,13 @@ class NpyTest : public ::testing::Test {
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 TEST_F(NpyTest, ReadsEveryDType) {
-  const std::vector<std::pair<std::string, DType>> dtypes = {{"<f2", DType::f16}, {"<f4", DType::f32},
-                                                             {"<f8", DType::f64}, {"<i4", DType::i32},
-                                                             {"<i8", DType::i64}, {"|b1", DType::boolean}};
+  const std::vector<std::pair<std::string, DType>> dtypes = {{"'<f2'", DType::f16}, {"'<f4'", DType::f32},
+                                                             {"'<f8'", DType::f64}, {"'<i4'", DType::i32},
+                                                             {"'<i8'", DType::i64}, {"'|b1'", DType::boolean}};
   for (const auto& [descr, dtype] : dtypes) {
     std::string data(2 * dtype_bytes(dtype), '\0');
     data[dtype_bytes(dtype)] = 1;
-    const Array array = read(npy(dict("'" + descr + "'", "False", "(2,)")) + data);
+    const Array array = read(npy(dict(descr, "False", "(2,)")) + data);
     EXPECT_EQ(array.dtype, dtype);
     EXPECT_EQ(array.shape, std::vector<std::int64_t>{2});
     ASSERT_EQ(array.bytes(), data.size());
@@ -101,10 +102,10 @@ TEST_F(NpyTest, ReadsEveryVersion) {
 
 TEST_F(NpyTest, ReadsEveryRank) {
   EXPECT_EQ(read(npy(dict("'<f8'", "False", "()")) + data_of<double>({1.5})).numel(), 1);
-  std::string shape = "(";
+  std::string ones;
   for (std::size_t rank = 1; rank <= kMaxRank; ++rank) {
-    shape += "1,";
-    const Array array = read(npy(dict("'<f8'", "False", shape + ")")) + data_of<double>({2.5}));
+    ones += "1,";
+    const Array array = read(npy(dict("'<f8'", "False", fmt::format("({})", ones))) + data_of<double>({2.5}));
     EXPECT_EQ(array.shape.size(), rank);
     EXPECT_EQ(load_element(array.data.get(), array.dtype, 0), 2.5);
   }
@@ -248,9 +249,9 @@ TEST_F(NpyTest, RefusesBooleansThatAreNone) {
 }
 
 TEST_F(NpyTest, RefusesWhatIsNoRegularFile) {
-  EXPECT_PRED2(contains, refusal_of(scratch_ / "absent.npy"), "No such file");
-  EXPECT_PRED2(contains, refusal_of(scratch_.path()), "not a regular file");
-  const std::string pipe = scratch_ / "pipe.npy";
+  EXPECT_PRED2(contains, refusal_of(scratch / "absent.npy"), "No such file");
+  EXPECT_PRED2(contains, refusal_of(scratch.path()), "not a regular file");
+  const std::string pipe = scratch / "pipe.npy";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_PRED2(contains, refusal_of(pipe), "not a regular file");  // and does not wait for a writer
   EXPECT_PRED2(contains, refusal_of("/dev/zero"), "not a regular file");
@@ -282,7 +283,7 @@ TEST_F(NpyTest, SurvivesEveryByteInEveryPlace) {
         ASSERT_EQ(array.bytes(), data.size());
         ASSERT_EQ(std::memcmp(array.data.get(), data.data(), data.size()), 0);
       } catch (const FileError& error) {
-        ASSERT_TRUE(std::string(error.what()).starts_with(file_.path() + ": "));
+        ASSERT_TRUE(std::string(error.what()).starts_with(file.path() + ": "));
       }
     }
   }
@@ -313,9 +314,9 @@ TEST_F(NpyTest, WritesWhatItReads) {
       Array array = make_array(dtype, shape);
       for (std::size_t i = 0; i < array.bytes(); ++i) array.data[i] = std::byte{i % 2 == 0};
       NpyWriter writer;
-      writer.add(scratch_ / "a.npy", array);
+      writer.add(scratch / "a.npy", array);
       writer.commit();
-      const Array back = read_npy(scratch_ / "a.npy");
+      const Array back = read_npy(scratch / "a.npy");
       EXPECT_EQ(back.dtype, dtype);
       EXPECT_EQ(back.shape, shape);
       EXPECT_EQ(back.strides, array.strides);
@@ -340,10 +341,30 @@ TEST_F(NpyTest, NothingIsWrittenUntilAllIs) {
   Array array = make_array(DType::f32, {2});
   std::memset(array.data.get(), 0, array.bytes());
   NpyWriter writer;
-  writer.add(scratch_ / "one.npy", array);
-  EXPECT_THROW(writer.add(scratch_ / "missing/two.npy", array), FileError);
-  EXPECT_EQ(read_bytes(scratch_ / "one.npy"), "");
-  EXPECT_THROW(writer.add(scratch_ / "three.npy", make_array(DType::bf16, {2})), FileError);
+  writer.add(scratch / "one.npy", array);
+  EXPECT_THROW(writer.add(scratch / "missing/two.npy", array), FileError);
+  EXPECT_EQ(read_bytes(scratch / "one.npy"), "");
+  EXPECT_THROW(writer.add(scratch / "three.npy", make_array(DType::bf16, {2})), FileError);
+}
+
+TEST_F(NpyTest, MakesADirectoryWithItsFiles) {
+  const std::string made = scratch / "made";
+  {
+    NpyWriter dropped;
+    dropped.make_directory(made + "/");
+    dropped.add(made + "/one.npy", make_array(DType::f32, {0}));
+  }
+  EXPECT_EQ(scratch.count(), 0U);
+  for (int round = 0; round < 2; ++round) {  // missing, then there
+    NpyWriter writer;
+    writer.make_directory(made);
+    writer.add(made + "/one.npy", make_array(DType::f32, {0}));
+    writer.add(made + "/two.npy", make_array(DType::f32, {0}));
+    writer.commit();
+    EXPECT_EQ(read_npy(made + "/one.npy").numel(), 0);
+    EXPECT_EQ(read_npy(made + "/two.npy").numel(), 0);
+    EXPECT_EQ(scratch.count(), 1U);
+  }
 }
 
 TEST(NpyShape, SizesThatOverflowDoNotFit) {

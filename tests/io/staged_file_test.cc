@@ -25,8 +25,8 @@ using headgate::testing::write_bytes;
 
 class StagedFileTest : public ::testing::TestWithParam<Staging> {
  protected:
-  Scratch scratch_;
-  const std::string path_ = scratch_ / "out.bin";
+  Scratch scratch;
+  const std::string path = scratch / "out.bin";
 };
 
 void stage(StagedFile& file, const std::string& bytes) { file.write(bytes.data(), bytes.size()); }
@@ -54,74 +54,74 @@ int status_of_child(const std::function<void()>& work, int signal) {
 }
 
 TEST_P(StagedFileTest, AppearsWhole) {
-  StagedFile file(path_, GetParam());
+  StagedFile file(path, GetParam());
   stage(file, "first ");
-  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_FALSE(std::filesystem::exists(path));
   stage(file, "second");
   file.commit();
-  EXPECT_EQ(read_bytes(path_), "first second");
-  EXPECT_EQ(scratch_.count(), 1U);
+  EXPECT_EQ(read_bytes(path), "first second");
+  EXPECT_EQ(scratch.count(), 1U);
 }
 
 TEST_P(StagedFileTest, ReplacesWhole) {
-  write_bytes(path_, "old and longer");
+  write_bytes(path, "old and longer");
   {
-    StagedFile file(path_, GetParam());
+    StagedFile file(path, GetParam());
     stage(file, "new");
-    EXPECT_EQ(read_bytes(path_), "old and longer");
+    EXPECT_EQ(read_bytes(path), "old and longer");
     file.commit();
   }
-  EXPECT_EQ(read_bytes(path_), "new");
-  EXPECT_EQ(scratch_.count(), 1U);
+  EXPECT_EQ(read_bytes(path), "new");
+  EXPECT_EQ(scratch.count(), 1U);
 }
 
 TEST_P(StagedFileTest, LeavesNothingUncommitted) {
-  write_bytes(path_, "old");
+  write_bytes(path, "old");
   {
-    StagedFile file(path_, GetParam());
+    StagedFile file(path, GetParam());
     stage(file, "new");
     file.flush();
   }
-  EXPECT_EQ(read_bytes(path_), "old");
-  EXPECT_EQ(scratch_.count(), 1U);
+  EXPECT_EQ(read_bytes(path), "old");
+  EXPECT_EQ(scratch.count(), 1U);
 }
 
 TEST_P(StagedFileTest, MovesWithItsFile) {
-  std::optional<StagedFile> first(std::in_place, path_, GetParam());
+  std::optional<StagedFile> first(std::in_place, path, GetParam());
   stage(*first, "kept");
   StagedFile second(std::move(*first));
   first.reset();
   second.commit();
-  EXPECT_EQ(read_bytes(path_), "kept");
+  EXPECT_EQ(read_bytes(path), "kept");
 }
 
 TEST_P(StagedFileTest, FollowsSymbolicLinks) {
-  write_bytes(path_, "old");
-  const std::string link = scratch_ / "link.bin";
+  write_bytes(path, "old");
+  const std::string link = scratch / "link.bin";
   std::filesystem::create_symlink("out.bin", link);
   StagedFile file(link, GetParam());
   stage(file, "new");
   file.commit();
   EXPECT_TRUE(std::filesystem::is_symlink(link));
-  EXPECT_EQ(read_bytes(path_), "new");
+  EXPECT_EQ(read_bytes(path), "new");
 }
 
 TEST_P(StagedFileTest, HonoursTheUmask) {
   const mode_t before = ::umask(027);
   {
-    StagedFile file(path_, GetParam());
+    StagedFile file(path, GetParam());
     file.commit();
   }
   ::umask(before);
   struct stat status {};
-  ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777U, 0640U);
 }
 
 TEST_P(StagedFileTest, RefusesPathsThatTakeNoFile) {
-  write_bytes(path_, "a file");
-  for (const std::string& bad : {scratch_ / "missing/out.bin", path_ + "/out.bin", scratch_.path(),
-                                 scratch_.path() + "/", std::string("/dev/null"), std::string("/proc/out.bin")}) {
+  write_bytes(path, "a file");
+  for (const std::string& bad : {scratch / "missing/out.bin", path + "/out.bin", scratch.path(), scratch.path() + "/",
+                                 std::string("/dev/null"), std::string("/proc/out.bin")}) {
     try {
       StagedFile file(bad, GetParam());
       ADD_FAILURE() << bad;
@@ -132,35 +132,35 @@ TEST_P(StagedFileTest, RefusesPathsThatTakeNoFile) {
       EXPECT_THROW(check_writable(bad), FileError) << bad;
     }
   }
-  EXPECT_EQ(scratch_.count(), 1U);
-  EXPECT_NO_THROW(check_writable(path_));
-  EXPECT_NO_THROW(check_writable(scratch_ / "new.bin"));
+  EXPECT_EQ(scratch.count(), 1U);
+  EXPECT_NO_THROW(check_writable(path));
+  EXPECT_NO_THROW(check_writable(scratch / "new.bin"));
 }
 
 TEST_P(StagedFileTest, RefusesAReadOnlyDirectory) {
   constexpr uid_t kNobody = 65534;  // root may write anywhere, so it steps down for the moment
-  ASSERT_EQ(::chmod(scratch_.path().c_str(), 0555), 0);
+  ASSERT_EQ(::chmod(scratch.path().c_str(), 0555), 0);
   const bool root = ::geteuid() == 0;
   ASSERT_EQ(root ? ::seteuid(kNobody) : 0, 0);
-  EXPECT_THROW(check_writable(path_), FileError);
-  EXPECT_THROW(StagedFile(path_, GetParam()), FileError);
+  EXPECT_THROW(check_writable(path), FileError);
+  EXPECT_THROW(StagedFile(path, GetParam()), FileError);
   ASSERT_EQ(root ? ::seteuid(0) : 0, 0);
-  ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0);
-  EXPECT_EQ(scratch_.count(), 0U);
+  ASSERT_EQ(::chmod(scratch.path().c_str(), 0755), 0);
+  EXPECT_EQ(scratch.count(), 0U);
 }
 
 TEST_P(StagedFileTest, LeavesNothingWhenInterrupted) {
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGXFSZ}) {
     const int status = status_of_child(
         [&] {
           static std::optional<StagedFile> file;  // no destructor runs in a process that a signal ends
-          file.emplace(path_, GetParam());
+          file.emplace(path, GetParam());
           stage(*file, "half");
         },
         signal);
     EXPECT_TRUE(WIFSIGNALED(status));
     EXPECT_EQ(WTERMSIG(status), signal);
-    EXPECT_EQ(scratch_.count(), 0U);
+    EXPECT_EQ(scratch.count(), 0U);
   }
 }
 
@@ -172,7 +172,7 @@ TEST_P(StagedFileTest, LeavesNothingWhenTheDiskIsFull) {
         const rlimit limit{4, 4};  // bytes a file may grow to
         ::setrlimit(RLIMIT_FSIZE, &limit);
         try {
-          StagedFile file(path_, GetParam());
+          StagedFile file(path, GetParam());
           stage(file, "more than four bytes");
           file.commit();
         } catch (const FileError&) {
@@ -182,7 +182,7 @@ TEST_P(StagedFileTest, LeavesNothingWhenTheDiskIsFull) {
       SIGKILL);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), kRefused);
-  EXPECT_EQ(scratch_.count(), 0U);
+  EXPECT_EQ(scratch.count(), 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Staging, StagedFileTest, ::testing::Values(Staging::automatic, Staging::named),

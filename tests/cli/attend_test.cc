@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cases/case.hpp"
+#include "cases/check.hpp"
+#include "cli/attend_files.hpp"
+#include "cli/tool.hpp"
+#include "core/element.hpp"
+#include "io/npy.hpp"
+#include "io/scratch.hpp"
+
+namespace headgate {
+namespace {
+
+namespace fs = std::filesystem;
+using headgate::testing::expect_refused;
+using headgate::testing::headgate_path;
+using headgate::testing::kernels_by_command;
+using headgate::testing::Order;
+using headgate::testing::Outcome;
+using headgate::testing::read_bytes;
+using headgate::testing::run_program;
+using headgate::testing::Scratch;
+using headgate::testing::write_bytes;
+using headgate::testing::write_npy;
+
+/// What the command line can say: the log-sum-exp in its own dtype, and none coming in; the gate in q's dtype.
+cases::CaseSpec sayable(cases::CaseSpec spec) {
+  spec.lse = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
+  spec.dlse = DType::none;
+  spec.gate_f32 = false;
+  spec.attn = false;
+  return spec;
+}
+
+/// Files in, the command, files out: as right as the library by the rule that holds the library.
+void expect_right(const cases::CaseSpec& spec, Order order) {
+  const Scratch scratch;
+  cases::Case problem(sayable(spec));
+  const cases::Kernels command = kernels_by_command(scratch.path(), order);
+  EXPECT_EQ(check_forward_case(problem, command), std::nullopt);
+  EXPECT_EQ(check_backward_case(problem, command), std::nullopt);
+}
+
+TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
+  cases::CaseSpec plain;
+  plain.B = 2;
+  plain.Hkv = 2;
+  plain.group = 2;
+  plain.T = 9;
+  plain.S = 13;
+  plain.D = 8;
+  plain.Dv = 6;
+  const std::vector<std::function<void(cases::CaseSpec&)>> features = {
+      [](auto&) {},
+      [](auto& s) { s.causality = Causality::causal; },
+      [](auto& s) { s.window_left = 3, s.window_right = 1; },
+      [](auto& s) { s.scale = -0.25; },
+      [](auto& s) { s.softcap = 1.5; },
+      [](auto& s) {
+        s.bias = {true, true, true, true}, s.bias_hides = true;
+      },
+      [](auto& s) {
+        s.bias = {true, false, true, false};
+      },
+      [](auto& s) {
+        s.mask = {true, true, false, true};
+      },
+      [](auto& s) { s.key_lengths = DType::i32; },
+      [](auto& s) { s.key_lengths = DType::i64; },
+      [](auto& s) { s.alibi_slopes = DType::f32; },
+      [](auto& s) { s.sinks = DType::f64; },
+      [](auto& s) { s.weights = true; },
+      [](auto& s) { s.gate_grain = cases::GateGrain::headwise; },
+      [](auto& s) { s.gate_grain = cases::GateGrain::elementwise, s.gate_op = GateOp::add; },
+      [](auto& s) { s.B = 1; },
+      [](auto& s) { s.B = s.Hkv = s.group = 1; },
+  };
+  std::size_t n = 0;
+  for (const auto& feature : features) {
+    cases::CaseSpec spec = plain;
+    feature(spec);
+    expect_right(spec, n++ % 2 == 0 ? Order::c : Order::fortran);
+  }
+}
+
+TEST(AttendAgainstOracle, EveryGateFunction) {
+  for (const GateFn fn : {GateFn::none, GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid, GateFn::silu,
+                          GateFn::softplus, GateFn::identity}) {
+    cases::CaseSpec spec;
+    spec.Hkv = 2;
+    spec.T = 5;
+    spec.S = 7;
+    spec.D = 4;
+    spec.Dv = 3;
+    spec.gate_grain = cases::GateGrain::elementwise;
+    spec.gate_fn = fn;
+    expect_right(spec, Order::c);
+  }
+}
+
+TEST(AttendAgainstOracle, RandomCombinations) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    expect_right(cases::random_spec(seed), seed % 2 == 0 ? Order::c : Order::fortran);
+  }
+}
+
+/// A small problem's files, and commands over them.
+class AttendTest : public ::testing::Test {
+ protected:
+  AttendTest() {
+    fs::create_directory(out_dir);
+    put("q", {kB, kHq, kT, kD});
+    put("k", {kB, kHkv, kS, kD});
+    put("v", {kB, kHkv, kS, kDv});
+    put("z", {kB, kHq, kT, kDv});
+    put("dy", {kB, kHq, kT, kDv});
+    put("bias", {1, 1, kT, kS});
+    put("sinks", {1, 1, 1, kHq}, DType::f32, 1);
+  }
+
+  /// Normal numbers, by name: the same in every dtype and order.
+  void put(const std::string& name, const Shape& shape, DType dtype = DType::f32, std::size_t rank = 4,
+           Order order = Order::c, const std::string& values_of = "") const {
+    io::Array array = io::make_array(dtype, {shape.begin(), shape.end()});
+    std::mt19937 random(static_cast<unsigned>(std::hash<std::string>{}(values_of.empty() ? name : values_of)));
+    std::uniform_int_distribution<int> digits(-64, 64);  // exact in every dtype
+    for (std::int64_t i = 0; i < array.numel(); ++i) {
+      store_element(array.data.get(), dtype, i, static_cast<double>(digits(random)) / 32);
+    }
+    write_npy(in(name), {array.data.get(), dtype, shape, contiguous_strides(shape)}, rank, order);
+  }
+
+  /// Integers or booleans, a vector or a (T,S) map.
+  template <typename T>
+  void put_values(const std::string& name, const std::vector<T>& values, const Shape& shape, std::size_t rank) const {
+    write_npy(in(name), make_view(values.data(), shape), rank);
+  }
+
+  std::string in(const std::string& name) const { return scratch / name + ".npy"; }
+  std::string out(const std::string& name) const { return out_dir + "/" + name; }
+
+  std::vector<std::string> command(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"attend", "--q", in("q"), "--k", in("k"), "--v", in("v"), "--out", out("y.npy")};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  /// The bytes of the result.
+  std::string result(const std::vector<std::string>& more = {}) const {
+    const Outcome outcome = testing::headgate(command(more));
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out + outcome.err, "");
+    return read_bytes(out("y.npy"));
+  }
+
+  /// Refused with this reason, and nothing at all written.
+  void refuse(const std::vector<std::string>& more, const std::string& reason) const {
+    refuse_command(command(more), reason);
+  }
+  void refuse_command(const std::vector<std::string>& whole, const std::string& reason) const {
+    fs::remove_all(out_dir);
+    fs::create_directory(out_dir);
+    expect_refused(testing::headgate(whole), "attend", reason);
+    EXPECT_TRUE(fs::is_empty(out_dir)) << reason;
+  }
+
+  static constexpr std::int64_t kB = 2, kHq = 4, kHkv = 2, kT = 5, kS = 7, kD = 8, kDv = 6;
+  Scratch scratch;
+  const std::string out_dir = scratch / "out";
+};
+
+std::vector<std::int64_t> shape_of(const std::string& path) { return io::read_npy(path).shape; }
+
+TEST_F(AttendTest, FortranOrderIsTheSameProblem) {
+  const std::string expected = result({"--gate", in("z"), "--bias", in("bias")});
+  put("q", {kB, kHq, kT, kD}, DType::f32, 4, Order::fortran);
+  put("v", {kB, kHkv, kS, kDv}, DType::f32, 4, Order::fortran);
+  put("z", {kB, kHq, kT, kDv}, DType::f32, 4, Order::fortran);
+  put("bias", {1, 1, kT, kS}, DType::f32, 2, Order::fortran);
+  EXPECT_EQ(result({"--gate", in("z"), "--bias", in("bias")}), expected);
+}
+
+TEST_F(AttendTest, OutputsHaveTheRankOfQ) {
+  const std::vector<std::string> all = {"--lse",  out("lse.npy"), "--weights",  out("p.npy"), "--grad-out",
+                                        in("dy"), "--grad-dir",   out("grads"), "--gate",     in("z")};
+  using Dims = std::vector<std::int64_t>;
+  const auto expect_shapes = [&](const Dims& lead_q, const Dims& lead_k) {
+    const auto of = [](Dims lead, const Dims& last) {
+      lead.insert(lead.end(), last.begin(), last.end());
+      return lead;
+    };
+    result(all);
+    EXPECT_EQ(shape_of(out("y.npy")), of(lead_q, {kT, kDv}));
+    EXPECT_EQ(shape_of(out("lse.npy")), of(lead_q, {kT}));
+    EXPECT_EQ(shape_of(out("p.npy")), of(lead_q, {kT, kS}));
+    EXPECT_EQ(shape_of(out("grads/dq.npy")), of(lead_q, {kT, kD}));
+    EXPECT_EQ(shape_of(out("grads/dk.npy")), of(lead_k, {kS, kD}));
+    EXPECT_EQ(shape_of(out("grads/dv.npy")), of(lead_k, {kS, kDv}));
+    EXPECT_EQ(shape_of(out("grads/dz.npy")), of(lead_q, {kT, kDv}));
+  };
+  expect_shapes({kB, kHq}, {kB, kHkv});
+  const auto put_all = [this](std::int64_t hq, std::int64_t hkv, std::size_t rank) {
+    put("q", {1, hq, kT, kD}, DType::f32, rank);
+    put("k", {1, hkv, kS, kD}, DType::f32, rank);
+    put("v", {1, hkv, kS, kDv}, DType::f32, rank);
+    put("z", {1, hq, kT, kDv}, DType::f32, rank);
+    put("dy", {1, hq, kT, kDv}, DType::f32, rank);
+  };
+  put_all(kHq, kHkv, 3);
+  expect_shapes({kHq}, {kHkv});
+  put_all(1, 1, 2);
+  expect_shapes({}, {});
+}
+
+TEST_F(AttendTest, GradientsAreWrittenAsTheyApply) {
+  const auto names = [this] {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(out("grads"))) found.insert(entry.path().filename().string());
+    fs::remove_all(out("grads"));
+    return found;
+  };
+  const std::vector<std::string> grads = {"--grad-out", in("dy"), "--grad-dir", out("grads")};
+  const auto with = [&grads](std::vector<std::string> more) {
+    more.insert(more.end(), grads.begin(), grads.end());
+    return more;
+  };
+  using Names = std::set<std::string>;
+  result(with({}));
+  EXPECT_EQ(names(), (Names{"dq.npy", "dk.npy", "dv.npy"}));
+  result(with({"--gate", in("z"), "--bias", in("bias"), "--sinks", in("sinks")}));
+  EXPECT_EQ(names(), (Names{"dq.npy", "dk.npy", "dv.npy", "dz.npy", "dbias.npy", "dsinks.npy"}));
+  result(with({"--gate", in("z"), "--gate-fn", "none", "--off-by-one"}));
+  EXPECT_EQ(names(), (Names{"dq.npy", "dk.npy", "dv.npy"}));
+}
+
+TEST_F(AttendTest, OffByOneIsASinkOfZero) {
+  const std::string plain = result();
+  const std::string off_by_one = result({"--off-by-one"});
+  EXPECT_NE(off_by_one, plain);
+  put_values("zeros", std::vector<float>(kHq), {1, 1, 1, kHq}, 1);
+  EXPECT_EQ(result({"--sinks", in("zeros")}), off_by_one);
+}
+
+TEST_F(AttendTest, ThreadsDoNotShow) {
+  const std::string one = result({"--threads", "1", "--causal"});
+  for (const char* n : {"2", "3", "7"}) EXPECT_EQ(result({"--threads", n, "--causal"}), one);
+}
+
+TEST_F(AttendTest, GateFunctionDefaultsToSigmoidTimes) {
+  const std::string gated = result({"--gate", in("z")});
+  EXPECT_EQ(result({"--gate", in("z"), "--gate-fn", "sigmoid", "--gate-op", "mul"}), gated);
+  EXPECT_NE(result({"--gate", in("z"), "--gate-fn", "silu"}), gated);
+  const std::string plain = result();
+  EXPECT_EQ(result({"--gate", in("z"), "--gate-fn", "none"}), plain);
+  EXPECT_EQ(result({"--gate-fn", "none"}), plain);
+}
+
+TEST_F(AttendTest, DTypeConverts) {
+  const std::string f32 = result();
+  const std::string f64 = result({"--dtype", "f64"});
+  EXPECT_EQ(io::read_npy(out("y.npy")).dtype, DType::f64);
+  result({"--dtype", "f16"});
+  EXPECT_EQ(io::read_npy(out("y.npy")).dtype, DType::f16);
+  const std::string bf16 = result({"--dtype", "bf16"});
+  const io::Array y = io::read_npy(out("y.npy"));
+  ASSERT_EQ(y.dtype, DType::f32);
+  for (std::int64_t i = 0; i < y.numel(); ++i) {
+    const auto x = static_cast<float>(load_element(y.data.get(), y.dtype, i));
+    ASSERT_EQ(to_f32(to_bf16(x)), x) << "not rounded to bf16";
+  }
+  // Files of any one dtype, or of several, give what files of that dtype would.
+  put("q", {kB, kHq, kT, kD}, DType::f64);
+  put("k", {kB, kHkv, kS, kD}, DType::f16);
+  EXPECT_EQ(result({"--dtype", "f32"}), f32);
+  EXPECT_EQ(result({"--dtype", "f64"}), f64);
+  EXPECT_EQ(result({"--dtype", "bf16"}), bf16);
+}
+
+TEST_F(AttendTest, BiasOfAnyFloatIsTaken) {
+  const std::string expected = result({"--bias", in("bias")});
+  for (const DType dtype : {DType::f16, DType::f64}) {
+    put("bias2", {1, 1, kT, kS}, dtype, 2, Order::c, "bias");
+    EXPECT_EQ(result({"--bias", in("bias2")}), expected);
+  }
+}
+
+TEST_F(AttendTest, EmptyDimensions) {
+  put("q", {kB, kHq, 0, kD});
+  result();
+  EXPECT_EQ(shape_of(out("y.npy")), (std::vector<std::int64_t>{kB, kHq, 0, kDv}));
+  put("q", {kB, kHq, kT, kD});
+  put("k", {kB, kHkv, 0, kD});
+  put("v", {kB, kHkv, 0, kDv});
+  result();  // no key: attention is 0
+  const io::Array y = io::read_npy(out("y.npy"));
+  for (std::int64_t i = 0; i < y.numel(); ++i) ASSERT_EQ(load_element(y.data.get(), y.dtype, i), 0.0);
+}
+
+TEST_F(AttendTest, ReplacesWhatWasThere) {
+  write_bytes(out("y.npy"), "old");
+  EXPECT_EQ(result(), result());
+  EXPECT_EQ(std::distance(fs::directory_iterator(out_dir), {}), 1);
+}
+
+TEST_F(AttendTest, RefusesBadUsage) {
+  refuse_command({"attend"}, "--q is required");
+  refuse_command({"attend", "--q", in("q"), "--k", in("k"), "--v", in("v")}, "--out is required");
+  refuse({"--window", "3"}, "--window is '3'");
+  refuse({"--window", "3,4,5"}, "--window is '3,4,5'");
+  refuse({"--window", "a,b"}, "--window is 'a,b'");
+  refuse({"--window", "-2,0"}, "window_left is -2 but must be at least -1");
+  refuse({"--window", "0,-99999999999999999999"}, "--window is");
+  refuse({"--scale", "nan"}, "scale is nan");
+  refuse({"--scale", "inf"}, "scale is inf");
+  refuse({"--scale", "1e39"}, "scale is 1e+39 but must be finite in f32");
+  refuse({"--scale", "much"}, "--scale");
+  refuse({"--softcap", "-1"}, "softcap is -1");
+  refuse({"--gate-fn", "relu", "--gate", in("z")}, "--gate-fn is 'relu'");
+  refuse({"--gate-op", "sub", "--gate", in("z")}, "--gate-op is 'sub'");
+  refuse({"--gate-fn", "silu"}, "--gate-fn silu needs --gate");
+  refuse({"--gate-op", "add"}, "--gate-op requires --gate");
+  refuse({"--dtype", "f8"}, "--dtype is 'f8'");
+  refuse({"--threads", "0"}, "--threads");
+  refuse({"--threads", "-1"}, "--threads");
+  refuse({"--threads", "many"}, "--threads");
+  refuse({"--off-by-one", "--sinks", in("sinks")}, "excludes");
+  refuse({"--grad-out", in("dy")}, "--grad-out requires --grad-dir");
+  refuse({"--grad-dir", out("grads")}, "--grad-dir requires --grad-out");
+  refuse({"--bias", ""}, "--bias");
+  refuse({"--window", ""}, "--window");
+  refuse({"--frobnicate"}, "--frobnicate");
+  refuse({"surplus"}, "surplus");
+}
+
+TEST_F(AttendTest, RefusesTwoOutputsAtOnePath) {
+  refuse({"--lse", out("y.npy")}, "--out and --lse both write");
+  refuse({"--lse", out("../out/./y.npy")}, "--out and --lse both write");
+  refuse({"--lse", out("p.npy"), "--weights", out("p.npy")}, "--lse and --weights both write");
+  refuse({"--lse", out("grads/dq.npy"), "--grad-out", in("dy"), "--grad-dir", out("grads")},
+         "--lse and --grad-dir both write");
+}
+
+TEST_F(AttendTest, RefusesPathsThatTakeNoFile) {
+  refuse({"--lse", out("missing/lse.npy")}, "missing/lse.npy: cannot write: No such file");
+  refuse({"--lse", out_dir}, "not a regular file");
+  refuse({"--lse", in("q") + "/lse.npy"}, "cannot write: Not a directory");
+  refuse({"--lse", "/dev/null"}, "not a regular file");
+  refuse({"--lse", "/proc/lse.npy"}, "cannot write");
+  refuse({"--grad-out", in("dy"), "--grad-dir", out("missing/grads")}, "cannot write: No such file");
+  refuse({"--grad-out", in("dy"), "--grad-dir", in("q")}, "cannot write: Not a directory");
+}
+
+TEST_F(AttendTest, RefusesOtherDTypesByName) {
+  put("k", {kB, kHkv, kS, kD}, DType::f64);
+  refuse({}, "k.npy: has dtype f64 but " + in("q") + " has f32");
+  put("k", {kB, kHkv, kS, kD});
+  for (const char* name : {"v", "z", "dy"}) {
+    const Shape shape = {kB, name[0] == 'v' ? kHkv : kHq, name[0] == 'v' ? kS : kT, kDv};
+    put(name, shape, DType::f16);
+    refuse({"--gate", in("z"), "--grad-out", in("dy"), "--grad-dir", out("g")},
+           std::string(name) + ".npy: has dtype f16");
+    put(name, shape);
+  }
+  put_values("whole", std::vector<std::int32_t>(kB * kHq * kT * kD), {kB, kHq, kT, kD}, 4);
+  refuse_command({"attend", "--q", in("whole"), "--k", in("k"), "--v", in("v"), "--out", out("y.npy")},
+                 "whole.npy: has dtype i32 but must be f16, f32 or f64");
+  refuse({"--mask", in("bias")}, "bias.npy: has dtype f32 but must be bool");
+  refuse({"--key-lengths", in("sinks")}, "sinks.npy: has dtype f32 but must be i32 or i64");
+  refuse({"--sinks", in("whole")}, "whole.npy: has dtype i32");
+  refuse({"--bias", in("whole")}, "whole.npy: has dtype i32");
+}
+
+TEST_F(AttendTest, RefusesShapesThatDisagree) {
+  put("k3", {1, kHkv, kS, kD}, DType::f32, 3);
+  refuse_command({"attend", "--q", in("q"), "--k", in("k3"), "--v", in("v"), "--out", out("y.npy")},
+                 "k3.npy: has shape (2, 7, 8) but must be of rank 4 as q");
+  put("k9", {kB, kHkv, kS, kD + 1});
+  refuse_command({"attend", "--q", in("q"), "--k", in("k9"), "--v", in("v"), "--out", out("y.npy")}, "D is 9 and 8");
+  put("flat", {1, 1, 1, kD}, DType::f32, 1);
+  refuse_command({"attend", "--q", in("flat"), "--k", in("k"), "--v", in("v"), "--out", out("y.npy")},
+                 "flat.npy: has shape (8,) but must be (T,D), (H,T,D) or (B,H,T,D)");
+  put("wide", {kB, kHq, kT, 513});
+  put("wide_k", {kB, kHkv, kS, 513});
+  refuse_command({"attend", "--q", in("wide"), "--k", in("wide_k"), "--v", in("v"), "--out", out("y.npy")},
+                 "D is 513 but must be 1 to 512");
+  put("z5", {kB, kHq, kT, kDv - 1});
+  refuse({"--gate", in("z5")}, "gate has shape (2,4,5,5)");
+  refuse({"--grad-out", in("z5"), "--grad-dir", out("g")}, "dy has shape (2,4,5,5)");
+  put("bias5", {1, 1, kT, kS - 1}, DType::f32, 2);
+  refuse({"--bias", in("bias5")}, "bias has shape (1,1,5,6)");
+  refuse({"--sinks", in("bias5")}, "bias5.npy: has shape (5, 6) but must be (H,)");
+  put("alibi", {1, 1, 1, kHq + 1}, DType::f32, 1);
+  refuse({"--alibi", in("alibi")}, "alibi_slopes has shape (1,1,1,5)");
+  put_values("lengths", std::vector<std::int64_t>{kS, kS + 1}, {1, 1, 1, kB}, 1);
+  refuse({"--key-lengths", in("lengths")}, "key_lengths[1] is 8 but must be 0 to S = 7");
+}
+
+TEST_F(AttendTest, RefusesFilesThatLie) {
+  const std::string whole = read_bytes(in("q"));
+  for (const std::size_t n : {std::size_t{0}, std::size_t{9}, std::size_t{60}, whole.size() - 1}) {
+    write_bytes(in("q"), whole.substr(0, n));
+    refuse({}, "q.npy: ");
+  }
+  write_bytes(in("q"), whole + "x");
+  refuse({}, "q.npy: shape (2, 4, 5, 8) of <f4 takes 1280 bytes of data, but 1281 follow the header: trailing data");
+  // No element in the file, and a claim of 2^32 heads.
+  std::string many = whole.substr(0, 128);
+  const std::string shape = "(2, 4, 5, 8), }";
+  many.replace(many.find(shape), shape.size() + 24, "(65536, 65536, 0, 8), }                ");
+  write_bytes(in("q"), many);
+  refuse({}, "more than 16777216 heads in all");
+  fs::remove(in("q"));
+  refuse({}, "q.npy: cannot open: No such file or directory");
+}
+
+/// Flips in every file at once: never a crash, and never an output beside a refusal.
+TEST_F(AttendTest, SurvivesDamagedFiles) {
+  std::mt19937 random(250506708);  // NOLINT: the same damage in every run
+  const std::vector<std::string> names = {"q", "k", "v", "z", "bias", "sinks"};
+  for (int round = 0; round < 60; ++round) {
+    const std::string& name = names[static_cast<std::size_t>(round) % names.size()];
+    const std::string whole = read_bytes(in(name));
+    std::string bytes = whole;
+    for (auto n = 1 + random() % 2; n > 0; --n) bytes[random() % 128] = static_cast<char>(random());
+    write_bytes(in(name), bytes);
+    fs::remove_all(out_dir);
+    fs::create_directory(out_dir);
+    const Outcome outcome = testing::headgate(
+        command({"--gate", in("z"), "--bias", in("bias"), "--sinks", in("sinks"), "--lse", out("lse.npy")}));
+    if (outcome.status == 0) {
+      EXPECT_NO_THROW(io::read_npy(out("y.npy")));
+      EXPECT_NO_THROW(io::read_npy(out("lse.npy")));
+    } else {
+      expect_refused(outcome, "attend", "");
+      EXPECT_TRUE(fs::is_empty(out_dir));
+    }
+    write_bytes(in(name), whole);
+  }
+}
+
+/// The shell runs `attend` with a limit on the size of files that the small result fits in and the weights do not.
+class AttendOutOfSpaceTest : public AttendTest {
+ protected:
+  AttendOutOfSpaceTest() {
+    put("q", {1, 1, 64, 1}, DType::f32, 2);
+    put("k", {1, 1, 64, 1}, DType::f32, 2);
+    put("v", {1, 1, 64, 1}, DType::f32, 2);
+    put("dy", {1, 1, 64, 1}, DType::f32, 2);
+    write_bytes(out("y.npy"), "old");
+  }
+
+  Outcome attend_limited(const std::string& trap) const {
+    std::string line = trap + "ulimit -f 4; exec " + headgate_path();  // POSIX: 512-byte units, 1024 in some shells
+    for (const std::string& word :
+         command({"--weights", out("p.npy"), "--grad-out", in("dy"), "--grad-dir", out("g")})) {
+      line += " '" + word + "'";
+    }
+    return run_program({"/bin/sh", "-c", line});
+  }
+
+  void expect_untouched() const {
+    EXPECT_EQ(read_bytes(out("y.npy")), "old");
+    EXPECT_EQ(std::distance(fs::directory_iterator(out_dir), {}), 1);
+  }
+};
+
+TEST_F(AttendOutOfSpaceTest, AnErrorLeavesNothing) {
+  expect_refused(attend_limited("trap '' XFSZ; "), "attend", "p.npy: cannot write: File too large");
+  expect_untouched();
+}
+
+TEST_F(AttendOutOfSpaceTest, ADeathLeavesNothing) {
+  EXPECT_EQ(attend_limited("").status, 128 + SIGXFSZ);
+  expect_untouched();
+}
+
+}  // namespace
+}  // namespace headgate
