@@ -23,7 +23,9 @@ scripts/configure.sh release && cmake --build --preset release || exit 1
 echo "== headgate: built in $((SECONDS - start)) s"
 
 check lint scripts/lint.sh
-check sanitizers scripts/sanitize.sh quick
+for preset in asan tsan; do
+  check "$preset" scripts/sanitize.sh quick "$preset"
+done
 
 echo "== headgate: every test"
 ctest --preset release --parallel 2 || failed+=(tests)

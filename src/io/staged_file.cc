@@ -103,6 +103,7 @@ StagedFile::StagedFile(StagedFile&& other) noexcept
       stage_in_(std::move(other.stage_in_)),
       temporary_(std::exchange(other.temporary_, {})),
       descriptor_(std::exchange(other.descriptor_, -1)),
+      flushed_(other.flushed_),
       slot_(std::exchange(other.slot_, -1)) {}
 
 StagedFile::~StagedFile() {
@@ -136,6 +137,7 @@ void StagedFile::open_named() {
 
 void StagedFile::write(const void* data, std::size_t bytes) {
   constexpr std::size_t kMaxWrite = std::size_t{1} << 30;
+  flushed_ = false;
   const auto* at = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t put = ::write(descriptor_, at, std::min(bytes, kMaxWrite));
@@ -148,6 +150,7 @@ void StagedFile::write(const void* data, std::size_t bytes) {
 
 void StagedFile::flush() {
   if (::fsync(descriptor_) != 0) fail(path_, "cannot write: {}", std::strerror(errno));
+  flushed_ = true;
 }
 
 void StagedFile::give_name() {
@@ -164,7 +167,7 @@ void StagedFile::give_name() {
 }
 
 void StagedFile::commit() {
-  flush();
+  if (!flushed_) flush();
   if (temporary_.empty()) give_name();
   if (!temporary_.empty()) {
     if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "cannot write: {}", std::strerror(errno));

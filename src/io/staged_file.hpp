@@ -47,6 +47,7 @@ class StagedFile {
   std::string stage_in_;
   std::string temporary_;
   int descriptor_ = -1;
+  bool flushed_ = false;
   int slot_ = -1;  ///< of temporary_ in the table that the signal handler reads
 };
 

@@ -325,7 +325,7 @@ TEST_F(NpyTest, WritesWhatItReads) {
   }
 }
 
-/// Byte for byte what numpy.save writes.
+/// Byte for byte what numpy.save writes for this shape.
 TEST_F(NpyTest, WritesTheHeaderOfNumPy) {
   const std::string dict_1 = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
   EXPECT_EQ(npy_header(DType::f32, {2, 3}),
