@@ -15,15 +15,14 @@
 // and beside them, all optional:
 //   norm_kind                 plain, zero_centred            norm_placement            pre, sandwich
 //   qk_norm                   per_head, none                 partial_rotary_factor     1.0
-//   gate_site                 none, g1 … g5                  gate_grain                elementwise, headwise, head_shared
-//   gate_fn                   sigmoid, sigmoid2, ns_sigmoid, silu, softplus, identity
-//   gate_op                   mul, add                       gate_source               input, parameter
-//   gate_bias                 none, bias                     gate_bias_init            0.0
-//   gate_init_std             0.02                           attention_sinks           none, learned_sinks, off_by_one
-//   attention_output_control  none, head_rmsnorm, output_silu
+//   gate_site                 none, g1 … g5                  gate_grain                elementwise, headwise,
+//   head_shared gate_fn                   sigmoid, sigmoid2, ns_sigmoid, silu, softplus, identity gate_op mul, add
+//   gate_source               input, parameter gate_bias                 none, bias                     gate_bias_init
+//   0.0 gate_init_std             0.02                           attention_sinks           none, learned_sinks,
+//   off_by_one attention_output_control  none, head_rmsnorm, output_silu
 // The first word or number is what a missing key means. rope_theta may also stand in rope_parameters. Keys of Qwen3
-// that would change the model (hidden_act, attention_bias, …) are read only with the values that this decoder has, those
-// that do not matter to it (dtype, use_cache, …) are passed over, and any other key is refused.
+// that would change the model (hidden_act, attention_bias, …) are read only with the values that this decoder has,
+// those that do not matter to it (dtype, use_cache, …) are passed over, and any other key is refused.
 
 namespace headgate::models {
 
@@ -33,7 +32,8 @@ bool is_qwen3(const DecoderConfig& config);
 /// The text of a config.json.
 std::string write_config(const DecoderConfig& config);
 
-/// The config that a config.json's text holds, valid. `path` begins every message. Throws io::FileError, naming the key.
+/// The config that a config.json's text holds, valid. `path` begins every message. Throws io::FileError, naming the
+/// key.
 DecoderConfig parse_config(const std::string& path, std::string_view text);
 
 /// Reads a config.json. Throws io::FileError.
