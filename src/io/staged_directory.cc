@@ -158,7 +158,7 @@ void StagedDirectory::rename_twice() const {
 
 /// Removes the files of a checkpoint and, if that was all, the directory.
 void StagedDirectory::remove_known(const std::string& directory) const {
-  for (const std::string& name : names_) ::unlink((directory + "/" + name).c_str());
+  for (const std::string& name : names_) ::unlink((fs::path(directory) / name).c_str());
   // What a killed process was writing under temporary names, where the file system has no nameless files.
   std::error_code error;
   std::vector<fs::path> leftovers;
