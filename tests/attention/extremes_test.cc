@@ -47,7 +47,7 @@ TEST(Extremes, LogitsAndGatesInTheThousands) {
         spec.bias = {true, false, true, true};
         spec.sinks = DType::f32;
         spec.attn = true;
-        spec.seed = static_cast<std::uint64_t>(100 + fn);
+        spec.seed = 100 + static_cast<std::uint64_t>(fn);
         expect_both(spec);
         spec.softcap = 20.0;
         expect_both(spec);

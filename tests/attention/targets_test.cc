@@ -64,6 +64,7 @@ TEST(Targets, EachRunsItsOwnCode) {
   const TargetGuard guard;
   const std::vector<std::string> supported = supported_targets();
   std::vector<std::vector<std::uint8_t>> bits;
+  bits.reserve(supported.size());
   for (const std::string& name : supported) bits.push_back(forward_bits(name));
   for (std::size_t a = 0; a < supported.size(); ++a) {
     EXPECT_EQ(bits[a], forward_bits(supported[a])) << supported[a] << " twice";

@@ -24,7 +24,7 @@ std::string refusal(const std::string& text) {
     parse_config("some/config.json", text);
     return "(read without complaint)";
   } catch (const io::FileError& error) {
-    const std::string what = error.what();
+    std::string what = error.what();
     EXPECT_TRUE(what.starts_with("some/config.json: ")) << what;
     EXPECT_EQ(what.find('\n'), std::string::npos) << what;
     return what;

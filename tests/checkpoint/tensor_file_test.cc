@@ -25,42 +25,42 @@ class TensorFileTest : public ::testing::Test {
   /// The model's tensors, to be changed before they are written.
   std::vector<io::TensorSource> sources() const {
     std::vector<io::TensorSource> out;
-    for (const Parameter& p : model_.table.entries()) {
-      out.push_back({p.name, DType::f32, p.shape, model_.parameters.data() + p.offset});
+    for (const Parameter& p : model.table.entries()) {
+      out.push_back({p.name, DType::f32, p.shape, model.parameters.data() + p.offset});
     }
     return out;
   }
 
   void expect_refused(const std::vector<io::TensorSource>& tensors, const std::string& why,
                       StoredAs stored = StoredAs::any_float) {
-    io::write_safetensors(path_, tensors);
+    io::write_safetensors(path, tensors);
     try {
-      read_tensors(path_, model_.table, {""}, stored);
+      read_tensors(path, model.table, {""}, stored);
       ADD_FAILURE() << "read without complaint, not: " << why;
     } catch (const io::FileError& error) {
       const std::string what = error.what();
-      EXPECT_TRUE(what.starts_with(path_ + ": ")) << what;
+      EXPECT_TRUE(what.starts_with(path + ": ")) << what;
       EXPECT_NE(what.find(why), std::string::npos) << what << "\nlacks: " << why;
     }
   }
 
-  SavedModel model_{small_config()};
-  Scratch scratch_;
-  std::string path_ = scratch_ / "model.safetensors";
+  SavedModel model{small_config()};
+  Scratch scratch;
+  std::string path = scratch / "model.safetensors";
 };
 
 TEST_F(TensorFileTest, ComesBackBitForBit) {
-  write_tensors(path_, model_.table, {{"", model_.parameters.data()}});
-  EXPECT_EQ(read_tensors(path_, model_.table, {""}, StoredAs::f32).at(0), model_.parameters);
-  write_tensors(path_, model_.table, {{".a", model_.first.data()}, {".b", model_.second.data()}});
-  const auto moments = read_tensors(path_, model_.table, {".b", ".a"}, StoredAs::f32);
-  EXPECT_EQ(moments.at(0), model_.second);
-  EXPECT_EQ(moments.at(1), model_.first);
+  write_tensors(path, model.table, {{"", model.parameters.data()}});
+  EXPECT_EQ(read_tensors(path, model.table, {""}, StoredAs::f32).at(0), model.parameters);
+  write_tensors(path, model.table, {{".a", model.first.data()}, {".b", model.second.data()}});
+  const auto moments = read_tensors(path, model.table, {".b", ".a"}, StoredAs::f32);
+  EXPECT_EQ(moments.at(0), model.second);
+  EXPECT_EQ(moments.at(1), model.first);
 }
 
 TEST_F(TensorFileTest, NamesAndShapesAreThoseOfHuggingFace) {
-  write_tensors(path_, model_.table, {{"", model_.parameters.data()}});
-  const io::SafetensorsReader file(path_);
+  write_tensors(path, model.table, {{"", model.parameters.data()}});
+  const io::SafetensorsReader file(path);
   const auto shape = [&file](const char* name) {
     const io::TensorEntry* entry = file.find(name);
     return entry == nullptr ? std::vector<std::int64_t>{-1} : entry->shape;
@@ -79,7 +79,7 @@ TEST_F(TensorFileTest, NamesAndShapesAreThoseOfHuggingFace) {
 TEST_F(TensorFileTest, AMissingTensorIsNamed) {
   auto tensors = sources();
   tensors.erase(tensors.begin() + 3);
-  expect_refused(tensors, "tensor '" + model_.table.entries()[3].name + "' is missing");
+  expect_refused(tensors, "tensor '" + model.table.entries()[3].name + "' is missing");
   expect_refused({}, "is missing");
 }
 
@@ -114,9 +114,9 @@ TEST_F(TensorFileTest, NarrowFloatsAreForModelsAloneAndNoOtherDTypeIsRead) {
     tensor.dtype = DType::bf16;
     tensor.data = values.data();
   }
-  io::write_safetensors(path_, tensors);
-  const auto back = read_tensors(path_, model_.table, {""}, StoredAs::any_float).at(0);
-  for (std::size_t i = 0; i < back.size(); ++i) EXPECT_EQ(back[i], to_f32(to_bf16(model_.parameters[i])));
+  io::write_safetensors(path, tensors);
+  const auto back = read_tensors(path, model.table, {""}, StoredAs::any_float).at(0);
+  for (std::size_t i = 0; i < back.size(); ++i) EXPECT_EQ(back[i], to_f32(to_bf16(model.parameters[i])));
   expect_refused(tensors, "'model.embed_tokens.weight' is of dtype bf16, not f32", StoredAs::f32);
 
   const std::vector<double> wide(104);
@@ -127,17 +127,17 @@ TEST_F(TensorFileTest, NarrowFloatsAreForModelsAloneAndNoOtherDTypeIsRead) {
 }
 
 TEST_F(TensorFileTest, ANumberThatIsNoneIsNamed) {
-  model_.parameters[5] = NAN;
+  model.parameters[5] = NAN;
   expect_refused(sources(), "'model.embed_tokens.weight': element 5 is nan");
 }
 
 /// A config may claim a model of TiB: nothing is allocated for it before the file is seen to hold it.
 TEST_F(TensorFileTest, AModelFarLargerThanItsFileCostsNothing) {
-  write_tensors(path_, model_.table, {{"", model_.parameters.data()}});
+  write_tensors(path, model.table, {{"", model.parameters.data()}});
   DecoderConfig huge = small_config();
   huge.vocab = 1 << 20;
   huge.dim = 1 << 18;
-  EXPECT_THROW(read_tensors(path_, ParameterTable(huge), {""}, StoredAs::any_float), io::FileError);
+  EXPECT_THROW(read_tensors(path, ParameterTable(huge), {""}, StoredAs::any_float), io::FileError);
 }
 
 }  // namespace
