@@ -36,50 +36,50 @@ class StagedDirectoryTest : public ::testing::TestWithParam<Replacing> {
     }
   }
 
-  Scratch scratch_;
+  Scratch scratch;
 };
 
 TEST_P(StagedDirectoryTest, AppearsWholeAndReplacesWhole) {
-  const std::string target = scratch_ / "model";
+  const std::string target = scratch / "model";
   put(target, "first", "extra");
   EXPECT_EQ(read_bytes(target + "/a"), "first");
   EXPECT_EQ(read_bytes(target + "/b"), "extra");
   put(target + "/", "second");
   EXPECT_EQ(read_bytes(target + "/a"), "second");
   EXPECT_FALSE(fs::exists(target + "/b"));
-  EXPECT_EQ(scratch_.count(), 1U);
+  EXPECT_EQ(scratch.count(), 1U);
 }
 
 TEST_P(StagedDirectoryTest, MakesParents) {
-  put(scratch_ / "runs/one/model", "x");
-  EXPECT_EQ(read_bytes(scratch_ / "runs/one/model/a"), "x");
+  put(scratch / "runs/one/model", "x");
+  EXPECT_EQ(read_bytes(scratch / "runs/one/model/a"), "x");
 }
 
 TEST_P(StagedDirectoryTest, NothingHappensWithoutCommit) {
-  const std::string target = scratch_ / "model";
+  const std::string target = scratch / "model";
   put(target, "first");
   {
     const StagedDirectory staged(target, {"a", "b"});
     write_bytes(staged.path() + "/a", "second");
   }
   EXPECT_EQ(read_bytes(target + "/a"), "first");
-  EXPECT_EQ(scratch_.count(), 1U);
+  EXPECT_EQ(scratch.count(), 1U);
 }
 
 TEST_P(StagedDirectoryTest, NeverReplacesWhatIsNotItsOwn) {
-  const std::string target = scratch_ / "home";
+  const std::string target = scratch / "home";
   fs::create_directory(target);
   write_bytes(target + "/thesis.tex", "years");
   EXPECT_NE(refusal(target).find("'thesis.tex' in it"), std::string::npos) << refusal(target);
   EXPECT_EQ(read_bytes(target + "/thesis.tex"), "years");
-  write_bytes(scratch_ / "file", "x");
-  EXPECT_NE(refusal(scratch_ / "file").find("not a directory"), std::string::npos);
+  write_bytes(scratch / "file", "x");
+  EXPECT_NE(refusal(scratch / "file").find("not a directory"), std::string::npos);
   EXPECT_NE(refusal("/").find("cannot write"), std::string::npos);
-  EXPECT_EQ(scratch_.count(), 2U);
+  EXPECT_EQ(scratch.count(), 2U);
 }
 
 TEST_P(StagedDirectoryTest, WhatAppearsMeanwhileIsNotReplaced) {
-  const std::string target = scratch_ / "model";
+  const std::string target = scratch / "model";
   put(target, "first");
   StagedDirectory staged(target, {"a", "b"});
   write_bytes(staged.path() + "/a", "second");
@@ -90,16 +90,16 @@ TEST_P(StagedDirectoryTest, WhatAppearsMeanwhileIsNotReplaced) {
 }
 
 TEST_P(StagedDirectoryTest, FollowsASymbolicLink) {
-  put(scratch_ / "real", "first");
-  fs::create_directory_symlink(scratch_ / "real", scratch_ / "link");
-  put(scratch_ / "link", "second");
-  EXPECT_TRUE(fs::is_symlink(scratch_ / "link"));
-  EXPECT_EQ(read_bytes(scratch_ / "real/a"), "second");
+  put(scratch / "real", "first");
+  fs::create_directory_symlink(scratch / "real", scratch / "link");
+  put(scratch / "link", "second");
+  EXPECT_TRUE(fs::is_symlink(scratch / "link"));
+  EXPECT_EQ(read_bytes(scratch / "real/a"), "second");
 }
 
 TEST_P(StagedDirectoryTest, RemovesWhatKilledOnesLeftButNotWhatIsBeingWritten) {
-  const std::string target = scratch_ / "model";
-  const std::string abandoned = scratch_ / ".model.0123abcd.new";
+  const std::string target = scratch / "model";
+  const std::string abandoned = scratch / ".model.0123abcd.new";
   fs::create_directory(abandoned);
   write_bytes(abandoned + "/a", "half");
   write_bytes(abandoned + "/.a.01234567.tmp", "half");

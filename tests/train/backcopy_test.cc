@@ -26,14 +26,14 @@ bool trigger(std::int32_t token) { return token == 't' || token == 'e' || token 
 class BackcopyTest : public ::testing::Test {
  protected:
   BackcopySource source(const std::string& text) const {
-    testing::write_bytes(scratch_ / "text", text);
+    testing::write_bytes(scratch / "text", text);
     DataOptions options;
     options.seq_len = kT;
     options.task = Task::bigram_backcopy;
-    return {Corpus({scratch_ / "text"}), options};
+    return {Corpus({scratch / "text"}), options};
   }
 
-  Scratch scratch_;
+  Scratch scratch;
 };
 
 using Tokens = std::vector<std::int32_t>;

@@ -22,13 +22,13 @@ class EvalVerbTest : public ::testing::Test {
  protected:
   json evaluated(const std::string& run, std::vector<std::string> more = {}) const {
     more.push_back("--json");
-    const Outcome outcome = verb_.eval(run, more);
+    const Outcome outcome = verb.eval(run, more);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_EQ(outcome.err, "");
     return json::parse(outcome.out);
   }
 
-  TrainVerb verb_;
+  TrainVerb verb;
 };
 
 /// Mean over queries 1 … T−1 of a look at all tokens alike.
@@ -39,7 +39,7 @@ double uniform(int T) {
 }
 
 TEST_F(EvalVerbTest, PrintsEveryKey) {
-  ASSERT_EQ(verb_.train("run", {"--gate", "headwise"}).status, 0);
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const json all = evaluated("run");
   const std::vector<const char*> statistics = {"first_token_attention",
                                                "first_token_attention_uniform",
@@ -64,30 +64,30 @@ TEST_F(EvalVerbTest, PrintsEveryKey) {
 }
 
 TEST_F(EvalVerbTest, WithoutAGateThereIsNoGateScore) {
-  ASSERT_EQ(verb_.train("run").status, 0);
+  ASSERT_EQ(verb.train("run").status, 0);
   const json all = evaluated("run");
   EXPECT_TRUE(all.at("gate_mean").is_null());
   EXPECT_TRUE(all.at("layers")[0].at("gate_below_0.1").is_null());
 }
 
 TEST_F(EvalVerbTest, HeldOutIsWhatTrainingSaw) {
-  ASSERT_EQ(verb_.train("run").status, 0);
+  ASSERT_EQ(verb.train("run").status, 0);
   const json log = evaluated("run", {"--held-out", "--tokens", "64", "--batch", "2", "--threads", "2"});
   std::string last;
-  std::istringstream lines(testing::read_bytes(verb_.path("run") + "/metrics.jsonl"));
+  std::istringstream lines(testing::read_bytes(verb.path("run") + "/metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) last = line;
   EXPECT_EQ(json::parse(last).at("eval"), log) << "the same sequences in the same batches";
 }
 
 TEST_F(EvalVerbTest, KnowsTheTaskOfAModel) {
-  ASSERT_EQ(verb_.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
+  ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
   const json backcopy = evaluated("run", {"--tokens", "320"}).at("backcopy");
   for (const char* key : {"bos_attention_trigger", "bos_attention_other", "gate_trigger", "gate_other", "loss_trigger",
                           "loss_other", "bos_value_norm_ratio"}) {
     EXPECT_TRUE(backcopy.at(key).is_number()) << key;
   }
   EXPECT_FALSE(evaluated("run", {"--task", "text"}).contains("backcopy"));
-  const Outcome table = verb_.eval("run", {"--tokens", "320"});
+  const Outcome table = verb.eval("run", {"--tokens", "320"});
   EXPECT_EQ(table.status, 0);
   for (const char* told : {"loss ", "layer", "to BOS", "other position", "norm of the BOS value"}) {
     EXPECT_NE(table.out.find(told), std::string::npos) << told;
@@ -95,40 +95,40 @@ TEST_F(EvalVerbTest, KnowsTheTaskOfAModel) {
 }
 
 TEST_F(EvalVerbTest, ReadsAModelWithoutARun) {
-  ASSERT_EQ(verb_.train("run").status, 0);
-  std::filesystem::create_directory(verb_.path("model"));
+  ASSERT_EQ(verb.train("run").status, 0);
+  std::filesystem::create_directory(verb.path("model"));
   for (const char* file : {"config.json", "model.safetensors"}) {
-    testing::write_bytes(verb_.path("model") + "/" + file, verb_.checkpoint_file("run", file));
+    testing::write_bytes(verb.path("model") + "/" + file, verb.checkpoint_file("run", file));
   }
   EXPECT_EQ(evaluated("model"), evaluated("run"));
 }
 
 TEST_F(EvalVerbTest, TakesItsArgumentsInAnyOrder) {
-  ASSERT_EQ(verb_.train("run").status, 0);
+  ASSERT_EQ(verb.train("run").status, 0);
   const Outcome outcome = testing::headgate(
-      {"eval", "--data", verb_.text(), verb_.path("run"), "--json", "--data", verb_.text(), "--tokens", "100000"});
+      {"eval", "--data", verb.text(), verb.path("run"), "--json", "--data", verb.text(), "--tokens", "100000"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_GT(json::parse(outcome.out).at("tokens").get<int>(), 4000) << "both texts";
 }
 
 TEST_F(EvalVerbTest, AShortTextIsOneSequence) {
-  ASSERT_EQ(verb_.train("run").status, 0);
-  testing::write_bytes(verb_.text(), "the gate");
+  ASSERT_EQ(verb.train("run").status, 0);
+  testing::write_bytes(verb.text(), "the gate");
   EXPECT_EQ(evaluated("run").at("tokens"), 7);
   EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
 }
 
 TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
-  ASSERT_EQ(verb_.train("run").status, 0);
-  expect_refused(verb_.eval("none"), "eval", "neither a model");
-  expect_refused(verb_.eval("run", {"--seq-len", "17"}), "eval", "--seq-len 17 is more than the model's 16");
-  expect_refused(verb_.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
-  expect_refused(verb_.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
-  expect_refused(testing::headgate({"eval", verb_.path("run")}), "eval", "--data is required");
-  testing::write_bytes(verb_.path("run") + "/checkpoint/model.safetensors", "short");
-  expect_refused(verb_.eval("run"), "eval", "model.safetensors: ");
-  testing::write_bytes(verb_.text(), "x");
-  EXPECT_EQ(verb_.eval("run").status, 2);
+  ASSERT_EQ(verb.train("run").status, 0);
+  expect_refused(verb.eval("none"), "eval", "neither a model");
+  expect_refused(verb.eval("run", {"--seq-len", "17"}), "eval", "--seq-len 17 is more than the model's 16");
+  expect_refused(verb.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
+  expect_refused(verb.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
+  expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "--data is required");
+  testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
+  expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
+  testing::write_bytes(verb.text(), "x");
+  EXPECT_EQ(verb.eval("run").status, 2);
 }
 
 }  // namespace

@@ -22,15 +22,15 @@ constexpr std::int64_t kT = 16;
 class TextTest : public ::testing::Test {
  protected:
   TextSource source(const std::string& text, Split split = Split::training_and_tail, std::uint64_t seed = 1) const {
-    testing::write_bytes(scratch_ / "text", text);
+    testing::write_bytes(scratch / "text", text);
     DataOptions options;
     options.seq_len = kT;
     options.seed = seed;
     options.split = split;
-    return TextSource(Corpus({scratch_ / "text"}), options);
+    return TextSource(Corpus({scratch / "text"}), options);
   }
 
-  Scratch scratch_;
+  Scratch scratch;
 };
 
 struct Sequence {

@@ -27,13 +27,13 @@ using testing::TrainVerb;
 
 class TrainVerbTest : public ::testing::Test {
  protected:
-  json config(const std::string& run) const { return json::parse(verb_.checkpoint_file(run, "config.json")); }
+  json config(const std::string& run) const { return json::parse(verb.checkpoint_file(run, "config.json")); }
 
-  TrainVerb verb_;
+  TrainVerb verb;
 };
 
 TEST_F(TrainVerbTest, TrainsAndTells) {
-  const Outcome outcome = verb_.train("run", {"--gate", "headwise", "--eval-every", "10", "--log-every", "5"});
+  const Outcome outcome = verb.train("run", {"--gate", "headwise", "--eval-every", "10", "--log-every", "5"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "") << "no progress bar where there is no terminal";
   for (const char* told : {"gate    g1-headwise-sigmoid-mul", "memory  ", "optimizer moments", "step 1/20  loss ",
@@ -41,7 +41,7 @@ TEST_F(TrainVerbTest, TrainsAndTells) {
                            "step 20: saved", "done    20 steps in ", "0 loss spikes"}) {
     EXPECT_NE(outcome.out.find(told), std::string::npos) << told << " is not in\n" << outcome.out;
   }
-  const std::string log = testing::read_bytes(verb_.path("run") + "/metrics.jsonl");
+  const std::string log = testing::read_bytes(verb.path("run") + "/metrics.jsonl");
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 20);
 }
 
@@ -50,27 +50,27 @@ TEST_F(TrainVerbTest, ResumesBitForBit) {
        {std::vector<std::string>{"--gate", "elementwise", "--accumulate", "2"},
         std::vector<std::string>{"--task", "bigram-backcopy", "--sinks", "learned"}}) {
     const std::string name = kind[1];
-    ASSERT_EQ(verb_.train(name + "-whole", kind).status, 0);
+    ASSERT_EQ(verb.train(name + "-whole", kind).status, 0);
     std::vector<std::string> half = kind;
     half.insert(half.end(), {"--stop-at", "10"});
-    const Outcome stopped = verb_.train(name, half);
+    const Outcome stopped = verb.train(name, half);
     ASSERT_EQ(stopped.status, 0) << stopped.err;
-    EXPECT_NE(stopped.err.find("headgate train --resume --out " + verb_.path(name)), std::string::npos) << stopped.err;
-    const Outcome resumed = verb_.resume(name);
+    EXPECT_NE(stopped.err.find("headgate train --resume --out " + verb.path(name)), std::string::npos) << stopped.err;
+    const Outcome resumed = verb.resume(name);
     ASSERT_EQ(resumed.status, 0) << resumed.err;
     for (const char* file : {"model.safetensors", "optimizer.safetensors", "trainer_state.json", "config.json"}) {
-      EXPECT_EQ(verb_.checkpoint_file(name, file), verb_.checkpoint_file(name + "-whole", file)) << file;
+      EXPECT_EQ(verb.checkpoint_file(name, file), verb.checkpoint_file(name + "-whole", file)) << file;
     }
   }
 }
 
 TEST_F(TrainVerbTest, ResumeTakesTheCommandAgainAndMoreSteps) {
   const std::vector<std::string> gate = {"--gate", "headwise", "--match-params"};
-  ASSERT_EQ(verb_.train("run", gate).status, 0);
-  const Outcome nothing = verb_.resume("run");
+  ASSERT_EQ(verb.train("run", gate).status, 0);
+  const Outcome nothing = verb.resume("run");
   EXPECT_EQ(nothing.status, 0) << nothing.err;
   EXPECT_NE(nothing.out.find("all 20 steps are done already"), std::string::npos) << nothing.out;
-  std::vector<std::string> again = verb_.command("run", gate);
+  std::vector<std::string> again = verb.command("run", gate);
   again.push_back("--resume");
   *std::find(again.begin(), again.end(), "20") = "22";
   const Outcome more = testing::headgate(again);
@@ -79,16 +79,16 @@ TEST_F(TrainVerbTest, ResumeTakesTheCommandAgainAndMoreSteps) {
 }
 
 TEST_F(TrainVerbTest, ResumeRefusesAnotherRun) {
-  ASSERT_EQ(verb_.train("run").status, 0);
-  expect_refused(verb_.train("run"), "train", "holds a run: --resume goes on with it");
-  expect_refused(verb_.resume("none"), "train", "holds no checkpoint");
-  expect_refused(verb_.resume("run", {"--lr", "1"}), "train", "--lr 1 is not the run's 0.002");
-  expect_refused(verb_.resume("run", {"--batch", "3"}), "train", "--batch 3 is not the run's 2");
-  expect_refused(verb_.resume("run", {"--gate", "headwise"}), "train", "the options make another model");
-  testing::write_bytes(verb_.path("other"), testing::prose(4000, 2));
-  expect_refused(verb_.resume("run", {"--data", verb_.path("other")}), "train", "not what the run was trained on");
-  testing::write_bytes(verb_.path("run") + "/checkpoint/trainer_state.json", "{}");
-  expect_refused(verb_.resume("run"), "train", "no key \"format\"");
+  ASSERT_EQ(verb.train("run").status, 0);
+  expect_refused(verb.train("run"), "train", "holds a run: --resume goes on with it");
+  expect_refused(verb.resume("none"), "train", "holds no checkpoint");
+  expect_refused(verb.resume("run", {"--lr", "1"}), "train", "--lr 1 is not the run's 0.002");
+  expect_refused(verb.resume("run", {"--batch", "3"}), "train", "--batch 3 is not the run's 2");
+  expect_refused(verb.resume("run", {"--gate", "headwise"}), "train", "the options make another model");
+  testing::write_bytes(verb.path("other"), testing::prose(4000, 2));
+  expect_refused(verb.resume("run", {"--data", verb.path("other")}), "train", "not what the run was trained on");
+  testing::write_bytes(verb.path("run") + "/checkpoint/trainer_state.json", "{}");
+  expect_refused(verb.resume("run"), "train", "no key \"format\"");
 }
 
 TEST_F(TrainVerbTest, EveryGateOptionReachesTheModel) {
@@ -118,21 +118,21 @@ TEST_F(TrainVerbTest, EveryGateOptionReachesTheModel) {
     std::vector<std::string> options = c.options;
     options.insert(options.end(), {"--stop-at", "1"});
     const std::string name = std::to_string(run++);
-    const Outcome outcome = verb_.train(name, options);
+    const Outcome outcome = verb.train(name, options);
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_EQ(config(name).at(c.key), c.value) << c.options[0];
   }
 }
 
 TEST_F(TrainVerbTest, MatchesParametersAndReadsConfigs) {
-  ASSERT_EQ(verb_.train("plain", {"--stop-at", "1"}).status, 0);
+  ASSERT_EQ(verb.train("plain", {"--stop-at", "1"}).status, 0);
   EXPECT_EQ(config("plain").at("intermediate_size"), 48);
-  ASSERT_EQ(verb_.train("gated", {"--stop-at", "1", "--gate", "elementwise", "--match-params"}).status, 0);
+  ASSERT_EQ(verb.train("gated", {"--stop-at", "1", "--gate", "elementwise", "--match-params"}).status, 0);
   // 16 · 16 of the gate against 3 · 16 of a row of the MLP: 5⅓ rows, in steps of 4.
   EXPECT_EQ(config("gated").at("intermediate_size"), 44);
   const Outcome from_file =
-      testing::headgate({"train", "--data", verb_.text(), "--out", verb_.path("file"), "--config",
-                         verb_.path("gated") + "/checkpoint/config.json", "--layers", "1", "--stop-at", "1"});
+      testing::headgate({"train", "--data", verb.text(), "--out", verb.path("file"), "--config",
+                         verb.path("gated") + "/checkpoint/config.json", "--layers", "1", "--stop-at", "1"});
   ASSERT_EQ(from_file.status, 0) << from_file.err;
   EXPECT_EQ(config("file").at("intermediate_size"), 44);
   EXPECT_EQ(config("file").at("num_hidden_layers"), 1);
@@ -141,7 +141,7 @@ TEST_F(TrainVerbTest, MatchesParametersAndReadsConfigs) {
 
 TEST_F(TrainVerbTest, RefusesWhatItCannotDo) {
   const auto refused = [this](const std::vector<std::string>& options, const std::string& reason) {
-    expect_refused(verb_.train("none", options), "train", reason);
+    expect_refused(verb.train("none", options), "train", reason);
   };
   refused({"--gate", "sideways"}, "'sideways' is not understood");
   refused({"--gate", "none", "--gate-site", "g1"}, "contradict each other");
@@ -157,24 +157,24 @@ TEST_F(TrainVerbTest, RefusesWhatItCannotDo) {
   refused({"--lr", "nan"}, "lr is nan");
   refused({"--beta2", "1"}, "beta2 is 1");
   refused({"--vocab", "255"}, "vocab is 255");
-  refused({"--data", verb_.path("missing")}, "missing: cannot read");
+  refused({"--data", verb.path("missing")}, "missing: cannot read");
   refused({"--data", ""}, "--data");
   refused({"--batch", "0"}, "--batch");
   refused({"--threads", "0"}, "--threads");
-  expect_refused(testing::headgate({"train", "--out", verb_.path("none")}), "train", "--data is required");
-  expect_refused(testing::headgate({"train", "--data", verb_.text()}), "train", "--out is required");
-  EXPECT_FALSE(std::filesystem::exists(verb_.path("none")));
+  expect_refused(testing::headgate({"train", "--out", verb.path("none")}), "train", "--data is required");
+  expect_refused(testing::headgate({"train", "--data", verb.text()}), "train", "--out is required");
+  EXPECT_FALSE(std::filesystem::exists(verb.path("none")));
 }
 
 TEST_F(TrainVerbTest, ADivergedRunEndsWithItsLastGoodCheckpoint) {
   const Outcome outcome =
-      verb_.train("wild", {"--lr", "1e6", "--warmup", "0", "--schedule", "constant", "--save-every", "1"});
+      verb.train("wild", {"--lr", "1e6", "--warmup", "0", "--schedule", "constant", "--save-every", "1"});
   EXPECT_EQ(outcome.status, 1) << outcome.out;
   EXPECT_TRUE(outcome.err.starts_with("headgate train: step ")) << outcome.err;
-  EXPECT_NE(outcome.err.find("The last good checkpoint is in " + verb_.path("wild") + "/checkpoint"), std::string::npos)
+  EXPECT_NE(outcome.err.find("The last good checkpoint is in " + verb.path("wild") + "/checkpoint"), std::string::npos)
       << outcome.err;
-  EXPECT_GE(json::parse(verb_.checkpoint_file("wild", "trainer_state.json")).at("step"), 0);
-  EXPECT_NE(verb_.checkpoint_file("wild", "model.safetensors"), "");
+  EXPECT_GE(json::parse(verb.checkpoint_file("wild", "trainer_state.json")).at("step"), 0);
+  EXPECT_NE(verb.checkpoint_file("wild", "model.safetensors"), "");
 }
 
 /// `headgate` started with its stdout in a pipe.
@@ -189,6 +189,7 @@ class Process {
     ::posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
     ::posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), O_CREAT | O_WRONLY, 0600);
     std::vector<char*> argv;
+    argv.reserve(arguments.size() + 1);
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     const int failure = ::posix_spawn(&child_, argv[0], &actions, nullptr, argv.data(), environ);
@@ -234,18 +235,18 @@ std::vector<std::string> endless(const TrainVerb& verb, const std::string& run) 
 TEST_F(TrainVerbTest, ASignalSavesAndSaysHowToGoOn) {
   for (const int signal_number : {SIGINT, SIGTERM}) {
     const std::string run = "run" + std::to_string(signal_number);
-    Process process(endless(verb_, run), verb_.path(run + ".err"));
+    Process process(endless(verb, run), verb.path(run + ".err"));
     ASSERT_TRUE(process.wait_for("step 3/"));
     process.send(signal_number);
     EXPECT_EQ(process.wait(), 128 + signal_number);
-    const std::string err = testing::read_bytes(verb_.path(run + ".err"));
+    const std::string err = testing::read_bytes(verb.path(run + ".err"));
     EXPECT_NE(err.find("all is saved"), std::string::npos) << err;
-    EXPECT_NE(err.find("headgate train --resume --out " + verb_.path(run)), std::string::npos) << err;
-    const auto step = json::parse(verb_.checkpoint_file(run, "trainer_state.json")).at("step").get<std::int64_t>();
+    EXPECT_NE(err.find("headgate train --resume --out " + verb.path(run)), std::string::npos) << err;
+    const auto step = json::parse(verb.checkpoint_file(run, "trainer_state.json")).at("step").get<std::int64_t>();
     EXPECT_GE(step, 3);
-    const std::string log = testing::read_bytes(verb_.path(run) + "/metrics.jsonl");
+    const std::string log = testing::read_bytes(verb.path(run) + "/metrics.jsonl");
     EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), step);
-    const Outcome resumed = verb_.resume(run, {"--stop-at", std::to_string(step + 2)});
+    const Outcome resumed = verb.resume(run, {"--stop-at", std::to_string(step + 2)});
     EXPECT_EQ(resumed.status, 0) << resumed.err;
     EXPECT_NE(resumed.out.find("steps " + std::to_string(step + 1) + " to 1000000"), std::string::npos) << resumed.out;
   }

@@ -21,6 +21,7 @@ using testing::SmallRun;
 
 std::vector<double> losses(Trainer& trainer, int steps) {
   std::vector<double> out;
+  out.reserve(static_cast<std::size_t>(steps));
   for (int i = 0; i < steps; ++i) out.push_back(trainer.step().loss);
   return out;
 }
