@@ -132,7 +132,8 @@ TEST(WorkedProblems, ReadAsAStudentWouldWriteThem) {
 TEST_F(ExplainTest, JsonHoldsTheKeysThatApplyInOrder) {
   const auto keys = [](const std::string& text) {
     std::vector<std::string> found;
-    for (const auto& item : nlohmann::ordered_json::parse(text).items()) found.push_back(item.key());
+    const auto object = nlohmann::ordered_json::parse(text);
+    for (const auto& item : object.items()) found.push_back(item.key());
     return found;
   };
   const std::string q = R"({"Q": [[1]], "K": [[1]], "V": [[2]])";
