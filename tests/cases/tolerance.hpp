@@ -43,13 +43,13 @@ inline double largest_finite(DType dtype) {
 inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
 
 /// Error, in unit roundoffs, of the elementary functions and single operations along an element's way.
-constexpr double kFunctions = 8.0;
+constexpr double kFunctions = 16.0;
 /// Rounding errors of a sum of n terms walk at random: they grow as √n.
 constexpr double kWalk = 0.5;
 
 struct Tolerance {
   double compute = 0.0;    ///< C · u of the compute type: times the magnitude
-  double underflow = 0.0;  ///< (8 + terms) · smallest subnormal of the compute type, plus that of the output
+  double underflow = 0.0;  ///< (16 + terms) · smallest subnormal of the compute type, plus that of the output
   double saved = 0.0;      ///< u of the dtype that y is saved in: times what an element inherits from it
   double storage = 0.0;    ///< u of the output: times the element
 
