@@ -1,23 +1,31 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # english_text.sh [FILE]: writes 40 MB of English text to FILE (build/text/gcide.txt) unless it is there, and prints its
-# path. The text is the GNU Collaborative International Dictionary of English, from Debian's package dict-gcide.
+# path. The text is the GNU Collaborative International Dictionary of English. Its Debian package is unpacked, not
+# installed: installed, it would bring a dictionary server along.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 text=${1:-build/text/gcide.txt}
-source=/usr/share/dictd/gcide.dict.dz # dictzip: a gzip file that can be read from the middle
+member=usr/share/dictd/gcide.dict.dz # dictzip: a gzip file that can be read from the middle
+package=$(sed -n 's/^unpack:\([a-z0-9.+-]*\).*/\1/p' scripts/packages.txt)
+
+fail() {
+  echo "english_text: $*" >&2
+  exit 1
+}
 
 if [[ ! -s "$text" ]]; then
-  [[ -r "$source" ]] || {
-    echo "english_text: $source is missing: make setup installs the package dict-gcide" >&2
-    exit 1
-  }
   mkdir -p "$(dirname "$text")"
-  part=$(mktemp "$text.XXXXXX")
-  trap 'rm -f "$part"' EXIT
-  gzip -dc <"$source" >"$part"
-  chmod 644 "$part"
-  mv "$part" "$text"
+  work=$(mktemp -d "$text.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  if [[ -r "/$member" ]]; then
+    gzip -dc <"/$member" >"$work/text"
+  else
+    (cd "$work" && apt-get download -qq "$package" >log 2>&1) ||
+      fail "cannot download the Debian package $package ($(grep -m1 '^E:' "$work/log" || echo "no apt-get?")); apt-get update may help"
+    dpkg-deb --fsys-tarfile "$work"/*.deb | tar -xO "./$member" | gzip -dc >"$work/text"
+  fi
+  mv "$work/text" "$text"
 fi
 echo "$text"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the packages of scripts/packages.txt that this Debian machine lacks. Needs no network when none is missing.
+# Installs the packages of scripts/packages.txt that this Debian machine lacks, but for those marked unpack:. Needs no
+# network when none is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +10,7 @@ fail() {
   exit 1
 }
 
-mapfile -t packages < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' scripts/packages.txt)
+mapfile -t packages < <(sed -e 's/#.*//' -e '/^unpack:/d' -e '/^[[:space:]]*$/d' scripts/packages.txt)
 
 missing_of() {
   local package
