@@ -33,7 +33,7 @@ TEST(Trainer, LearnsItsText) {
   const std::vector<double> curve = losses(trainer, 120);
   EXPECT_NEAR(curve.front(), std::log(256.0), 0.2) << "nothing is known yet";
   EXPECT_LT(curve.back(), 0.5 * curve.front());
-  EXPECT_LT(trainer.evaluate().report.loss_nats, 0.5 * curve.front());
+  EXPECT_LT(trainer.evaluate().report.overall.loss.nats, 0.5 * curve.front());
   EXPECT_TRUE(trainer.finished());
 }
 
