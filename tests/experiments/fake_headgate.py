@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for `headgate train` and `headgate eval`: the same files, statuses and signals, without the training.
 
-It diverges at step 3 where --lr exceeds 1, and refuses --gate broken. Every call is a line in $FAKE_LOG; a step takes
-$FAKE_STEP_SECONDS. The loss after step n of seed s is s + lr + 1/n; a spike begins at step 2.
+It diverges at step 3 where --lr exceeds 1, and refuses --gate broken. Every call is a line in $FAKE_LOG. After step
+2 it waits, for a signal, while the file $FAKE_HOLD is there. The loss after step n of seed s is s + lr + 1/n; a spike begins at step 2.
 """
 
 import json
@@ -75,7 +75,8 @@ def train(given):
             return 1
         with open(log, "a", encoding="utf-8") as file:
             file.write(metrics(given, step))
-        time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", "0")))
+        while step == 2 and not stopped and os.path.exists(os.environ.get("FAKE_HOLD", "")):
+            time.sleep(0.01)
         if stopped:
             break
     save(checkpoint, given, step)

@@ -42,6 +42,8 @@ class Bench(unittest.TestCase):
         shutil.copy(HERE / "fake_headgate.py", self.program)
         self.log = self.scratch / "log"
         self.log.touch()
+        self.hold = self.scratch / "hold"
+        self.hold.touch()
         self.configure(CONFIG)
         (self.directory / "README.md").write_text(PAGE)
 
@@ -80,19 +82,20 @@ class Bench(unittest.TestCase):
     def records(self):
         return sorted(path.name for path in (self.directory / "results").glob("*"))
 
-    def start_and_wait(self, seconds):
-        """A call whose first two trainings have begun; a step takes so many seconds."""
-        process = self.start(FAKE_STEP_SECONDS=str(seconds))
+    def start_and_hold(self):
+        """A call whose first two trainings stand after their second step."""
+        process = self.start(FAKE_HOLD=str(self.hold))
         deadline = time.monotonic() + TIMEOUT
-        begun = []
-        while len(begun) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-            begun = list((self.scratch / "work" / "sample").glob("*/metrics.jsonl"))
+        steps = []
+        while steps != [2, 2] and time.monotonic() < deadline:
+            time.sleep(0.01)
+            steps = [path.read_text().count("\n") for path in (self.scratch / "work" / "sample").glob("*/metrics.jsonl")]
+        self.assertEqual(steps, [2, 2])
         return process
 
     def interrupt_under_way(self):
         """A call that got SIGINT in the middle of its first two trainings."""
-        process = self.start_and_wait(0.3)
+        process = self.start_and_hold()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 130, err)
@@ -220,10 +223,13 @@ class Interruptions(Bench):
         self.assertEqual(self.calls(), [])
 
     def test_nor_does_one_start_beside_trainers_of_a_call_that_was_killed(self):
-        process = self.start_and_wait(0.5)
+        process = self.start_and_hold()
         process.kill()
         process.communicate(timeout=TIMEOUT)
         self.fail_with(["in use"])
+        self.hold.unlink()
+        with open(self.scratch / "work" / "sample" / "lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the last trainer is gone
 
 
 class Failures(Bench):

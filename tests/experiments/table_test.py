@@ -16,26 +16,27 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "
 import plan  # noqa: E402
 import record  # noqa: E402
 import table  # noqa: E402
+import tables  # noqa: E402
 
 SETTINGS = {"steps": 10, "lr": 0.1, "clip": 1.0}
 
 
 class Cells(unittest.TestCase):
     def test_mean_and_sample_standard_deviation(self):
-        self.assertEqual(table.cell([1.0, 2.0, 3.0], 2), "2.00 ± 1.00")  # √((1 + 0 + 1)/2)
-        self.assertEqual(table.cell([2.0, 4.0], 1), "3.0 ± 1.4")         # √(2/1)
-        self.assertEqual(table.cell([1.0, 4.0, None], 0, "range"), "2 (1 to 4)")
-        self.assertEqual(table.cell([1.0, 2.0], 1, "none"), "1.5")
-        self.assertEqual(table.cell([0.25], 3), "0.250")
-        self.assertEqual(table.cell([None], 3), table.NOTHING)
-        self.assertEqual(table.cell([70464.0], 0), "70 464")
+        self.assertEqual(tables.cell([1.0, 2.0, 3.0], 2), "2.00 ± 1.00")  # √((1 + 0 + 1)/2)
+        self.assertEqual(tables.cell([2.0, 4.0], 1), "3.0 ± 1.4")         # √(2/1)
+        self.assertEqual(tables.cell([1.0, 4.0, None], 0, "range"), "2 (1 to 4)")
+        self.assertEqual(tables.cell([1.0, 2.0], 1, "none"), "1.5")
+        self.assertEqual(tables.cell([0.25], 3), "0.250")
+        self.assertEqual(tables.cell([None], 3), tables.NOTHING)
+        self.assertEqual(tables.cell([70464.0], 0), "70 464")
 
     def test_values_by_path(self):
         found = {"eval": {"gate_below_0.1": 0.5, "backcopy": {"gate_other": 0.25}, "gate_mean": None}, "status": "finished"}
-        self.assertEqual(table.value_at(found, "eval.gate_below_0.1"), 0.5)
-        self.assertEqual(table.value_at(found, "eval.backcopy.gate_other"), 0.25)
+        self.assertEqual(tables.value_at(found, "eval.gate_below_0.1"), 0.5)
+        self.assertEqual(tables.value_at(found, "eval.backcopy.gate_other"), 0.25)
         for path in ("eval.gate_mean", "eval.backcopy.nowhere", "nowhere.at.all", "eval.backcopy", "status"):
-            self.assertIsNone(table.value_at(found, path), path)
+            self.assertIsNone(tables.value_at(found, path), path)
 
 
 class Thinning(unittest.TestCase):
@@ -76,7 +77,7 @@ class Bench(unittest.TestCase):
             self.put(run, losses[run.name])
 
     def rows(self, experiment):
-        (text,) = table.tables(experiment, experiment.results).values()
+        ((text,), _) = (part.values() for part in table.render(experiment, experiment.results))
         return text.splitlines()[2:]
 
 
