@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 # Options of `headgate train` that run.py sets itself.
 RESERVED = {"data", "log-every", "out", "resume", "seed", "stop-at", "threads"}
-CONFIG_KEYS = {"about", "train", "eval", "blocks", "tables", "figures"}
+CONFIG_KEYS = {"about", "train", "eval", "blocks", "tables"}
 BLOCK_KEYS = {"name", "about", "seeds", "train", "eval", "sweep", "curve", "variants"}
 VARIANT_KEYS = {"name", "label", "note", "train", "paper"}
 
@@ -78,8 +78,7 @@ class Experiment:
     name: str
     directory: pathlib.Path
     blocks: list
-    tables: list
-    figures: list
+    tables: list  # of tables and figures
 
     @property
     def results(self):
@@ -159,6 +158,15 @@ def read_block(where, raw, train, evaluate):
                  raw.get("curve", False))
 
 
+def read_tables(where, raw):
+    for spec in raw:
+        require(isinstance(spec, dict) and NAME.fullmatch(spec.get("name", "")) and "kind" in spec, where,
+                f"a table without name or kind: {json.dumps(spec)}")
+    names = [spec["name"] for spec in raw]
+    require(len(set(names)) == len(names), where, "two tables have the same name")
+    return raw
+
+
 def read_experiment(directory):
     directory = pathlib.Path(directory)
     path = directory / "config.json"
@@ -172,7 +180,7 @@ def read_experiment(directory):
     train, evaluate = raw.get("train", {}), raw.get("eval", {})
     check_options(path, train)
     blocks = [read_block(path, block, train, evaluate) for block in raw.get("blocks", [])]
-    experiment = Experiment(directory.name, directory, blocks, raw.get("tables", []), raw.get("figures", []))
+    experiment = Experiment(directory.name, directory, blocks, read_tables(path, raw.get("tables", [])))
     names = [run.name for run in experiment.runs()]
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, path, f"two runs are named {', '.join(twice)}")

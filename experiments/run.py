@@ -4,7 +4,7 @@
 
     experiments/run.py NAME                 every run of experiments/NAME/config.json that has no record yet
     experiments/run.py NAME --dry-run       print the commands
-    experiments/run.py NAME --trial         20 steps each, one seed, kept out of the records: does every command work?
+    experiments/run.py NAME --trial         four steps of each variant, kept out of the records: does every command work?
 
 A run is trained in build/experiments/NAME/RUN and recorded in experiments/NAME/results/RUN.json. Interrupt it at will:
 the same command goes on where it was. Afterwards the tables of the experiment's page are written anew from the records.
@@ -32,7 +32,7 @@ import record
 import table
 
 DIVERGED = 1  # the status of `headgate train` for a loss or gradient that is not finite
-TRIAL = {"train": {"steps": 20, "warmup": 5, "eval-every": 10, "eval-tokens": 4096}, "eval": {"tokens": 4096}}
+TRIAL = {"train": {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-tokens": 1024}, "eval": {"tokens": 1024}}
 
 
 class Stopped(Exception):
@@ -306,6 +306,12 @@ def make_setup(args, experiment):
                  args.threads)
 
 
+def trials(experiment):
+    """A few steps of each variant, with one seed, at both ends of a sweep."""
+    return [trial_of(run) for run in experiment.runs()
+            if run.seed == run.block.seeds[0] and run.point in (plan.points(run.block)[0], plan.points(run.block)[-1])]
+
+
 def trial_of(run):
     return dataclasses.replace(run, train={**run.train, **TRIAL["train"]}, eval={**run.eval, **TRIAL["eval"]})
 
@@ -328,7 +334,7 @@ def take_lock(setup):
 def run_all(args):
     experiment = plan.find_experiment(args.name)
     setup = make_setup(args, experiment)
-    wanted = [trial_of(run) for run in experiment.runs() if run.seed == run.block.seeds[0]] if args.trial else experiment.runs()
+    wanted = trials(experiment) if args.trial else experiment.runs()
     runs = [run for run in wanted if re.search(args.only, run.name)]
     if not runs:
         raise plan.ExperimentError(f"--only {args.only}: no run of {experiment.name} has such a name")
@@ -356,7 +362,7 @@ def parse(arguments):
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of a run (default 1)")
     parser.add_argument("--only", default="", metavar="REGEX", help="only runs whose name matches")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of what is left to do")
-    parser.add_argument("--trial", action="store_true", help="a few steps of each run, outside the records")
+    parser.add_argument("--trial", action="store_true", help="four steps of each variant, outside the records")
     parser.add_argument("--force", action="store_true", help="also runs that are recorded already")
     parser.add_argument("--data", metavar="FILE", help="text (default: what scripts/english_text.sh prints)")
     parser.add_argument("--headgate", default=plan.ROOT / "build/headgate", metavar="PROGRAM", help="default build/headgate")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of an experiment's page from its records.
+"""Writes the tables and figures of an experiment's page from its records.
 
     experiments/table.py [NAME …]            rewrite experiments/NAME/README.md between <!-- table:T --> and <!-- /table -->
     experiments/table.py --check [NAME …]    change nothing; fail where a page is not what the records give
@@ -11,15 +11,14 @@ counted beside the variant's name and are in no mean.
 
 import argparse
 import difflib
-import math
 import re
-import statistics
 import sys
 
 import plan
+from figures import FIGURES
+from tables import TABLES
 
 MARKED = re.compile(r"(<!-- table:([a-z0-9-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
-NOTHING = "–"
 
 
 def records_of(experiment, results):
@@ -52,279 +51,71 @@ def check_settings(where, records):
                 plan.require(first[0] == value, where, f"{first[1]} and {record['run']} differ in {key}, which no option sets")
 
 
-def value_at(record, path):
-    """eval.backcopy.gate_other of a record; None where any part is missing or null."""
-    value = record
-    keys = path.split(".")
-    while keys and isinstance(value, dict):
-        # Keys of an evaluation may hold dots themselves: gate_below_0.1.
-        whole = ".".join(keys)
-        key, keys = (whole, []) if whole in value else (keys[0], keys[1:])
-        value = value.get(key)
-    return value if not keys and isinstance(value, (int, float)) else None
-
-
-def number(value, digits):
-    """With thousands apart."""
-    return f"{value:,.{digits}f}".replace(",", " ")
-
-
-def cell(values, digits, spread="sd"):
-    values = [value for value in values if value is not None]
-    if not values:
-        return NOTHING
-    mean = statistics.fmean(values)
-    if len(values) == 1 or spread == "none":
-        return number(mean, digits)
-    if spread == "range":
-        return f"{number(mean, digits)} ({number(min(values), digits)} to {number(max(values), digits)})"
-    return f"{number(mean, digits)} ± {number(statistics.stdev(values), digits)}"
-
-
-def markdown(header, rows):
-    """Text on the left, figures on the right."""
-    rule = ["---"] + ["---:"] * (len(header) - 1)
-    return "".join("| " + " | ".join(line) + " |\n" for line in [header, rule, *rows])
-
-
-def finished(records):
-    return [record for record in records if record["status"] == "finished"]
-
-
-def label_of(variant, records, wanted):
-    notes = []
-    diverged = len(records) - len(finished(records))
-    if diverged:
-        notes.append(f"{diverged} of {len(records)} diverged")
-    if len(records) < wanted:
-        notes.append(f"{len(records)} of {wanted} runs")
-    return variant.label + (f" ({', '.join(notes)})" if notes else "")
-
-
-def runs_of(block, records, **wanted):
-    """Records of the block's runs with this variant, and this point where one is given; and how many there should be."""
-    runs = [run for run in plan.block_runs(block) if all(getattr(run, key) == value for key, value in wanted.items())]
-    return [records[run.name] for run in runs if run.name in records], len(runs)
-
-
-def paper_cell(variant, key):
-    value = variant.paper.get(key)
-    return NOTHING if value is None else str(value)
-
-
-def differences(path, records, others):
-    """Of a figure to that of the other variant at the same seed and sweep point."""
-    there = {(other["seed"], str(other["point"])): value_at(other, path) for other in finished(others)}
-    pairs = [(value_at(record, path), there.get((record["seed"], str(record["point"])))) for record in finished(records)]
-    return [here - other for here, other in pairs if here is not None and other is not None]
-
-
-def column_cell(column, block, variant, records):
-    """A figure of the paper, a figure, or its difference to another variant's."""
-    if "paper" in column:
-        return paper_cell(variant, column["paper"])
-    own, _ = runs_of(block, records, variant=variant)
-    values = [value_at(record, column["value"]) for record in finished(own)]
-    if "minus" in column:
-        others = [other for other in block.variants if other.name == column["minus"] != variant.name]
-        values = differences(column["value"], own, runs_of(block, records, variant=others[0])[0]) if others else []
-    return cell(values, column.get("digits", 3), column.get("spread", "sd"))
-
-
-def variants_table(experiment, spec, records):
-    """A row for each variant, a column for each figure."""
-    rows = []
-    for name in spec.get("blocks", ["main"]):
-        block = experiment.block(name)
-        for variant in block.variants:
-            if "variants" in spec and variant.name not in spec["variants"]:
-                continue
-            own, wanted = runs_of(block, records, variant=variant)
-            cells = [column_cell(column, block, variant, records) for column in spec["columns"]]
-            rows.append([label_of(variant, own, wanted), *cells])
-    return markdown([spec.get("title", "variant"), *(column["title"] for column in spec["columns"])], rows)
-
-
-def sweep_cell(spec, records):
-    parts = []
-    if finished(records):
-        parts.append(cell([value_at(record, spec["value"]) for record in finished(records)], spec.get("digits", 3)))
-    broken = [record["diverged"]["step"] for record in records if record["status"] == "diverged"]
-    if broken and spec.get("broken", True):
-        parts.append("diverged at " + ", ".join(str(step) for step in broken))
-    return "; ".join(parts) or NOTHING
-
-
-def sweep_table(experiment, spec, records):
-    """A row for each value of the option that the block sweeps, a column for each variant."""
-    block = experiment.block(spec.get("block", "main"))
-    rows = []
-    for point in plan.points(block):
-        cells = [sweep_cell(spec, runs_of(block, records, variant=variant, point=point)[0]) for variant in block.variants]
-        rows.append([f"{point[block.swept]:g}", *cells])
-    return markdown([spec.get("title", block.swept), *(variant.label for variant in block.variants)], rows)
-
-
-def sums_table(experiment, spec, records):
-    """As sweep_table, but sums over seeds, of diverged runs too: for counts."""
-    block = experiment.block(spec.get("block", "main"))
-    rows = []
-    for point in plan.points(block):
-        cells = []
-        for variant in block.variants:
-            own = runs_of(block, records, variant=variant, point=point)[0]
-            cells.append(str(sum(record[spec["value"]] for record in own)) if own else NOTHING)
-        rows.append([f"{point[block.swept]:g}", *cells])
-    return markdown([spec.get("title", block.swept), *(variant.label for variant in block.variants)], rows)
-
-
-def mean_at(block, records, spec, variant, point):
-    """Mean figure of a sweep point; None where a run diverged, gave no figure or is missing."""
-    own, wanted = runs_of(block, records, variant=variant, point=point)
-    values = [value_at(record, spec["value"]) for record in finished(own)]
-    return statistics.fmean(values) if len(values) == wanted and None not in values else None
-
-
-def highest(block, records, spec, variant):
-    """(largest swept value whose figure is within `within` of the variant's best, that figure, value of the best, best)."""
-    figures = {point[block.swept]: mean_at(block, records, spec, variant, point) for point in plan.points(block)}
-    known = {value: figure for value, figure in figures.items() if figure is not None}
-    if not known:
-        return None
-    best = min(known, key=known.get)
-    trains = max(value for value, figure in known.items() if figure <= known[best] * (1 + spec["within"]))
-    return trains, known[trains], best, known[best]
-
-
-def highest_table(experiment, spec, records):
-    """A row for each variant: the largest swept value that trains, and the best one."""
-    rows = []
-    for name in spec.get("blocks", ["main"]):
-        block = experiment.block(name)
-        for variant in block.variants:
-            own, wanted = runs_of(block, records, variant=variant)
-            found = highest(block, records, spec, variant)
-            cells = [NOTHING] * 4
-            if found:
-                cells = [f"{found[0]:g}", number(found[1], spec["digits"]), f"{found[2]:g}", number(found[3], spec["digits"])]
-            label = variant.label + (f" ({len(own)} of {wanted} runs)" if len(own) < wanted else "")
-            diverged = len(own) - len(finished(own))
-            rows.append([label, *cells, str(diverged) if own else NOTHING])
-    return markdown(["variant", f"highest {block.swept} that trains", "its loss", f"best {block.swept}", "its loss",
-                     "runs that diverged"], rows)
-
-
-def curve_table(experiment, spec, records):
-    """A row for each step that was evaluated, a column for each variant."""
-    block = experiment.block(spec.get("block", "main"))
-    columns = [runs_of(block, records, variant=variant)[0] for variant in block.variants]
-    points = [[{point["step"]: point for point in record["curve"]} for record in column] for column in columns]
-    steps = sorted({step for column in points for curve in column for step in curve})
-    every = max(1, math.ceil(len(steps) / spec.get("rows", 10)))
-    rows = []
-    for step in steps[(len(steps) - 1) % every :: every]:
-        cells = [cell([value_at(curve.get(step, {}), spec["value"]) for curve in column], spec.get("digits", 3))
-                 for column in points]
-        rows.append([str(step), *cells])
-    return markdown(["step", *(variant.label for variant in block.variants)], rows)
-
-
-def span(values, text="{:g}"):
-    """One value, or the least and the largest."""
-    values = sorted(set(values))
-    shown = [text.format(value) for value in values]
-    return shown[0] if len(values) == 1 else f"{shown[0]} to {shown[-1]}"
-
-
-
-def settings_table(experiment, spec, records):
-    """What the runs of a block were, from their records: defaults of the trainer included."""
-    block = experiment.block(spec.get("block", "main"))
-    own = [records[run.name] for run in plan.block_runs(block) if run.name in records]
-    if not own:
-        return "No run is recorded yet.\n"
-    def setting(key):
-        return span([record["settings"][key] for record in own])
-    def config(key):
-        return span([record["model"][key] for record in own])
-    first = own[0]
-    accumulate = "" if setting("accumulate") == "1" else f" in {setting('accumulate')} passes"
-    rows = [
-        ["model", f"{config('num_hidden_layers')} layers, width {config('hidden_size')}, {config('num_attention_heads')} "
-                  f"heads on {config('num_key_value_heads')} of {config('head_dim')} features, MLP {config('intermediate_size')}, "
-                  f"{span([record['parameters'] for record in own], '{:,}').replace(',', ' ')} parameters"],
-        ["data", f"{first['settings']['task']}, {first['data']['file']} ({number(first['data']['bytes'], 0)} bytes)"],
-        ["training", f"{setting('steps')} steps of {setting('batch')} × {setting('seq_len')} tokens{accumulate}; lr {setting('lr')} "
-                     f"{first['settings']['schedule']} to {setting('lr_floor')} of it, warm-up {setting('warmup')}; AdamW with "
-                     f"weight decay {setting('weight_decay')}, β₂ {setting('beta2')}; clip {setting('clip')}"],
-        ["seeds", ", ".join(str(seed) for seed in block.seeds)],
-        ["runs", f"{len(own)} of {len(list(plan.block_runs(block)))} recorded; a run took {span_of_time(own)} on "
-                 f"{span([record['threads'] for record in own])} thread"],
-    ]
-    return markdown(["", ""], rows).replace("| --- | ---: |", "| --- | --- |")
-
-
-def span_of_time(records):
-    seconds = sorted(record["seconds"] for record in records)
-    return f"{number(statistics.median(seconds), 0)} s (median; {number(seconds[0], 0)} to {number(seconds[-1], 0)})"
-
-
-KINDS = {"variants": variants_table, "sweep": sweep_table, "sums": sums_table, "highest": highest_table,
-         "curve": curve_table, "settings": settings_table}
-
-
-def table_text(experiment, spec, records):
-    where = f"{experiment.name}/config.json: table {spec.get('name')}"
-    plan.require(spec.get("kind") in KINDS, where, f"kind is {spec.get('kind')!r} but must be one of {', '.join(KINDS)}")
-    return KINDS[spec["kind"]](experiment, spec, records)
-
-
-def tables(experiment, results, checked=True):
+def render(experiment, results, checked=True):
+    """({table name: text}, {file name: SVG}); a figure's text is the image that shows the file."""
     records = records_of(experiment, results)
     if checked:
         check_records(experiment, records)
-    return {spec["name"]: table_text(experiment, spec, records) for spec in experiment.tables}
+    texts, drawn = {}, {}
+    for spec in experiment.tables:
+        name, kind = spec["name"], spec["kind"]
+        where = f"{experiment.name}/config.json: table {name}"
+        plan.require(kind in TABLES or kind in FIGURES, where, f"kind {kind!r} is none of {', '.join([*TABLES, *FIGURES])}")
+        try:
+            if kind in TABLES:
+                texts[name] = TABLES[kind](experiment, spec, records)
+            else:
+                figure = FIGURES[kind](experiment, spec, records)
+                drawn.update({f"{name}.svg": figure} if figure else {})
+                texts[name] = f"![{spec['title']}]({name}.svg)\n" if figure else "No run is recorded yet.\n"
+        except KeyError as error:
+            raise plan.ExperimentError(f"{where}: no key {error}") from error
+    return texts, drawn
 
 
 def all_tables(experiment, results):
     """As text, of records anywhere and of any options."""
-    return "\n".join(f"{name}\n{text}" for name, text in tables(experiment, results, checked=False).items())
+    return "\n".join(f"{name}\n{text}" for name, text in render(experiment, results, checked=False)[0].items())
 
 
-def page_with(experiment, page):
-    """The page with its tables as the records give them."""
-    given = tables(experiment, experiment.results)
+def page_with(experiment, page, given):
+    """The page with these tables in their places."""
     marked = [match[1] for match in MARKED.findall(page)]
     where = f"{experiment.name}/README.md"
     plan.require(len(set(marked)) == len(marked), where, "a table is there twice")
     strange, missing = sorted(set(marked) - set(given)), sorted(set(given) - set(marked))
     plan.require(not strange, where, f"config.json has no table {', '.join(strange)}")
-    plan.require(not missing, where, f"no place for table {', '.join(missing)}: <!-- table:{(missing or [''])[0]} --> <!-- /table -->")
+    plan.require(not missing, where, f"no place for table {', '.join(missing)}: <!-- table:NAME --> and <!-- /table --> mark it")
     return MARKED.sub(lambda match: f"{match[1]}\n{given[match[2]]}\n{match[3]}", page)
 
 
-def read_page(experiment):
-    path = experiment.directory / "README.md"
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise plan.ExperimentError(f"{path}: no page to write tables into") from error
+def read_or_nothing(path):
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def expected_files(experiment):
+    """{file name: text} of the page and the figures, as the records give them."""
+    page = read_or_nothing(experiment.directory / "README.md")
+    plan.require(page, experiment.name, "no README.md to write tables into")
+    texts, figures = render(experiment, experiment.results)
+    return {"README.md": page_with(experiment, page, texts), **figures}
 
 
 def rewrite(experiment):
-    page = read_page(experiment)
-    written = page_with(experiment, page)
-    if written != page:
-        plan.write_whole(experiment.directory / "README.md", written)
+    files = expected_files(experiment)
+    for name, content in files.items():
+        if read_or_nothing(experiment.directory / name) != content:
+            plan.write_whole(experiment.directory / name, content)
 
 
 def check(experiment):
     """Raises ExperimentError with the first line that differs."""
-    page = read_page(experiment)
-    expected = page_with(experiment, page)
-    differing = [line for line in difflib.ndiff(page.splitlines(), expected.splitlines()) if line[0] in "-+"]
-    plan.require(page == expected, f"{experiment.name}/README.md",
-                 f"not what the records give; experiments/table.py {experiment.name} writes it. First: {(differing or ['line ends'])[0]}")
+    files = expected_files(experiment)
+    for name, content in files.items():
+        there = read_or_nothing(experiment.directory / name)
+        differing = [line for line in difflib.ndiff(there.splitlines(), content.splitlines()) if line[0] in "-+"]
+        plan.require(there == content, f"{experiment.name}/{name}", "not what the records give; experiments/table.py "
+                     f"{experiment.name} writes it. First: {(differing or ['the end of a line'])[0]}")
 
 
 def main(arguments):

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""experiments/table.py: statistics against numbers worked by hand, and pages against records."""
+
+import contextlib
+import io
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "experiments"))
+
+import plan  # noqa: E402
+import record  # noqa: E402
+import table  # noqa: E402
+import tables  # noqa: E402
+
+SETTINGS = {"steps": 10, "lr": 0.1, "clip": 1.0}
+
+
+class Cells(unittest.TestCase):
+    def test_mean_and_sample_standard_deviation(self):
+        self.assertEqual(tables.cell([1.0, 2.0, 3.0], 2), "2.00 ± 1.00")  # √((1 + 0 + 1)/2)
+        self.assertEqual(tables.cell([2.0, 4.0], 1), "3.0 ± 1.4")         # √(2/1)
+        self.assertEqual(tables.cell([1.0, 4.0, None], 0, "range"), "2 (1 to 4)")
+        self.assertEqual(tables.cell([1.0, 2.0], 1, "none"), "1.5")
+        self.assertEqual(tables.cell([0.25], 3), "0.250")
+        self.assertEqual(tables.cell([None], 3), tables.NOTHING)
+        self.assertEqual(tables.cell([70464.0], 0), "70 464")
+
+    def test_values_by_path(self):
+        found = {"eval": {"gate_below_0.1": 0.5, "backcopy": {"gate_other": 0.25}, "gate_mean": None}, "status": "finished"}
+        self.assertEqual(tables.value_at(found, "eval.gate_below_0.1"), 0.5)
+        self.assertEqual(tables.value_at(found, "eval.backcopy.gate_other"), 0.25)
+        for path in ("eval.gate_mean", "eval.backcopy.nowhere", "nowhere.at.all", "eval.backcopy", "status"):
+            self.assertIsNone(tables.value_at(found, path), path)
+
+
+class Thinning(unittest.TestCase):
+    def test_even_and_with_the_last(self):
+        self.assertEqual(record.thinned(list(range(1, 11)), 4), [1, 4, 7, 10])
+        self.assertEqual(record.thinned(list(range(1, 10)), 4), [3, 6, 9])
+        self.assertEqual(record.thinned([1, 2], 4), [1, 2])
+        self.assertEqual(record.thinned([], 4), [])
+
+    def test_rounding_keeps_six_digits_and_no_infinities(self):
+        self.assertEqual(record.rounded({"a": [1.23456789, float("nan")], "b": 12345678, "c": 1234567.8}),
+                         {"a": [1.23457, None], "b": 12345678, "c": 1234570.0})
+
+
+class Bench(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp()) / "sample"
+        self.addCleanup(shutil.rmtree, self.directory.parent)
+        self.directory.mkdir()
+
+    def make(self, block, tables):
+        (self.directory / "config.json").write_text(json.dumps({"blocks": [{"name": "main", **block}], "tables": tables}))
+        return plan.read_experiment(self.directory)
+
+    def put(self, run, loss, **fields):
+        """A record of the run; loss None: it diverged at step 7."""
+        evaluation = None if loss is None else {"loss_nats": loss}
+        content = {"run": run.name, "variant": run.variant.name, "seed": run.seed, "point": run.point, "train": run.train,
+                   "eval_options": run.eval, "data": {"sha256": "0" * 64}, "settings": SETTINGS, "spikes": 1, "eval": evaluation,
+                   "status": "diverged" if loss is None else "finished", "diverged": loss is None and {"step": 7} or None,
+                   **fields}
+        plan.write_whole(self.directory / "results" / f"{run.name}.json", json.dumps(content))
+
+    def put_all(self, experiment, losses):
+        runs = list(experiment.runs())
+        self.assertEqual(sorted(losses), sorted(run.name for run in runs))
+        for run in runs:
+            self.put(run, losses[run.name])
+
+    def rows(self, experiment):
+        ((text,), _) = (part.values() for part in table.render(experiment, experiment.results))
+        return text.splitlines()[2:]
+
+
+class Tables(Bench):
+    VARIANTS = {"seeds": [1, 2], "variants": [{"name": "a", "label": "A"}, {"name": "b", "train": {"gate": "x"},
+                                                                            "paper": {"ppl": "5.9"}}]}
+    SWEEP = {"seeds": [1, 2], "sweep": {"lr": [0.1, 0.2, 0.4, 0.8]}, "variants": [{"name": "a"}]}
+
+    def test_variants(self):
+        columns = [{"title": "loss", "value": "eval.loss_nats", "digits": 1},
+                   {"title": "to A", "value": "eval.loss_nats", "digits": 1, "minus": "a"}, {"title": "paper", "paper": "ppl"}]
+        experiment = self.make(self.VARIANTS, [{"name": "t", "kind": "variants", "columns": columns}])
+        self.put_all(experiment, {"a-seed1": 1.0, "a-seed2": 3.0, "b-seed1": 1.5, "b-seed2": 4.5})
+        # Differences by seed: 0.5 and 1.5, of mean 1 and deviation √0.5.
+        self.assertEqual(self.rows(experiment), ["| A | 2.0 ± 1.4 | – | – |", "| b | 3.0 ± 2.1 | 1.0 ± 0.7 | 5.9 |"])
+
+    def test_diverged_and_missing_runs_are_counted(self):
+        experiment = self.make(self.VARIANTS, [{"name": "t", "kind": "variants",
+                                                "columns": [{"title": "loss", "value": "eval.loss_nats", "digits": 1}]}])
+        runs = {run.name: run for run in experiment.runs()}
+        self.put(runs["a-seed1"], None)
+        self.put(runs["a-seed2"], 3.0)
+        self.put(runs["b-seed2"], 2.0)
+        self.assertEqual(self.rows(experiment), ["| A (1 of 2 diverged) | 3.0 |", "| b (1 of 2 runs) | 2.0 |"])
+
+    def test_sweep_sums_and_highest(self):
+        losses = {"a-lr0.1-seed1": 0.9, "a-lr0.1-seed2": 1.1, "a-lr0.2-seed1": 1.0, "a-lr0.2-seed2": 1.1,
+                  "a-lr0.4-seed1": 1.2, "a-lr0.4-seed2": 1.2, "a-lr0.8-seed1": None, "a-lr0.8-seed2": 1.0}
+        for kind, expected in (
+                ({"kind": "sweep", "value": "eval.loss_nats", "digits": 2},
+                 ["| 0.1 | 1.00 ± 0.14 |", "| 0.2 | 1.05 ± 0.07 |", "| 0.4 | 1.20 ± 0.00 |", "| 0.8 | 1.00; diverged at 7 |"]),
+                ({"kind": "sums", "value": "spikes"}, ["| 0.1 | 2 |", "| 0.2 | 2 |", "| 0.4 | 2 |", "| 0.8 | 2 |"]),
+                # 0.4 is 20% above the best, and a point where one run diverged does not train.
+                ({"kind": "highest", "value": "eval.loss_nats", "within": 0.1, "digits": 2},
+                 ["| a | 0.2 | 1.05 | 0.1 | 1.00 | 1 |"])):
+            experiment = self.make(self.SWEEP, [{"name": "t", **kind}])
+            self.put_all(experiment, losses)
+            self.assertEqual(self.rows(experiment), expected)
+
+    def test_curve(self):
+        experiment = self.make({"seeds": [1, 2], "curve": True, "variants": [{"name": "a"}]},
+                               [{"name": "t", "kind": "curve", "value": "loss", "digits": 1, "rows": 2}])
+        for run, losses in zip(experiment.runs(), ((5.0, 4.0, 3.0, 2.0), (5.0, 6.0, 3.0, 4.0))):
+            self.put(run, 1.0, curve=[{"step": 10 * (i + 1), "loss": loss} for i, loss in enumerate(losses)])
+        self.assertEqual(self.rows(experiment), ["| 20 | 5.0 ± 1.4 |", "| 40 | 3.0 ± 1.4 |"])
+
+
+class Pages(Bench):
+    def setUp(self):
+        super().setUp()
+        self.experiment = self.make({"seeds": [1], "variants": [{"name": "a", "train": {"lr": 0.1}}, {"name": "b"}]},
+                                    [{"name": "t", "kind": "variants", "columns": [{"title": "loss", "value": "eval.loss_nats"}]}])
+        self.a, self.b = self.experiment.runs()
+        self.put(self.a, 1.0)
+        self.put(self.b, 2.0)
+        self.page = self.directory / "README.md"
+        self.page.write_text("before\n<!-- table:t -->\n<!-- /table -->\nafter\n")
+
+    def call(self, *arguments):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = table.main([*arguments, str(self.directory)])
+        return status, err.getvalue()
+
+    def assert_refused(self, words, *arguments):
+        status, err = self.call(*arguments)
+        self.assertEqual(status, 1)
+        self.assertIn(words, err)
+        self.assertEqual(err.count("\n"), 1)
+
+    def test_check_fails_until_the_page_is_written(self):
+        self.assert_refused("not what the records give", "--check")
+        self.assertEqual(self.call(), (0, ""))
+        self.assertEqual(self.call("--check"), (0, ""))
+        self.assertIn("| a | 1.000 |\n| b | 2.000 |\n", self.page.read_text())
+
+    def test_check_fails_on_an_edited_figure_or_record(self):
+        self.call()
+        written = self.page.read_text()
+        self.page.write_text(written.replace("1.000", "0.900"))
+        self.assert_refused("0.900", "--check")
+        self.page.write_text(written)
+        self.put(self.a, 1.5)
+        self.assert_refused("not what the records give", "--check")
+
+    def test_places_and_tables_must_match(self):
+        self.page.write_text("nothing\n")
+        self.assert_refused("no place for table t")
+        self.page.write_text("<!-- table:t -->\n<!-- /table --><!-- table:u -->\n<!-- /table -->")
+        self.assert_refused("no table u")
+
+    def test_records_must_be_of_the_config(self):
+        self.put(self.a, 1.0, train={"lr": 0.2})
+        self.assert_refused("a-seed1.json is of other options")
+        self.put(self.a, 1.0)
+        plan.write_whole(self.directory / "results" / "c-seed1.json", "{}")
+        self.assert_refused("no run of config.json makes c-seed1")
+
+    def test_records_must_be_of_one_recipe(self):
+        self.put(self.a, 1.0, settings={**SETTINGS, "lr": 0.3})  # an option of this run
+        self.call()
+        self.assertEqual(self.call("--check"), (0, ""))
+        self.put(self.a, 1.0, settings={**SETTINGS, "steps": 20})  # a default that has changed
+        self.assert_refused("differ in steps", "--check")
+        self.put(self.a, 1.0, data={"sha256": "1" * 64})
+        self.assert_refused("different texts", "--check")
+
+
+if __name__ == "__main__":
+    unittest.main()
