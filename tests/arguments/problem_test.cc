@@ -235,7 +235,7 @@ TEST(Problem, AttnIsAskedForOnlyWhereYLostItAndDgateNeedsIt) {
   }
 }
 
-TEST(Problem, SizesBeyondAnyMemoryAreOutOfMemory) {
+TEST(Problem, EmptySequencesAreNoWorkHoweverMany) {
   SampleCall call;
   resize(call, 1, 1, 1, 0, 0);
   call.out.y.shape[0] = kHuge;
@@ -243,7 +243,7 @@ TEST(Problem, SizesBeyondAnyMemoryAreOutOfMemory) {
   for (ConstTensorView* view : {&call.in.q, &call.in.k, &call.in.v}) view->strides[0] = 0;
   call.in.q.shape[3] = call.in.k.shape[3] = call.in.v.shape[3] = call.out.y.shape[3] = 1;
   call.out.y.strides[0] = 0;
-  EXPECT_THROW(forward(call), std::bad_alloc);
+  EXPECT_EQ(forward(call).B, 0);
 }
 
 TEST(Problem, GradientsMayAllBeAbsent) {
