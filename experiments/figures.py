@@ -23,8 +23,7 @@ def curve_figure(experiment, spec, records):
                 value = value_at(point, spec["value"])
                 if value is not None:
                     by_step.setdefault(point["step"], []).append(value)
-        if by_step:
-            series.append((variant.label, [figure_point(step, by_step[step]) for step in sorted(by_step)]))
+        series.append((variant.label, [figure_point(step, by_step[step]) for step in sorted(by_step)]))
     return plot.lines(spec["title"], "step", spec["title"], series)
 
 

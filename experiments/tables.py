@@ -186,12 +186,10 @@ def curve_table(experiment, spec, records):
     return markdown(["step", *(variant.label for variant in block.variants)], rows)
 
 
-def span(values, text="{:g}"):
+def span(values, digits=None):
     """One value, or the least and the largest."""
-    values = sorted(set(values))
-    shown = [text.format(value) for value in values]
-    return shown[0] if len(values) == 1 else f"{shown[0]} to {shown[-1]}"
-
+    least, most = (f"{value:g}" if digits is None else number(value, digits) for value in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
 
 
 def settings_table(experiment, spec, records):
@@ -205,25 +203,37 @@ def settings_table(experiment, spec, records):
     def config(key):
         return span([record["model"][key] for record in own])
     first = own[0]
-    accumulate = "" if setting("accumulate") == "1" else f" in {setting('accumulate')} passes"
+    passes = "" if setting("accumulate") == "1" else f" in {setting('accumulate')} passes"
+    decay = first["settings"]["schedule"]
+    after = "then constant" if decay == "constant" else f"then {decay} to {setting('lr_floor')} of it"
+    clip = "not clipped" if setting("clip") == "0" else f"clipped at norm {setting('clip')}"
+    parameters = [record["parameters"] for record in own]
+    model = (f"{counted(config('num_hidden_layers'), 'layer')} of width {config('hidden_size')}, "
+             f"{counted(config('num_attention_heads'), 'query head')} on {config('num_key_value_heads')} of "
+             f"{config('head_dim')} features, MLP {config('intermediate_size')}: {span(parameters, 0)} parameters")
     rows = [
-        ["model", f"{config('num_hidden_layers')} layers, width {config('hidden_size')}, {config('num_attention_heads')} "
-                  f"heads on {config('num_key_value_heads')} of {config('head_dim')} features, MLP {config('intermediate_size')}, "
-                  f"{span([record['parameters'] for record in own], '{:,}').replace(',', ' ')} parameters"],
-        ["data", f"{first['settings']['task']}, {first['data']['file']} ({number(first['data']['bytes'], 0)} bytes)"],
-        ["training", f"{setting('steps')} steps of {setting('batch')} × {setting('seq_len')} tokens{accumulate}; lr {setting('lr')} "
-                     f"{first['settings']['schedule']} to {setting('lr_floor')} of it, warm-up {setting('warmup')}; AdamW with "
-                     f"weight decay {setting('weight_decay')}, β₂ {setting('beta2')}; clip {setting('clip')}"],
+        ["model", model],
+        ["data", f"{first['settings']['task']}; {first['data']['file']}, {number(first['data']['bytes'], 0)} bytes"],
+        ["steps", f"{setting('steps')} of {setting('batch')} × {setting('seq_len')} tokens{passes}"],
+        ["learning rate", f"{setting('lr')} after {setting('warmup')} steps of warm-up, {after}"],
+        ["optimizer", f"AdamW, weight decay {setting('weight_decay')}, β₂ {setting('beta2')}; gradient {clip}"],
         ["seeds", ", ".join(str(seed) for seed in block.seeds)],
-        ["runs", f"{len(own)} of {len(list(plan.block_runs(block)))} recorded; a run took {span_of_time(own)} on "
-                 f"{span([record['threads'] for record in own])} thread"],
+        ["recorded", f"{len(own)} of {counted(str(len(list(plan.block_runs(block)))), 'run')}; {times(own)}"],
     ]
     return markdown(["", ""], rows).replace("| --- | ---: |", "| --- | --- |")
 
 
-def span_of_time(records):
-    seconds = sorted(record["seconds"] for record in records)
-    return f"{number(statistics.median(seconds), 0)} s (median; {number(seconds[0], 0)} to {number(seconds[-1], 0)})"
+def counted(count, noun):
+    return f"{count} {noun}" + ("" if count == "1" else "s")
+
+
+def times(records):
+    """Of the training alone."""
+    seconds = [record["seconds"] for record in records]
+    threads = counted(span([record["threads"] for record in records]), "thread")
+    if len(seconds) == 1:
+        return f"{number(seconds[0], 0)} s on {threads}"
+    return f"{number(min(seconds), 0)} to {number(max(seconds), 0)} s each on {threads}, {number(sum(seconds) / 3600, 1)} h in all"
 
 
 TABLES = {"variants": variants_table, "sweep": sweep_table, "sums": sums_table, "highest": highest_table,

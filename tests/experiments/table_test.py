@@ -10,10 +10,12 @@ import shutil
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "experiments"))
 
 import plan  # noqa: E402
+import plot  # noqa: E402
 import record  # noqa: E402
 import table  # noqa: E402
 import tables  # noqa: E402
@@ -49,6 +51,31 @@ class Thinning(unittest.TestCase):
     def test_rounding_keeps_six_digits_and_no_infinities(self):
         self.assertEqual(record.rounded({"a": [1.23456789, float("nan")], "b": 12345678, "c": 1234567.8}),
                          {"a": [1.23457, None], "b": 12345678, "c": 1234570.0})
+
+
+class Figures(unittest.TestCase):
+    def test_ticks_are_round_and_cover_the_range(self):
+        self.assertEqual(plot.ticks(0.0, 10.0), [0, 2, 4, 6, 8, 10])
+        self.assertEqual([round(tick, 9) for tick in plot.ticks(1.51, 1.562)], [1.51, 1.52, 1.53, 1.54, 1.55, 1.56, 1.57])
+        self.assertEqual(plot.ticks(-3.0, 900.0), [-200, 0, 200, 400, 600, 800, 1000])
+
+    def test_a_line_runs_from_corner_to_corner(self):
+        drawn = plot.lines("t", "x & y", "y", [("a <b>", [(1, 0.0, 0.0, 0.0), (8, 10.0, 10.0, 10.0)])], log_x=True,
+                           x_ticks=[1, 2, 4, 8], crosses=[(0, 2)])
+        self.assertIn('points="64.0,312.0 530.0,16.0"', drawn)  # 720 × 360 without the margins
+        self.assertIn('d="M215.3 18.0l', drawn)                 # a third of the way along: 64 + 466/3, less half a cross
+        words = [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("a <b>", words)
+        self.assertIn("x & y", words)
+
+    def test_bars_begin_at_nought_and_reach_their_figure(self):
+        drawn = plot.bars("t", "x", [("a", [(0.5, 0.25, 1.0)])], most=1.0)
+        rectangle = [node.attrib for node in xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}rect")][1]
+        self.assertEqual((rectangle["x"], rectangle["width"]), ("210", "243.0"))  # half of 720 − 210 − 24
+
+    def test_nothing_to_draw_draws_nothing(self):
+        self.assertIsNone(plot.lines("t", "x", "y", [("a", [])]))
+        self.assertIsNone(plot.bars("t", "x", []))
 
 
 class Bench(unittest.TestCase):
@@ -162,6 +189,16 @@ class Pages(Bench):
         self.page.write_text(written)
         self.put(self.a, 1.5)
         self.assert_refused("not what the records give", "--check")
+
+    def test_check_fails_on_an_edited_figure_file(self):
+        self.make({"seeds": [1], "variants": [{"name": "a", "train": {"lr": 0.1}}, {"name": "b"}]},
+                  [{"name": "t", "kind": "bars-figure", "title": "loss", "value": "eval.loss_nats"}])
+        self.call()
+        self.assertIn("![loss](t.svg)", self.page.read_text())
+        self.assertEqual(self.call("--check"), (0, ""))
+        figure = self.directory / "t.svg"
+        figure.write_text(figure.read_text().replace("#d95f02", "#d95f03"))
+        self.assert_refused("t.svg: not what the records give", "--check")
 
     def test_places_and_tables_must_match(self):
         self.page.write_text("nothing\n")
