@@ -36,7 +36,7 @@ TRIAL = {"train": {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-t
 
 
 class Stopped(Exception):
-    """A signal came; the trainers have saved."""
+    """A signal came, and the trainers have ended."""
 
 
 @dataclasses.dataclass
@@ -237,6 +237,7 @@ class Scheduler:
         self.setup, self.queue, self.count, self.display = setup, list(runs), count, display
         self.jobs = []
         self.signal = None
+        self.signalled = 0.0
 
     def run(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -270,9 +271,13 @@ class Scheduler:
                 self.display.finished(job, self.jobs)
 
     def interrupt(self, number, _frame=None):
-        self.signal = number
-        for job in self.jobs:
-            job.forward(signal.SIGINT)
+        """Lets the trainers save. A second signal ends them at once, unless it comes so soon that it is the first, sent to
+        the process and to its group."""
+        now = time.monotonic()
+        if self.signal is None or now - self.signalled > 1.0:
+            for job in self.jobs:
+                job.forward(signal.SIGINT)
+        self.signal, self.signalled = number, now
 
 
 def english_text():
@@ -381,8 +386,8 @@ def main(arguments):
     except plan.ExperimentError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 1
-    except Stopped:
-        print("run.py: interrupted; what was under way is saved, and the same command goes on", file=sys.stderr)
+    except (Stopped, KeyboardInterrupt):
+        print("run.py: interrupted; the same command goes on where it was", file=sys.stderr)
         return 130
     return 0
 

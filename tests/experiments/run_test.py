@@ -12,10 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 RUN = HERE.parent.parent / "experiments" / "run.py"
+sys.path.insert(0, str(RUN.parent))
+
+import run  # noqa: E402
 CONFIG = {
     "train": {"task": "text", "lr": 0.5, "steps": 6},
     "eval": {"tokens": 100},
@@ -181,6 +185,19 @@ class Records(Bench):
         out = self.succeed("--dry-run")
         self.assertEqual(out.count("headgate train"), 4)
         self.assertEqual(self.calls(), [])
+
+
+class Signals(unittest.TestCase):
+    def test_the_echo_of_a_signal_is_not_passed_on_but_a_second_one_is(self):
+        passed = []
+        scheduler = run.Scheduler(None, [], 1, None)
+        scheduler.jobs = [types.SimpleNamespace(forward=passed.append)]
+        scheduler.interrupt(signal.SIGTERM)
+        scheduler.interrupt(signal.SIGTERM)
+        self.assertEqual(passed, [signal.SIGINT])
+        scheduler.signalled -= 2  # seconds
+        scheduler.interrupt(signal.SIGTERM)
+        self.assertEqual(passed, [signal.SIGINT] * 2)
 
 
 class Interruptions(Bench):
