@@ -41,7 +41,9 @@ def sweep_figure(experiment, spec, records):
             crosses += [(index, x)] if len(finished(own)) < len(own) else []
         series.append((variant.label, line))
     at = [point[block.swept] for point in plan.points(block)]
-    return plot.lines(spec["title"], spec.get("x", block.swept), spec["title"], series, log_x=True, x_ticks=at, crosses=crosses)
+    return plot.lines(
+        spec["title"], spec.get("x", block.swept), spec["title"], series, log_x=True, x_ticks=at, crosses=crosses
+    )
 
 
 def bars_figure(experiment, spec, records):
