@@ -23,8 +23,7 @@ def curve_figure(experiment, spec, records):
                 value = value_at(point, spec["value"])
                 if value is not None:
                     by_step.setdefault(point["step"], []).append(value)
-        if by_step:
-            series.append((variant.label, [figure_point(step, by_step[step]) for step in sorted(by_step)]))
+        series.append((variant.label, [figure_point(step, by_step[step]) for step in sorted(by_step)]))
     return plot.lines(spec["title"], "step", spec["title"], series)
 
 
@@ -42,7 +41,9 @@ def sweep_figure(experiment, spec, records):
             crosses += [(index, x)] if len(finished(own)) < len(own) else []
         series.append((variant.label, line))
     at = [point[block.swept] for point in plan.points(block)]
-    return plot.lines(spec["title"], spec.get("x", block.swept), spec["title"], series, log_x=True, x_ticks=at, crosses=crosses)
+    return plot.lines(
+        spec["title"], spec.get("x", block.swept), spec["title"], series, log_x=True, x_ticks=at, crosses=crosses
+    )
 
 
 def bars_figure(experiment, spec, records):

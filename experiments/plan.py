@@ -98,7 +98,11 @@ class Experiment:
 def block_runs(block):
     for seed, point in itertools.product(block.seeds, points(block)):
         for variant in block.variants:
-            train = {option: value for option, value in {**block.train, **variant.train, **point}.items() if value is not False}
+            train = {
+                option: value
+                for option, value in {**block.train, **variant.train, **point}.items()
+                if value is not False
+            }
             yield Run(run_name(block, variant, seed, point), block, variant, seed, point, train, block.eval)
 
 
@@ -154,14 +158,24 @@ def read_block(where, raw, train, evaluate):
     check_options(where, sweep and {option: values[0] for option, values in sweep.items()})
     variants = [read_variant(where, variant) for variant in raw.get("variants", [])]
     require(variants, where, "no variants")
-    return Block(name, seeds, variants, {**train, **raw.get("train", {})}, {**evaluate, **raw.get("eval", {})}, sweep,
-                 raw.get("curve", False))
+    return Block(
+        name,
+        seeds,
+        variants,
+        {**train, **raw.get("train", {})},
+        {**evaluate, **raw.get("eval", {})},
+        sweep,
+        raw.get("curve", False),
+    )
 
 
 def read_tables(where, raw):
     for spec in raw:
-        require(isinstance(spec, dict) and NAME.fullmatch(spec.get("name", "")) and "kind" in spec, where,
-                f"a table without name or kind: {json.dumps(spec)}")
+        require(
+            isinstance(spec, dict) and NAME.fullmatch(spec.get("name", "")) and "kind" in spec,
+            where,
+            f"a table without name or kind: {json.dumps(spec)}",
+        )
     names = [spec["name"] for spec in raw]
     require(len(set(names)) == len(names), where, "two tables have the same name")
     return raw
@@ -234,5 +248,9 @@ def read_record(path):
 
 
 def identity_of(record):
-    return {"train": record["train"], "eval_options": record["eval_options"], "seed": record["seed"],
-            "data_sha256": record["data"]["sha256"]}
+    return {
+        "train": record["train"],
+        "eval_options": record["eval_options"],
+        "seed": record["seed"],
+        "data_sha256": record["data"]["sha256"],
+    }

@@ -12,8 +12,10 @@ FONT = 'font-family="sans-serif" font-size="12"'
 
 def element(name, content=None, **attributes):
     """Underscores of attribute names stand for hyphens; numbers are rounded to a tenth of a pixel."""
-    written = "".join(f' {key.replace("_", "-")}="{value:.1f}"' if isinstance(value, float) else
-                      f' {key.replace("_", "-")}="{value}"' for key, value in attributes.items())
+    written = "".join(
+        f' {key.replace("_", "-")}="{value:.1f}"' if isinstance(value, float) else f' {key.replace("_", "-")}="{value}"'
+        for key, value in attributes.items()
+    )
     return f"<{name}{written}/>" if content is None else f"<{name}{written}>{content}</{name}>"
 
 
@@ -70,27 +72,36 @@ class Axes:
 
 
 def document(parts, title, height=HEIGHT):
-    body = "\n".join([element("title", html.escape(title)), element("rect", width=WIDTH, height=height, fill="#fff"), *parts])
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" {FONT}>\n'
-            f"{body}\n</svg>\n")
+    body = "\n".join(
+        [element("title", html.escape(title)), element("rect", width=WIDTH, height=height, fill="#fff"), *parts]
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" {FONT}>\n'
+        f"{body}\n</svg>\n"
+    )
 
 
-def legend(index, label):
-    y, x = TOP + 10 + 20 * index, WIDTH - RIGHT + 14
-    return [element("line", x1=x, x2=x + 20, y1=y, y2=y, stroke=COLOURS[index % len(COLOURS)], stroke_width=2),
-            text(x + 26, y + 4, label)]
+def colour_of(index):
+    return COLOURS[index % len(COLOURS)]
+
+
+def legend(row, colour, label):
+    y, x = TOP + 10 + 20 * row, WIDTH - RIGHT + 14
+    return [element("line", x1=x, x2=x + 20, y1=y, y2=y, stroke=colour, stroke_width=2), text(x + 26, y + 4, label)]
 
 
 def path_of(points):
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def series_parts(axes, index, points):
+def series_parts(axes, colour, points):
     """points: (x, mean, least, most) in order of x. A band from least to most, a line and dots through the means."""
-    colour = COLOURS[index % len(COLOURS)]
     parts = []
     if any(least != most for _, _, least, most in points):
-        band = [(axes.x(x), axes.y(most)) for x, _, _, most in points] + [(axes.x(x), axes.y(least)) for x, _, least, _ in points[::-1]]
+        band = [(axes.x(x), axes.y(most)) for x, _, _, most in points] + [
+            (axes.x(x), axes.y(least)) for x, _, least, _ in points[::-1]
+        ]
         parts.append(element("polygon", points=path_of(band), fill=colour, fill_opacity="0.15"))
     line = [(axes.x(x), axes.y(mean)) for x, mean, _, _ in points]
     parts.append(element("polyline", points=path_of(line), fill="none", stroke=colour, stroke_width=2))
@@ -102,7 +113,8 @@ def cross(x, y, colour):
 
 
 def lines(title, x_title, y_title, series, log_x=False, x_ticks=None, crosses=()):
-    """series: [(label, points)]; crosses: [(index of the series, x)], drawn along the top edge."""
+    """series: [(label, points)]; crosses: [(index of the series, x)], drawn along the top edge. A series' place decides
+    its colour, and one without points or crosses is not shown."""
     everything = [point for _, points in series for point in points]
     if not everything:
         return None
@@ -113,15 +125,17 @@ def lines(title, x_title, y_title, series, log_x=False, x_ticks=None, crosses=()
     x_range = (min(xs), max(xs)) if min(xs) < max(xs) else (min(xs) - 0.5, max(xs) + 0.5)
     axes = Axes(x_range, (y_low, y_high), x_ticks, log_x)
     parts = axes.grid(x_title, y_title)
-    for index, (label, points) in enumerate(series):
-        parts += legend(index, label) + series_parts(axes, index, points)
+    shown = [index for index, (_, points) in enumerate(series) if points or index in {index for index, _ in crosses}]
+    for row, index in enumerate(shown):
+        label, points = series[index]
+        parts += legend(row, colour_of(index), label) + (series_parts(axes, colour_of(index), points) if points else [])
     for index, x in crosses:
-        parts.append(cross(axes.x(x), TOP + 6.0 + 9 * index, COLOURS[index % len(COLOURS)]))
+        parts.append(cross(axes.x(x), TOP + 6.0 + 9 * index, colour_of(index)))
     return document(parts, title)
 
 
 def bars(title, x_title, rows, most=None):
-    """rows: [(label, [(mean, least, most), …])]: a bar for each figure of a row, from 0, with a whisker from least to most."""
+    """rows: [(label, [(mean, least, most), …])]: a bar from 0 for each figure of a row, a whisker from least to most."""
     if not rows:
         return None
     label_width, row_height = 210, 24
@@ -144,8 +158,16 @@ def bars(title, x_title, rows, most=None):
         thickness = (row_height - 6) / len(figures)
         for j, (mean, least, largest) in enumerate(figures):
             y = top + 3 + thickness * j
-            parts.append(element("rect", x=label_width, y=float(y), width=max(0.0, at(mean) - label_width), height=thickness,
-                                 fill=COLOURS[(1 + j) % len(COLOURS)]))
+            parts.append(
+                element(
+                    "rect",
+                    x=label_width,
+                    y=float(y),
+                    width=max(0.0, at(mean) - label_width),
+                    height=thickness,
+                    fill=colour_of(1 + j),
+                )
+            )
             middle = y + thickness / 2
             parts.append(element("line", x1=at(least), x2=at(largest), y1=middle, y2=middle, stroke="#333"))
     return document(parts, title, bottom + 48)

@@ -6,8 +6,8 @@ import math
 import statistics
 
 CURVE_POINTS = 40  # evaluations over training that a record keeps, at most
-LAST_STEPS = 20    # whose mean loss is recorded
-DIGITS = 6         # significant, of recorded figures
+LAST_STEPS = 20  # whose mean loss is recorded
+DIGITS = 6  # significant, of recorded figures
 
 
 def rounded(value):
@@ -57,8 +57,18 @@ def parameter_count(path):
 def settings(checkpoint):
     """What the run was trained with, defaults filled in."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    dropped = {"data", "data_fingerprint", "format", "inside_spike", "recent_losses", "save_every", "seed", "spikes", "step",
-               "threads"}
+    dropped = {
+        "data",
+        "data_fingerprint",
+        "format",
+        "inside_spike",
+        "recent_losses",
+        "save_every",
+        "seed",
+        "spikes",
+        "step",
+        "threads",
+    }
     return {key: value for key, value in state.items() if key not in dropped}
 
 

@@ -4,7 +4,7 @@
 
     experiments/run.py NAME                 every run of experiments/NAME/config.json that has no record yet
     experiments/run.py NAME --dry-run       print the commands
-    experiments/run.py NAME --trial         four steps of each variant, kept out of the records: does every command work?
+    experiments/run.py NAME --trial         four steps of each variant, outside the records: does every command work?
 
 A run is trained in build/experiments/NAME/RUN and recorded in experiments/NAME/results/RUN.json. Interrupt it at will:
 the same command goes on where it was. Afterwards the tables of the experiment's page are written anew from the records.
@@ -14,9 +14,7 @@ A run that diverges is a result; any other failure stops all. Status: 0, 1 after
 import argparse
 import dataclasses
 import fcntl
-import functools
 import hashlib
-import json
 import os
 import pathlib
 import re
@@ -28,154 +26,14 @@ import sys
 import time
 
 import plan
-import record
 import table
+from job import DIVERGED, Job, Setup, relative, train_command
 
-DIVERGED = 1  # the status of `headgate train` for a loss or gradient that is not finite
 TRIAL = {"train": {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-tokens": 1024}, "eval": {"tokens": 1024}}
 
 
 class Stopped(Exception):
-    """A signal came; the trainers have saved."""
-
-
-@dataclasses.dataclass
-class Setup:
-    """What all runs of one call share."""
-
-    experiment: plan.Experiment
-    headgate: pathlib.Path
-    program: dict  # version and commit, for records
-    program_sha256: str
-    data: pathlib.Path
-    data_sha256: str
-    work: pathlib.Path
-    results: pathlib.Path
-    threads: int
-    lock: object = None  # held by this process and the trainers it starts
-
-
-def relative(path):
-    """As seen from the top of the repository, where it lies below."""
-    path = pathlib.Path(path).resolve()
-    return str(path.relative_to(plan.ROOT)) if path.is_relative_to(plan.ROOT) else str(path)
-
-
-def without_folders(command):
-    """For records: a path outside the repository says nothing to others."""
-    return [pathlib.Path(part).name if part.startswith("/") else part for part in command]
-
-
-def sha256_of(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def last_line(path):
-    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
-
-
-def work_of(setup, run):
-    return setup.work / run.name
-
-
-def train_command(setup, run):
-    return ["headgate", "train", "--data", relative(setup.data), "--out", relative(work_of(setup, run)), "--threads",
-            str(setup.threads), "--seed", str(run.seed), *plan.as_arguments(run.train)]
-
-
-def eval_command(setup, run):
-    return ["headgate", "eval", relative(work_of(setup, run)), "--data", relative(setup.data), "--held-out", "--json",
-            "--threads", str(setup.threads), *plan.as_arguments(run.eval)]
-
-
-class Job:
-    """A run under way: a process that trains, then one that evaluates."""
-
-    MARK = "run.json"  # in the work directory: whose it is, until the run is recorded
-
-    def __init__(self, setup, run):
-        self.setup, self.run = setup, run
-        self.work = work_of(setup, run)
-        self.mark = {**run.identity(setup.data_sha256), "threads": setup.threads, "program": setup.program_sha256}
-        self.began = time.monotonic()
-        self.stage = "train"
-        self.divergence = None
-        self.start(self.prepare())
-
-    def prepare(self):
-        """A directory of the same run, data and program is gone on with; another is begun anew."""
-        mark = self.work / self.MARK
-        known = mark.exists() and json.loads(mark.read_text(encoding="utf-8")) == self.mark
-        if known and (self.work / "checkpoint" / "trainer_state.json").exists():
-            return [*train_command(self.setup, self.run), "--resume"]
-        if self.work.exists():
-            shutil.rmtree(self.work)
-        plan.write_whole(mark, json.dumps(self.mark))
-        return train_command(self.setup, self.run)
-
-    def start(self, command):
-        # A process group of its own: an interrupt at the terminal reaches it through forward() alone, once.
-        with open(self.work / f"{self.stage}.out", "wb") as out, open(self.work / f"{self.stage}.err", "wb") as err:
-            self.process = subprocess.Popen([str(self.setup.headgate), *command[1:]], cwd=plan.ROOT, stdout=out, stderr=err,
-                                            stdin=subprocess.DEVNULL, process_group=0, pass_fds=[self.setup.lock.fileno()])
-
-    def forward(self, number):
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def advance(self):
-        """True once the run is recorded. Raises ExperimentError where it failed."""
-        status = self.process.poll()
-        if status is None:
-            return False
-        error = last_line(self.work / f"{self.stage}.err")
-        if self.stage == "train" and status == DIVERGED:
-            self.divergence = error
-            self.finish(None)
-            return True
-        if status != 0:
-            raise plan.ExperimentError(f"{self.run.name}: headgate {self.stage} ended with status {status}: {error}")
-        if self.stage == "train":
-            self.stage = "eval"
-            self.start(eval_command(self.setup, self.run))
-            return False
-        self.finish(json.loads((self.work / "eval.out").read_text(encoding="utf-8")))
-        return True
-
-    def finish(self, evaluation):
-        self.record = self.make_record(evaluation)
-        plan.write_whole(self.setup.results / f"{self.run.name}.json", json.dumps(self.record, indent=1) + "\n")
-        (self.work / self.MARK).unlink()  # without a record it is trained anew
-
-    def make_record(self, evaluation):
-        run, setup = self.run, self.setup
-        step = re.search(r"step (\d+)", self.divergence or "")
-        diverged = {"step": int(step[1]) if step else None, "message": self.divergence} if self.divergence else None
-        return {
-            "run": run.name, "block": run.block.name, "variant": run.variant.name, "seed": run.seed, "point": run.point,
-            "command": shlex.join(without_folders(train_command(setup, run))), "train": run.train, "eval_options": run.eval,
-            "data": {"file": setup.data.name, "bytes": setup.data.stat().st_size, "sha256": setup.data_sha256},
-            "program": setup.program, "threads": setup.threads,
-            **record.summarise(self.work, run.block.curve),
-            "status": "diverged" if diverged else "finished", "diverged": diverged, "eval": record.rounded(evaluation),
-        }
-
-    def share_done(self):
-        """Of the training, by the last whole line of metrics.jsonl."""
-        try:
-            with open(self.work / "metrics.jsonl", "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-                step = int(re.findall(rb'^\{"step":(\d+),', file.read(), re.MULTILINE)[-1])
-            return min(1.0, step / self.steps())
-        except (OSError, IndexError):
-            return 0.0
-
-    @functools.cache
-    def steps(self):
-        """Of the whole run; the checkpoint of its start has them."""
-        return json.loads((self.work / "checkpoint" / "trainer_state.json").read_text(encoding="utf-8"))["steps"]
+    """A signal came, and the trainers have ended."""
 
 
 def duration(seconds):
@@ -214,8 +72,11 @@ class Display:
         else:
             result = f"held-out loss {evaluation['loss_nats']}"
         self.clear()
-        print(f"{self.done}/{self.total}  {job.run.name}: {result}, {duration(time.monotonic() - job.began)}"
-              f"{self.time_left(jobs) if self.done < self.total else ''}", flush=True)
+        print(
+            f"{self.done}/{self.total}  {job.run.name}: {result}, {duration(time.monotonic() - job.began)}"
+            f"{self.time_left(jobs) if self.done < self.total else ''}",
+            flush=True,
+        )
 
     def under_way(self, jobs):
         if not self.terminal or time.monotonic() - self.shown < 0.5:
@@ -237,6 +98,7 @@ class Scheduler:
         self.setup, self.queue, self.count, self.display = setup, list(runs), count, display
         self.jobs = []
         self.signal = None
+        self.signalled = 0.0
 
     def run(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -270,9 +132,18 @@ class Scheduler:
                 self.display.finished(job, self.jobs)
 
     def interrupt(self, number, _frame=None):
-        self.signal = number
-        for job in self.jobs:
-            job.forward(signal.SIGINT)
+        """Lets the trainers save. A second signal ends them at once, unless it comes so soon that it is the first, sent
+        to the process and to its group."""
+        now = time.monotonic()
+        if self.signal is None or now - self.signalled > 1.0:
+            for job in self.jobs:
+                job.forward(signal.SIGINT)
+        self.signal, self.signalled = number, now
+
+
+def sha256_of(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def english_text():
@@ -284,9 +155,11 @@ def english_text():
 
 def program_of(headgate):
     """Version of the program, and the commit of the sources around it."""
+
     def output(*command):
         result = subprocess.run(command, cwd=plan.ROOT, capture_output=True, text=True)
         return result.stdout.strip() if result.returncode == 0 else ""
+
     version = output(str(headgate), "--version").removeprefix("headgate ")
     commit = output("git", "rev-parse", "--short=12", "HEAD")
     changed = commit and output("git", "status", "--porcelain", "--", "CMakeLists.txt", "cmake", "include", "src")
@@ -302,14 +175,26 @@ def make_setup(args, experiment):
         raise plan.ExperimentError(f"--data {data}: not a file")
     work = pathlib.Path(args.work).resolve() / (experiment.name + ("-trial" if args.trial else ""))
     results = work / "results" if args.trial else experiment.results
-    return Setup(experiment, headgate, program_of(headgate), sha256_of(headgate), data, sha256_of(data), work, results,
-                 args.threads)
+    return Setup(
+        experiment,
+        headgate,
+        program_of(headgate),
+        sha256_of(headgate),
+        data,
+        sha256_of(data),
+        work,
+        results,
+        args.threads,
+    )
 
 
 def trials(experiment):
     """A few steps of each variant, with one seed, at both ends of a sweep."""
-    return [trial_of(run) for run in experiment.runs()
-            if run.seed == run.block.seeds[0] and run.point in (plan.points(run.block)[0], plan.points(run.block)[-1])]
+    return [
+        trial_of(run)
+        for run in experiment.runs()
+        if run.seed == run.block.seeds[0] and run.point in (plan.points(run.block)[0], plan.points(run.block)[-1])
+    ]
 
 
 def trial_of(run):
@@ -328,7 +213,9 @@ def take_lock(setup):
     try:
         fcntl.flock(setup.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise plan.ExperimentError(f"{relative(setup.work)} is in use by another call or by a trainer that it left") from error
+        raise plan.ExperimentError(
+            f"{relative(setup.work)} is in use by another call or by a trainer that it left"
+        ) from error
 
 
 def run_all(args):
@@ -339,8 +226,10 @@ def run_all(args):
     if not runs:
         raise plan.ExperimentError(f"--only {args.only}: no run of {experiment.name} has such a name")
     left = [run for run in runs if args.force or args.trial or not is_recorded(setup, run)]
-    print(f"{experiment.name}: {len(runs)} runs, {len(runs) - len(left)} recorded already; {args.jobs} at a time, "
-          f"{args.threads} thread{'s' if args.threads > 1 else ''} each")
+    print(
+        f"{experiment.name}: {len(runs)} runs, {len(runs) - len(left)} recorded already; {args.jobs} at a time, "
+        f"{args.threads} thread{'s' if args.threads > 1 else ''} each"
+    )
     if args.dry_run:
         for run in left:
             print(shlex.join(train_command(setup, run)))
@@ -365,8 +254,12 @@ def parse(arguments):
     parser.add_argument("--trial", action="store_true", help="four steps of each variant, outside the records")
     parser.add_argument("--force", action="store_true", help="also runs that are recorded already")
     parser.add_argument("--data", metavar="FILE", help="text (default: what scripts/english_text.sh prints)")
-    parser.add_argument("--headgate", default=plan.ROOT / "build/headgate", metavar="PROGRAM", help="default build/headgate")
-    parser.add_argument("--work", default=plan.ROOT / "build/experiments", metavar="DIR", help="default build/experiments")
+    parser.add_argument(
+        "--headgate", default=plan.ROOT / "build/headgate", metavar="PROGRAM", help="default build/headgate"
+    )
+    parser.add_argument(
+        "--work", default=plan.ROOT / "build/experiments", metavar="DIR", help="default build/experiments"
+    )
     args = parser.parse_args(arguments)
     args.jobs = args.jobs or max(1, cores // max(1, args.threads))
     if args.jobs < 1 or args.threads < 1:
@@ -381,8 +274,8 @@ def main(arguments):
     except plan.ExperimentError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 1
-    except Stopped:
-        print("run.py: interrupted; what was under way is saved, and the same command goes on", file=sys.stderr)
+    except (Stopped, KeyboardInterrupt):
+        print("run.py: interrupted; the same command goes on where it was", file=sys.stderr)
         return 130
     return 0
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tables and figures of an experiment's page from its records.
 
-    experiments/table.py [NAME …]            rewrite experiments/NAME/README.md between <!-- table:T --> and <!-- /table -->
+    experiments/table.py [NAME …]            rewrite experiments/NAME/README.md between <!-- table:T --> and its end
     experiments/table.py --check [NAME …]    change nothing; fail where a page is not what the records give
 
 Without names, all experiments. A cell is the mean over seeds ± their sample standard deviation. Runs that diverged are
@@ -36,7 +36,9 @@ def check_records(experiment, records):
     for name, record in records.items():
         same = plan.identity_of(record) == runs[name].identity(record["data"]["sha256"])
         plan.require(same, where, f"{name}.json is of other options than config.json has")
-    plan.require(len({record["data"]["sha256"] for record in records.values()}) <= 1, where, "records of different texts")
+    plan.require(
+        len({record["data"]["sha256"] for record in records.values()}) <= 1, where, "records of different texts"
+    )
     for block in experiment.blocks:
         check_settings(where, [records[run.name] for run in plan.block_runs(block) if run.name in records])
 
@@ -48,7 +50,9 @@ def check_settings(where, records):
         for key, value in record["settings"].items():
             if key.replace("_", "-") not in record["train"]:
                 first = seen.setdefault(key, (value, record["run"]))
-                plan.require(first[0] == value, where, f"{first[1]} and {record['run']} differ in {key}, which no option sets")
+                plan.require(
+                    first[0] == value, where, f"{first[1]} and {record['run']} differ in {key}, which no option sets"
+                )
 
 
 def render(experiment, results, checked=True):
@@ -60,7 +64,9 @@ def render(experiment, results, checked=True):
     for spec in experiment.tables:
         name, kind = spec["name"], spec["kind"]
         where = f"{experiment.name}/config.json: table {name}"
-        plan.require(kind in TABLES or kind in FIGURES, where, f"kind {kind!r} is none of {', '.join([*TABLES, *FIGURES])}")
+        plan.require(
+            kind in TABLES or kind in FIGURES, where, f"kind {kind!r} is none of {', '.join([*TABLES, *FIGURES])}"
+        )
         try:
             if kind in TABLES:
                 texts[name] = TABLES[kind](experiment, spec, records)
@@ -85,7 +91,9 @@ def page_with(experiment, page, given):
     plan.require(len(set(marked)) == len(marked), where, "a table is there twice")
     strange, missing = sorted(set(marked) - set(given)), sorted(set(given) - set(marked))
     plan.require(not strange, where, f"config.json has no table {', '.join(strange)}")
-    plan.require(not missing, where, f"no place for table {', '.join(missing)}: <!-- table:NAME --> and <!-- /table --> mark it")
+    plan.require(
+        not missing, where, f"no place for table {', '.join(missing)}: <!-- table:NAME --> and <!-- /table --> mark it"
+    )
     return MARKED.sub(lambda match: f"{match[1]}\n{given[match[2]]}\n{match[3]}", page)
 
 
@@ -114,8 +122,12 @@ def check(experiment):
     for name, content in files.items():
         there = read_or_nothing(experiment.directory / name)
         differing = [line for line in difflib.ndiff(there.splitlines(), content.splitlines()) if line[0] in "-+"]
-        plan.require(there == content, f"{experiment.name}/{name}", "not what the records give; experiments/table.py "
-                     f"{experiment.name} writes it. First: {(differing or ['the end of a line'])[0]}")
+        plan.require(
+            there == content,
+            f"{experiment.name}/{name}",
+            "not what the records give; experiments/table.py "
+            f"{experiment.name} writes it. First: {(differing or ['the end of a line'])[0]}",
+        )
 
 
 def main(arguments):

@@ -59,7 +59,7 @@ def label_of(variant, records, wanted):
 
 
 def runs_of(block, records, **wanted):
-    """Records of the block's runs with this variant, and this point where one is given; and how many there should be."""
+    """Records of the block's runs with this variant (and point), and how many there should be."""
     runs = [run for run in plan.block_runs(block) if all(getattr(run, key) == value for key, value in wanted.items())]
     return [records[run.name] for run in runs if run.name in records], len(runs)
 
@@ -72,7 +72,9 @@ def paper_cell(variant, key):
 def differences(path, records, others):
     """Of a figure to that of the other variant at the same seed and sweep point."""
     there = {(other["seed"], str(other["point"])): value_at(other, path) for other in finished(others)}
-    pairs = [(value_at(record, path), there.get((record["seed"], str(record["point"])))) for record in finished(records)]
+    pairs = [
+        (value_at(record, path), there.get((record["seed"], str(record["point"])))) for record in finished(records)
+    ]
     return [here - other for here, other in pairs if here is not None and other is not None]
 
 
@@ -117,7 +119,9 @@ def sweep_table(experiment, spec, records):
     block = experiment.block(spec.get("block", "main"))
     rows = []
     for point in plan.points(block):
-        cells = [sweep_cell(spec, runs_of(block, records, variant=variant, point=point)[0]) for variant in block.variants]
+        cells = [
+            sweep_cell(spec, runs_of(block, records, variant=variant, point=point)[0]) for variant in block.variants
+        ]
         rows.append([f"{point[block.swept]:g}", *cells])
     return markdown([spec.get("title", block.swept), *(variant.label for variant in block.variants)], rows)
 
@@ -143,7 +147,7 @@ def mean_at(block, records, spec, variant, point):
 
 
 def highest(block, records, spec, variant):
-    """(largest swept value whose figure is within `within` of the variant's best, that figure, value of the best, best)."""
+    """(largest swept value whose figure exceeds the best by at most `within` of it, its figure, best's value, best)."""
     figures = {point[block.swept]: mean_at(block, records, spec, variant, point) for point in plan.points(block)}
     known = {value: figure for value, figure in figures.items() if figure is not None}
     if not known:
@@ -163,12 +167,26 @@ def highest_table(experiment, spec, records):
             found = highest(block, records, spec, variant)
             cells = [NOTHING] * 4
             if found:
-                cells = [f"{found[0]:g}", number(found[1], spec["digits"]), f"{found[2]:g}", number(found[3], spec["digits"])]
+                cells = [
+                    f"{found[0]:g}",
+                    number(found[1], spec["digits"]),
+                    f"{found[2]:g}",
+                    number(found[3], spec["digits"]),
+                ]
             label = variant.label + (f" ({len(own)} of {wanted} runs)" if len(own) < wanted else "")
             diverged = len(own) - len(finished(own))
             rows.append([label, *cells, str(diverged) if own else NOTHING])
-    return markdown(["variant", f"highest {block.swept} that trains", "its loss", f"best {block.swept}", "its loss",
-                     "runs that diverged"], rows)
+    return markdown(
+        [
+            "variant",
+            f"highest {block.swept} that trains",
+            "its loss",
+            f"best {block.swept}",
+            "its loss",
+            "runs that diverged",
+        ],
+        rows,
+    )
 
 
 def curve_table(experiment, spec, records):
@@ -180,18 +198,18 @@ def curve_table(experiment, spec, records):
     every = max(1, math.ceil(len(steps) / spec.get("rows", 10)))
     rows = []
     for step in steps[(len(steps) - 1) % every :: every]:
-        cells = [cell([value_at(curve.get(step, {}), spec["value"]) for curve in column], spec.get("digits", 3))
-                 for column in points]
+        cells = [
+            cell([value_at(curve.get(step, {}), spec["value"]) for curve in column], spec.get("digits", 3))
+            for column in points
+        ]
         rows.append([str(step), *cells])
     return markdown(["step", *(variant.label for variant in block.variants)], rows)
 
 
-def span(values, text="{:g}"):
+def span(values, digits=None):
     """One value, or the least and the largest."""
-    values = sorted(set(values))
-    shown = [text.format(value) for value in values]
-    return shown[0] if len(values) == 1 else f"{shown[0]} to {shown[-1]}"
-
+    least, most = (f"{value:g}" if digits is None else number(value, digits) for value in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
 
 
 def settings_table(experiment, spec, records):
@@ -200,31 +218,55 @@ def settings_table(experiment, spec, records):
     own = [records[run.name] for run in plan.block_runs(block) if run.name in records]
     if not own:
         return "No run is recorded yet.\n"
+
     def setting(key):
         return span([record["settings"][key] for record in own])
+
     def config(key):
         return span([record["model"][key] for record in own])
+
     first = own[0]
-    accumulate = "" if setting("accumulate") == "1" else f" in {setting('accumulate')} passes"
+    passes = "" if setting("accumulate") == "1" else f" in {setting('accumulate')} passes"
+    decay = first["settings"]["schedule"]
+    after = "then constant" if decay == "constant" else f"then {decay} to {setting('lr_floor')} of it"
+    clip = "not clipped" if setting("clip") == "0" else f"clipped at norm {setting('clip')}"
+    parameters = [record["parameters"] for record in own]
+    model = (
+        f"{counted(config('num_hidden_layers'), 'layer')} of width {config('hidden_size')}, "
+        f"{counted(config('num_attention_heads'), 'query head')} on {config('num_key_value_heads')} of "
+        f"{config('head_dim')} features, MLP {config('intermediate_size')}: {span(parameters, 0)} parameters"
+    )
     rows = [
-        ["model", f"{config('num_hidden_layers')} layers, width {config('hidden_size')}, {config('num_attention_heads')} "
-                  f"heads on {config('num_key_value_heads')} of {config('head_dim')} features, MLP {config('intermediate_size')}, "
-                  f"{span([record['parameters'] for record in own], '{:,}').replace(',', ' ')} parameters"],
-        ["data", f"{first['settings']['task']}, {first['data']['file']} ({number(first['data']['bytes'], 0)} bytes)"],
-        ["training", f"{setting('steps')} steps of {setting('batch')} × {setting('seq_len')} tokens{accumulate}; lr {setting('lr')} "
-                     f"{first['settings']['schedule']} to {setting('lr_floor')} of it, warm-up {setting('warmup')}; AdamW with "
-                     f"weight decay {setting('weight_decay')}, β₂ {setting('beta2')}; clip {setting('clip')}"],
+        ["model", model],
+        ["data", f"{first['settings']['task']}; {first['data']['file']}, {number(first['data']['bytes'], 0)} bytes"],
+        ["steps", f"{setting('steps')} of {setting('batch')} × {setting('seq_len')} tokens{passes}"],
+        ["learning rate", f"{setting('lr')} after {setting('warmup')} steps of warm-up, {after}"],
+        ["optimizer", f"AdamW, weight decay {setting('weight_decay')}, β₂ {setting('beta2')}; gradient {clip}"],
         ["seeds", ", ".join(str(seed) for seed in block.seeds)],
-        ["runs", f"{len(own)} of {len(list(plan.block_runs(block)))} recorded; a run took {span_of_time(own)} on "
-                 f"{span([record['threads'] for record in own])} thread"],
+        ["recorded", f"{len(own)} of {counted(str(len(list(plan.block_runs(block)))), 'run')}; {times(own)}"],
     ]
     return markdown(["", ""], rows).replace("| --- | ---: |", "| --- | --- |")
 
 
-def span_of_time(records):
-    seconds = sorted(record["seconds"] for record in records)
-    return f"{number(statistics.median(seconds), 0)} s (median; {number(seconds[0], 0)} to {number(seconds[-1], 0)})"
+def counted(count, noun):
+    return f"{count} {noun}" + ("" if count == "1" else "s")
 
 
-TABLES = {"variants": variants_table, "sweep": sweep_table, "sums": sums_table, "highest": highest_table,
-          "curve": curve_table, "settings": settings_table}
+def times(records):
+    """Of the training alone."""
+    seconds = [record["seconds"] for record in records]
+    threads = counted(span([record["threads"] for record in records]), "thread")
+    if len(seconds) == 1:
+        return f"{number(seconds[0], 0)} s on {threads}"
+    each = f"{number(min(seconds), 0)} to {number(max(seconds), 0)} s each on {threads}"
+    return f"{each}, {number(sum(seconds) / 3600, 1)} h in all"
+
+
+TABLES = {
+    "variants": variants_table,
+    "sweep": sweep_table,
+    "sums": sums_table,
+    "highest": highest_table,
+    "curve": curve_table,
+    "settings": settings_table,
+}

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for `headgate train` and `headgate eval`: the same files, statuses and signals, without the training.
 
-It diverges at step 3 where --lr exceeds 1, and refuses --gate broken. Every call is a line in $FAKE_LOG. After step
-2 it waits, for a signal, while the file $FAKE_HOLD is there. The loss after step n of seed s is s + lr + 1/n; a spike begins at step 2.
+It diverges at step 3 where --lr exceeds 1, refuses --gate broken, and fails with --gate odd. Every call is a line in $FAKE_LOG. After step
+2 it waits, for a signal, while the file $FAKE_HOLD is there. The loss after step n of seed s is s + lr + 1/n; a spike
+begins at step 2.
 """
 
 import json
@@ -35,20 +36,57 @@ def options(arguments):
 
 def save(directory, given, step):
     directory.mkdir(parents=True, exist_ok=True)
-    header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]},
-                         "b": {"dtype": "F32", "shape": [7], "data_offsets": [60, 88]}}).encode()
+    header = json.dumps(
+        {
+            "__metadata__": {"format": "pt"},
+            "a": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]},
+            "b": {"dtype": "F32", "shape": [7], "data_offsets": [60, 88]},
+        }
+    ).encode()
     (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(88))
-    (directory / "config.json").write_text(json.dumps({
-        "model_type": "headgate", "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1,
-        "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 24}))
-    (directory / "trainer_state.json").write_text(json.dumps({
-        "task": "text", "schedule": "cosine", "batch": 2, "seq_len": 16, "accumulate": 1, "steps": int(given["steps"]),
-        "lr": float(given["lr"]), "lr_floor": 0.1, "warmup": 1, "weight_decay": 0.1, "beta2": 0.95,
-        "clip": float(os.environ.get("FAKE_CLIP", "1")), "step": step, "seed": 1, "recent_losses": []}))
+    (directory / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "headgate",
+                "num_hidden_layers": 1,
+                "hidden_size": 8,
+                "num_attention_heads": 1,
+                "num_key_value_heads": 1,
+                "head_dim": 8,
+                "intermediate_size": 24,
+            }
+        )
+    )
+    (directory / "trainer_state.json").write_text(
+        json.dumps(
+            {
+                "task": "text",
+                "schedule": "cosine",
+                "batch": 2,
+                "seq_len": 16,
+                "accumulate": 1,
+                "steps": int(given["steps"]),
+                "lr": float(given["lr"]),
+                "lr_floor": 0.1,
+                "warmup": 1,
+                "weight_decay": 0.1,
+                "beta2": 0.95,
+                "clip": float(os.environ.get("FAKE_CLIP", "1")),
+                "step": step,
+                "seed": 1,
+                "recent_losses": [],
+            }
+        )
+    )
 
 
 def metrics(given, step):
-    line = {"step": step, "loss": int(given["seed"]) + float(given["lr"]) + 1 / step, "tokens": 32 * step, "seconds": 0.5}
+    line = {
+        "step": step,
+        "loss": int(given["seed"]) + float(given["lr"]) + 1 / step,
+        "tokens": 32 * step,
+        "seconds": 0.5,
+    }
     if step == 2:
         line["spike"] = True
     if step % 2 == 0:
@@ -60,6 +98,9 @@ def train(given):
     if given.get("gate") == "broken":
         print("a warning\nheadgate train: --gate is 'broken'", file=sys.stderr)
         return 2
+    if given.get("gate") == "odd":
+        print("headgate train: something else", file=sys.stderr)
+        return 1
     out = pathlib.Path(given["out"])
     checkpoint, log = out / "checkpoint", out / "metrics.jsonl"
     step = 0
@@ -86,7 +127,9 @@ def train(given):
 def evaluate(directory, given):
     state = json.loads((pathlib.Path(directory) / "checkpoint" / "trainer_state.json").read_text())
     assert state["step"] == state["steps"] and given["held-out"] and given["json"]
-    print(json.dumps({"loss_nats": 1.23456789 + state["lr"], "gate_below_0.1": 0.25, "gate_mean": None, "layers": [{}]}))
+    print(
+        json.dumps({"loss_nats": 1.23456789 + state["lr"], "gate_below_0.1": 0.25, "gate_mean": None, "layers": [{}]})
+    )
     return 0
 
 

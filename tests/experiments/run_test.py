@@ -12,17 +12,32 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 RUN = HERE.parent.parent / "experiments" / "run.py"
+sys.path.insert(0, str(RUN.parent))
+
+import run  # noqa: E402
+
 CONFIG = {
     "train": {"task": "text", "lr": 0.5, "steps": 6},
     "eval": {"tokens": 100},
-    "blocks": [{"name": "main", "seeds": [1, 2], "curve": True,
-                "variants": [{"name": "none", "label": "no gate", "train": {"gate": "none"}},
-                             {"name": "headwise", "train": {"gate": "headwise", "match-params": True}}]}],
-    "tables": [{"name": "t", "kind": "variants", "columns": [{"title": "loss", "value": "eval.loss_nats", "digits": 3}]}],
+    "blocks": [
+        {
+            "name": "main",
+            "seeds": [1, 2],
+            "curve": True,
+            "variants": [
+                {"name": "none", "label": "no gate", "train": {"gate": "none"}},
+                {"name": "headwise", "train": {"gate": "headwise", "match-params": True}},
+            ],
+        }
+    ],
+    "tables": [
+        {"name": "t", "kind": "variants", "columns": [{"title": "loss", "value": "eval.loss_nats", "digits": 3}]}
+    ],
 }
 PAGE = "# Page\n\n<!-- table:t -->\n<!-- /table -->\n\nProse.\n"
 TIMEOUT = 60
@@ -51,10 +66,27 @@ class Bench(unittest.TestCase):
         (self.directory / "config.json").write_text(json.dumps(config))
 
     def start(self, *arguments, **environment):
-        command = [sys.executable, RUN, self.directory, "--data", self.data, "--headgate", self.program, "--work",
-                   self.scratch / "work", "--jobs", "2", *arguments]
-        return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                env={**os.environ, "FAKE_LOG": str(self.log), **environment})
+        command = [
+            sys.executable,
+            RUN,
+            self.directory,
+            "--data",
+            self.data,
+            "--headgate",
+            self.program,
+            "--work",
+            self.scratch / "work",
+            "--jobs",
+            "2",
+            *arguments,
+        ]
+        return subprocess.Popen(
+            command,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "FAKE_LOG": str(self.log), **environment},
+        )
 
     def call(self, *arguments, **environment):
         process = self.start(*arguments, **environment)
@@ -89,7 +121,9 @@ class Bench(unittest.TestCase):
         steps = []
         while steps != [2, 2] and time.monotonic() < deadline:
             time.sleep(0.01)
-            steps = [path.read_text().count("\n") for path in (self.scratch / "work" / "sample").glob("*/metrics.jsonl")]
+            steps = [
+                path.read_text().count("\n") for path in (self.scratch / "work" / "sample").glob("*/metrics.jsonl")
+            ]
         self.assertEqual(steps, [2, 2])
         return process
 
@@ -105,19 +139,28 @@ class Bench(unittest.TestCase):
 class Records(Bench):
     def test_a_record_holds_what_was_run_and_what_came_of_it(self):
         self.succeed()
-        self.assertEqual(self.records(), ["headwise-seed1.json", "headwise-seed2.json", "none-seed1.json", "none-seed2.json"])
+        self.assertEqual(
+            self.records(), ["headwise-seed1.json", "headwise-seed2.json", "none-seed1.json", "none-seed2.json"]
+        )
         record = self.record("headwise-seed2")
-        self.assertEqual(record["train"], {"task": "text", "lr": 0.5, "steps": 6, "gate": "headwise", "match-params": True})
-        self.assertEqual(record["command"], "headgate train --data words.txt --out headwise-seed2 --threads 1 --seed 2 "
-                                            "--task text --lr 0.5 --steps 6 --gate headwise --match-params")
+        self.assertEqual(
+            record["train"], {"task": "text", "lr": 0.5, "steps": 6, "gate": "headwise", "match-params": True}
+        )
+        self.assertEqual(
+            record["command"],
+            "headgate train --data words.txt --out headwise-seed2 --threads 1 --seed 2 "
+            "--task text --lr 0.5 --steps 6 --gate headwise --match-params",
+        )
         self.assertEqual((record["seed"], record["variant"], record["status"]), (2, "headwise", "finished"))
         self.assertEqual(record["parameters"], 3 * 5 + 7)
         self.assertEqual((record["steps"], record["tokens"], record["seconds"]), (6, 192, 3.0))
         self.assertEqual(record["tokens_per_second"], 64)
         self.assertEqual((record["spikes"], record["spike_steps"]), (1, [2]))
         self.assertEqual(record["train_loss"], 2.90833)  # 2 + 0.5 + (1 + 1/2 + … + 1/6)/6
-        self.assertEqual(record["curve"], [{"step": 2, "loss_nats": 0.5}, {"step": 4, "loss_nats": 0.25},
-                                           {"step": 6, "loss_nats": 0.166667}])
+        self.assertEqual(
+            record["curve"],
+            [{"step": 2, "loss_nats": 0.5}, {"step": 4, "loss_nats": 0.25}, {"step": 6, "loss_nats": 0.166667}],
+        )
         self.assertEqual(record["eval"]["loss_nats"], 1.73457)
         self.assertEqual(record["eval_options"], {"tokens": 100})
         self.assertEqual(record["program"]["version"], "9.9.9")
@@ -155,8 +198,10 @@ class Records(Bench):
         swept["tables"] = [{"name": "t", "kind": "sweep", "block": "hot", "value": "eval.loss_nats"}]
         self.configure(swept)
         self.succeed()
-        self.assertEqual(self.records(), [f"hot-{variant}-lr{lr}-seed1.json" for variant in ("headwise", "none")
-                                          for lr in ("0.002", "0.25")])
+        self.assertEqual(
+            self.records(),
+            [f"hot-{variant}-lr{lr}-seed1.json" for variant in ("headwise", "none") for lr in ("0.002", "0.25")],
+        )
         self.assertEqual(self.record("hot-none-lr0.25-seed1")["settings"]["lr"], 0.25)
 
     def test_a_divergence_is_a_result(self):
@@ -181,6 +226,19 @@ class Records(Bench):
         out = self.succeed("--dry-run")
         self.assertEqual(out.count("headgate train"), 4)
         self.assertEqual(self.calls(), [])
+
+
+class Signals(unittest.TestCase):
+    def test_the_echo_of_a_signal_is_not_passed_on_but_a_second_one_is(self):
+        passed = []
+        scheduler = run.Scheduler(None, [], 1, None)
+        scheduler.jobs = [types.SimpleNamespace(forward=passed.append)]
+        scheduler.interrupt(signal.SIGTERM)
+        scheduler.interrupt(signal.SIGTERM)
+        self.assertEqual(passed, [signal.SIGINT])
+        scheduler.signalled -= 2  # seconds
+        scheduler.interrupt(signal.SIGTERM)
+        self.assertEqual(passed, [signal.SIGINT] * 2)
 
 
 class Interruptions(Bench):
@@ -235,10 +293,11 @@ class Interruptions(Bench):
 class Failures(Bench):
     def test_a_failure_names_the_run_and_gives_the_reason(self):
         broken = json.loads(json.dumps(CONFIG))
-        broken["blocks"][0]["variants"][1]["train"]["gate"] = "broken"
-        self.configure(broken)
-        self.fail_with(["headwise-seed1", "status 2", "--gate is 'broken'"])
-        self.assertNotIn("headwise-seed1.json", self.records())
+        for gate, words in (("broken", ["status 2", "--gate is 'broken'"]), ("odd", ["status 1", "something else"])):
+            broken["blocks"][0]["variants"][1]["train"]["gate"] = gate
+            self.configure(broken)
+            self.fail_with(["headwise-seed1", *words])
+            self.assertNotIn("headwise-seed1.json", self.records())
 
     def test_a_cut_record_is_refused_by_name(self):
         self.succeed()
@@ -249,14 +308,16 @@ class Failures(Bench):
     def test_bad_configs_are_refused(self):
         def with_block(**change):
             return {**CONFIG, "blocks": [{**CONFIG["blocks"][0], **change}]}
+
         for config, words in (
-                ({**CONFIG, "trian": {}}, ["unknown key trian"]),
-                ({**CONFIG, "train": {"out": "/tmp"}}, ["out is set by run.py"]),
-                ({**CONFIG, "train": {"lr": [1]}}, ["option lr"]),
-                (with_block(seeds=[]), ["seeds"]),
-                (with_block(sweep={"lr": ["x"]}), ["numbers"]),
-                (with_block(variants=[{"name": "a"}, {"name": "a"}]), ["two runs are named a-seed1"]),
-                (with_block(variants=[{"name": "../a"}]), ["name is '../a'"])):
+            ({**CONFIG, "trian": {}}, ["unknown key trian"]),
+            ({**CONFIG, "train": {"out": "/tmp"}}, ["out is set by run.py"]),
+            ({**CONFIG, "train": {"lr": [1]}}, ["option lr"]),
+            (with_block(seeds=[]), ["seeds"]),
+            (with_block(sweep={"lr": ["x"]}), ["numbers"]),
+            (with_block(variants=[{"name": "a"}, {"name": "a"}]), ["two runs are named a-seed1"]),
+            (with_block(variants=[{"name": "../a"}]), ["name is '../a'"]),
+        ):
             self.configure(config)
             with self.subTest(words):
                 self.fail_with(words)

@@ -10,10 +10,12 @@ import shutil
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "experiments"))
 
 import plan  # noqa: E402
+import plot  # noqa: E402
 import record  # noqa: E402
 import table  # noqa: E402
 import tables  # noqa: E402
@@ -24,7 +26,7 @@ SETTINGS = {"steps": 10, "lr": 0.1, "clip": 1.0}
 class Cells(unittest.TestCase):
     def test_mean_and_sample_standard_deviation(self):
         self.assertEqual(tables.cell([1.0, 2.0, 3.0], 2), "2.00 ± 1.00")  # √((1 + 0 + 1)/2)
-        self.assertEqual(tables.cell([2.0, 4.0], 1), "3.0 ± 1.4")         # √(2/1)
+        self.assertEqual(tables.cell([2.0, 4.0], 1), "3.0 ± 1.4")  # √(2/1)
         self.assertEqual(tables.cell([1.0, 4.0, None], 0, "range"), "2 (1 to 4)")
         self.assertEqual(tables.cell([1.0, 2.0], 1, "none"), "1.5")
         self.assertEqual(tables.cell([0.25], 3), "0.250")
@@ -32,7 +34,10 @@ class Cells(unittest.TestCase):
         self.assertEqual(tables.cell([70464.0], 0), "70 464")
 
     def test_values_by_path(self):
-        found = {"eval": {"gate_below_0.1": 0.5, "backcopy": {"gate_other": 0.25}, "gate_mean": None}, "status": "finished"}
+        found = {
+            "eval": {"gate_below_0.1": 0.5, "backcopy": {"gate_other": 0.25}, "gate_mean": None},
+            "status": "finished",
+        }
         self.assertEqual(tables.value_at(found, "eval.gate_below_0.1"), 0.5)
         self.assertEqual(tables.value_at(found, "eval.backcopy.gate_other"), 0.25)
         for path in ("eval.gate_mean", "eval.backcopy.nowhere", "nowhere.at.all", "eval.backcopy", "status"):
@@ -47,8 +52,46 @@ class Thinning(unittest.TestCase):
         self.assertEqual(record.thinned([], 4), [])
 
     def test_rounding_keeps_six_digits_and_no_infinities(self):
-        self.assertEqual(record.rounded({"a": [1.23456789, float("nan")], "b": 12345678, "c": 1234567.8}),
-                         {"a": [1.23457, None], "b": 12345678, "c": 1234570.0})
+        self.assertEqual(
+            record.rounded({"a": [1.23456789, float("nan")], "b": 12345678, "c": 1234567.8}),
+            {"a": [1.23457, None], "b": 12345678, "c": 1234570.0},
+        )
+
+
+class Figures(unittest.TestCase):
+    def test_ticks_are_round_and_cover_the_range(self):
+        self.assertEqual(plot.ticks(0.0, 10.0), [0, 2, 4, 6, 8, 10])
+        self.assertEqual(
+            [round(tick, 9) for tick in plot.ticks(1.51, 1.562)], [1.51, 1.52, 1.53, 1.54, 1.55, 1.56, 1.57]
+        )
+        self.assertEqual(plot.ticks(-3.0, 900.0), [-200, 0, 200, 400, 600, 800, 1000])
+
+    def test_a_line_runs_from_corner_to_corner(self):
+        drawn = plot.lines(
+            "t",
+            "x & y",
+            "y",
+            [("a <b>", [(1, 0.0, 0.0, 0.0), (8, 10.0, 10.0, 10.0)])],
+            log_x=True,
+            x_ticks=[1, 2, 4, 8],
+            crosses=[(0, 2)],
+        )
+        self.assertIn('points="64.0,312.0 530.0,16.0"', drawn)  # 720 × 360 without the margins
+        self.assertIn('d="M215.3 18.0l', drawn)  # a third of the way along: 64 + 466/3, less half a cross
+        words = [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("a <b>", words)
+        self.assertIn("x & y", words)
+
+    def test_bars_begin_at_nought_and_reach_their_figure(self):
+        drawn = plot.bars("t", "x", [("a", [(0.5, 0.25, 1.0)])], most=1.0)
+        rectangle = [
+            node.attrib for node in xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}rect")
+        ][1]
+        self.assertEqual((rectangle["x"], rectangle["width"]), ("210", "243.0"))  # half of 720 − 210 − 24
+
+    def test_nothing_to_draw_draws_nothing(self):
+        self.assertIsNone(plot.lines("t", "x", "y", [("a", [])]))
+        self.assertIsNone(plot.bars("t", "x", []))
 
 
 class Bench(unittest.TestCase):
@@ -58,16 +101,29 @@ class Bench(unittest.TestCase):
         self.directory.mkdir()
 
     def make(self, block, tables):
-        (self.directory / "config.json").write_text(json.dumps({"blocks": [{"name": "main", **block}], "tables": tables}))
+        (self.directory / "config.json").write_text(
+            json.dumps({"blocks": [{"name": "main", **block}], "tables": tables})
+        )
         return plan.read_experiment(self.directory)
 
     def put(self, run, loss, **fields):
         """A record of the run; loss None: it diverged at step 7."""
         evaluation = None if loss is None else {"loss_nats": loss}
-        content = {"run": run.name, "variant": run.variant.name, "seed": run.seed, "point": run.point, "train": run.train,
-                   "eval_options": run.eval, "data": {"sha256": "0" * 64}, "settings": SETTINGS, "spikes": 1, "eval": evaluation,
-                   "status": "diverged" if loss is None else "finished", "diverged": loss is None and {"step": 7} or None,
-                   **fields}
+        content = {
+            "run": run.name,
+            "variant": run.variant.name,
+            "seed": run.seed,
+            "point": run.point,
+            "train": run.train,
+            "eval_options": run.eval,
+            "data": {"sha256": "0" * 64},
+            "settings": SETTINGS,
+            "spikes": 1,
+            "eval": evaluation,
+            "status": "diverged" if loss is None else "finished",
+            "diverged": loss is None and {"step": 7} or None,
+            **fields,
+        }
         plan.write_whole(self.directory / "results" / f"{run.name}.json", json.dumps(content))
 
     def put_all(self, experiment, losses):
@@ -77,26 +133,33 @@ class Bench(unittest.TestCase):
             self.put(run, losses[run.name])
 
     def rows(self, experiment):
-        ((text,), _) = (part.values() for part in table.render(experiment, experiment.results))
+        (text,), _ = (part.values() for part in table.render(experiment, experiment.results))
         return text.splitlines()[2:]
 
 
 class Tables(Bench):
-    VARIANTS = {"seeds": [1, 2], "variants": [{"name": "a", "label": "A"}, {"name": "b", "train": {"gate": "x"},
-                                                                            "paper": {"ppl": "5.9"}}]}
+    VARIANTS = {
+        "seeds": [1, 2],
+        "variants": [{"name": "a", "label": "A"}, {"name": "b", "train": {"gate": "x"}, "paper": {"ppl": "5.9"}}],
+    }
     SWEEP = {"seeds": [1, 2], "sweep": {"lr": [0.1, 0.2, 0.4, 0.8]}, "variants": [{"name": "a"}]}
 
     def test_variants(self):
-        columns = [{"title": "loss", "value": "eval.loss_nats", "digits": 1},
-                   {"title": "to A", "value": "eval.loss_nats", "digits": 1, "minus": "a"}, {"title": "paper", "paper": "ppl"}]
+        columns = [
+            {"title": "loss", "value": "eval.loss_nats", "digits": 1},
+            {"title": "to A", "value": "eval.loss_nats", "digits": 1, "minus": "a"},
+            {"title": "paper", "paper": "ppl"},
+        ]
         experiment = self.make(self.VARIANTS, [{"name": "t", "kind": "variants", "columns": columns}])
         self.put_all(experiment, {"a-seed1": 1.0, "a-seed2": 3.0, "b-seed1": 1.5, "b-seed2": 4.5})
         # Differences by seed: 0.5 and 1.5, of mean 1 and deviation √0.5.
         self.assertEqual(self.rows(experiment), ["| A | 2.0 ± 1.4 | – | – |", "| b | 3.0 ± 2.1 | 1.0 ± 0.7 | 5.9 |"])
 
     def test_diverged_and_missing_runs_are_counted(self):
-        experiment = self.make(self.VARIANTS, [{"name": "t", "kind": "variants",
-                                                "columns": [{"title": "loss", "value": "eval.loss_nats", "digits": 1}]}])
+        experiment = self.make(
+            self.VARIANTS,
+            [{"name": "t", "kind": "variants", "columns": [{"title": "loss", "value": "eval.loss_nats", "digits": 1}]}],
+        )
         runs = {run.name: run for run in experiment.runs()}
         self.put(runs["a-seed1"], None)
         self.put(runs["a-seed2"], 3.0)
@@ -104,22 +167,42 @@ class Tables(Bench):
         self.assertEqual(self.rows(experiment), ["| A (1 of 2 diverged) | 3.0 |", "| b (1 of 2 runs) | 2.0 |"])
 
     def test_sweep_sums_and_highest(self):
-        losses = {"a-lr0.1-seed1": 0.9, "a-lr0.1-seed2": 1.1, "a-lr0.2-seed1": 1.0, "a-lr0.2-seed2": 1.1,
-                  "a-lr0.4-seed1": 1.2, "a-lr0.4-seed2": 1.2, "a-lr0.8-seed1": None, "a-lr0.8-seed2": 1.0}
+        losses = {
+            "a-lr0.1-seed1": 0.9,
+            "a-lr0.1-seed2": 1.1,
+            "a-lr0.2-seed1": 1.0,
+            "a-lr0.2-seed2": 1.1,
+            "a-lr0.4-seed1": 1.2,
+            "a-lr0.4-seed2": 1.2,
+            "a-lr0.8-seed1": None,
+            "a-lr0.8-seed2": 1.0,
+        }
         for kind, expected in (
-                ({"kind": "sweep", "value": "eval.loss_nats", "digits": 2},
-                 ["| 0.1 | 1.00 ± 0.14 |", "| 0.2 | 1.05 ± 0.07 |", "| 0.4 | 1.20 ± 0.00 |", "| 0.8 | 1.00; diverged at 7 |"]),
-                ({"kind": "sums", "value": "spikes"}, ["| 0.1 | 2 |", "| 0.2 | 2 |", "| 0.4 | 2 |", "| 0.8 | 2 |"]),
-                # 0.4 is 20% above the best, and a point where one run diverged does not train.
-                ({"kind": "highest", "value": "eval.loss_nats", "within": 0.1, "digits": 2},
-                 ["| a | 0.2 | 1.05 | 0.1 | 1.00 | 1 |"])):
+            (
+                {"kind": "sweep", "value": "eval.loss_nats", "digits": 2},
+                [
+                    "| 0.1 | 1.00 ± 0.14 |",
+                    "| 0.2 | 1.05 ± 0.07 |",
+                    "| 0.4 | 1.20 ± 0.00 |",
+                    "| 0.8 | 1.00; diverged at 7 |",
+                ],
+            ),
+            ({"kind": "sums", "value": "spikes"}, ["| 0.1 | 2 |", "| 0.2 | 2 |", "| 0.4 | 2 |", "| 0.8 | 2 |"]),
+            # 0.4 is 20% above the best, and a point where one run diverged does not train.
+            (
+                {"kind": "highest", "value": "eval.loss_nats", "within": 0.1, "digits": 2},
+                ["| a | 0.2 | 1.05 | 0.1 | 1.00 | 1 |"],
+            ),
+        ):
             experiment = self.make(self.SWEEP, [{"name": "t", **kind}])
             self.put_all(experiment, losses)
             self.assertEqual(self.rows(experiment), expected)
 
     def test_curve(self):
-        experiment = self.make({"seeds": [1, 2], "curve": True, "variants": [{"name": "a"}]},
-                               [{"name": "t", "kind": "curve", "value": "loss", "digits": 1, "rows": 2}])
+        experiment = self.make(
+            {"seeds": [1, 2], "curve": True, "variants": [{"name": "a"}]},
+            [{"name": "t", "kind": "curve", "value": "loss", "digits": 1, "rows": 2}],
+        )
         for run, losses in zip(experiment.runs(), ((5.0, 4.0, 3.0, 2.0), (5.0, 6.0, 3.0, 4.0))):
             self.put(run, 1.0, curve=[{"step": 10 * (i + 1), "loss": loss} for i, loss in enumerate(losses)])
         self.assertEqual(self.rows(experiment), ["| 20 | 5.0 ± 1.4 |", "| 40 | 3.0 ± 1.4 |"])
@@ -128,8 +211,10 @@ class Tables(Bench):
 class Pages(Bench):
     def setUp(self):
         super().setUp()
-        self.experiment = self.make({"seeds": [1], "variants": [{"name": "a", "train": {"lr": 0.1}}, {"name": "b"}]},
-                                    [{"name": "t", "kind": "variants", "columns": [{"title": "loss", "value": "eval.loss_nats"}]}])
+        self.experiment = self.make(
+            {"seeds": [1], "variants": [{"name": "a", "train": {"lr": 0.1}}, {"name": "b"}]},
+            [{"name": "t", "kind": "variants", "columns": [{"title": "loss", "value": "eval.loss_nats"}]}],
+        )
         self.a, self.b = self.experiment.runs()
         self.put(self.a, 1.0)
         self.put(self.b, 2.0)
@@ -162,6 +247,18 @@ class Pages(Bench):
         self.page.write_text(written)
         self.put(self.a, 1.5)
         self.assert_refused("not what the records give", "--check")
+
+    def test_check_fails_on_an_edited_figure_file(self):
+        self.make(
+            {"seeds": [1], "variants": [{"name": "a", "train": {"lr": 0.1}}, {"name": "b"}]},
+            [{"name": "t", "kind": "bars-figure", "title": "loss", "value": "eval.loss_nats"}],
+        )
+        self.call()
+        self.assertIn("![loss](t.svg)", self.page.read_text())
+        self.assertEqual(self.call("--check"), (0, ""))
+        figure = self.directory / "t.svg"
+        figure.write_text(figure.read_text().replace("#d95f02", "#d95f03"))
+        self.assert_refused("t.svg: not what the records give", "--check")
 
     def test_places_and_tables_must_match(self):
         self.page.write_text("nothing\n")
