@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cli/bench_attention.hpp"
+#include "cli/bench_training.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -139,6 +140,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_gate_cost(groups);
   add_odd_shapes(groups);
   add_double_precision(groups);
+  for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }
 
