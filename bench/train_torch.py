@@ -175,7 +175,7 @@ def measure(case, arguments):
     for name, seconds in zip(peers, theirs):
         rate = facts["tokens"] / statistics.median(seconds)
         row[name] = {"tokens_per_second": rate, "seconds": seconds, "ratio": ratio(seconds, ours)}
-    row["ratio"] = min(row[name]["ratio"] for name in peers)
+    row["ratio"] = min(row[name]["ratio"] for name in peers)  # to the faster one
     return row
 
 
@@ -186,7 +186,7 @@ def share_of_peak(row, name):
 def print_row(row, names):
     rates = "".join(f"{row[name]['tokens_per_second']:>12,.0f} {share_of_peak(row, name):>5.2f}"
                     for name in ("headgate", *names))
-    ratios = "".join(f"{row[name]['ratio']:>9.2f}x" for name in names)
+    ratios = "".join(f"{row[name]['ratio']:>12.2f}x" for name in names)
     print(f"{row['name']:<22}{row['parameters']:>12,}{row['tokens']:>8}{rates}{ratios}", flush=True)
 
 
@@ -221,7 +221,7 @@ def main():
     print(f"PyTorch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()}), {arguments.threads} threads; "
           f"tokens a second, and the share of FMA peak\n")
     columns = "".join(f"{name:>18}" for name in ("headgate", *names))
-    print(f"{'case':<22}{'parameters':>12}{'tokens':>8}{columns}" + "".join(f"{'ratio':>10}" for _ in names))
+    print(f"{'case':<22}{'parameters':>12}{'tokens':>8}{columns}" + "".join(f"{'vs ' + name:>13}" for name in names))
     rows = []
     for case in cases_of(arguments):
         rows.append(measure(case, arguments))

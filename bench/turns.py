@@ -4,6 +4,7 @@
 import time
 
 PAUSE_SECONDS = 0.02  # OpenMP runtimes spin for some milliseconds after their work
+WARM_UPS = 2
 
 
 def timed(call):
@@ -20,12 +21,13 @@ def timed(call):
 def seconds_in_turns(runs, rounds):
     """For each of `runs`, calls that return seconds, a list with an entry a round.
 
-    Each is called once to warm up. In every round each is called once, after a pause in which the threads of the others
+    Each is called twice to warm up. In every round each is called once, after a pause in which the threads of the others
     go to sleep; the order is reversed from round to round.
     """
     seconds = [[] for _ in runs]
     for run in runs:
-        run()
+        for _ in range(WARM_UPS):
+            run()
     order = list(range(len(runs)))
     for _ in range(rounds):
         for i in order:
