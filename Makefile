@@ -11,7 +11,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 .PHONY: help demo test setup configure build lint sanitize fuzz mutants bench experiments install clean
 
 help:
-	@echo "make demo      install what is missing, build, run the worked problems and a real-size layer"
+	@echo "make demo      install what is missing, build, show worked problems, a real-size layer and training"
 	@echo "make test      install what is missing, build, check the sources, run sanitizers and every test"
 	@echo "make setup     install the Debian packages of scripts/packages.txt that are missing"
 	@echo "make build     build everything in build/"
@@ -28,7 +28,9 @@ demo: configure
 	@echo "== headgate: building the command line"
 	@cmake --build --preset release --target headgate_tool
 	@echo "== headgate: demo"
-	@build/headgate demo
+	@text=$$(scripts/english_text.sh) || \
+	  { echo "make demo: no English text to train on; with one of yours: build/headgate demo --data FILE" >&2; exit 1; }; \
+	  build/headgate demo --data "$$text"
 
 test: setup
 	@scripts/test.sh

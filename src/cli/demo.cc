@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/demo_parts.hpp"
+#include "cli/demo_story.hpp"
+#include "cli/demo_training.hpp"
+#include "cli/shell_word.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 
@@ -12,13 +21,59 @@ namespace {
 
 struct DemoArguments {
   std::string examples = "examples";
+  std::optional<std::string> data;
+  std::string only;
   int threads = 0;
+
+  bool shows(const std::string& part) const { return only.empty() || only == part; }
+  bool trains() const { return shows("backcopy") || shows("text"); }
 };
 
+/// Opened before anything is shown: what is wrong with the text is told at once.
+std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
+  std::vector<Story> stories;
+  if (!arguments.data) return stories;
+  RunOptions run;
+  run.data = {*arguments.data};
+  run.threads = threads;
+  if (arguments.shows("backcopy")) stories.push_back(backcopy_story(run));
+  if (arguments.shows("text")) {
+    choose_demo_text_run(run);
+    stories.push_back(text_story(run, demo_text_sizes()));
+  }
+  return stories;
+}
+
+void print_next(const std::string& data) {
+  const std::string tool = shell_word(program_invocation_name);
+  const std::string text = shell_word(data);
+  fmt::print(
+      "\n\nWhat to try next (Ctrl-C saves and says how to go on; {0} VERB --help tells more)\n\n"
+      "     {0} train --task bigram-backcopy --data {1} --out run-backcopy --gate headwise\n"
+      "     {0} eval run-backcopy --data {1}\n\n"
+      "     {0} train --data {1} --out run-text --gate elementwise --match-params\n"
+      "     {0} eval run-text --data {1} --held-out --tokens 200000\n",
+      tool, text);
+}
+
 int run_demo(const DemoArguments& arguments) {
+  const DemoBudget budget;
+  if (arguments.trains() && !arguments.only.empty() && !arguments.data) {
+    throw UsageError(fmt::format("--only {} needs --data", arguments.only));
+  }
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
-  const bool ok = show_worked_problems(arguments.examples) && show_layer(threads);
-  return ok ? kSuccess : kCheckFailed;
+  const std::vector<Story> stories = open_stories(arguments, threads);
+  if (arguments.shows("worked") && !show_worked_problems(arguments.examples)) return kCheckFailed;
+  if (arguments.shows("layer") && !show_layer(threads)) return kCheckFailed;
+  if (!stories.empty()) {
+    fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
+               threads == 1 ? "" : "s");
+    if (const int status = show_training(stories, budget); status != kSuccess) return status;
+    print_next(*arguments.data);
+  } else if (arguments.trains()) {
+    fmt::print("\n\n--data PATH adds two stories of training: what a gate does to attention sinks, and on a text.\n");
+  }
+  return kSuccess;
 }
 
 }  // namespace
@@ -27,15 +82,28 @@ Verb add_demo(CLI::App& root) {
   auto arguments = std::make_shared<DemoArguments>();
   CLI::App* app = root.add_subcommand(
       "demo",
-      "Show the four worked problems and a layer of real size\n\n"
-      "Solves the worked problems and holds them against their published outputs; then runs gated attention with 16 "
+      "Show worked problems, a layer of real size, and training\n\n"
+      "Solves the four worked problems and holds them against their published outputs; runs gated attention with 16 "
       "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
-      "limits and checks sampled rows against the f64 oracle.");
+      "limits and checks sampled rows against the f64 oracle.\n\n"
+      "With --data it then trains, in less than four minutes on two cores, writing no files: three models on "
+      "bigram-backcopy, a task on which attention without a gate comes to rest on the first token, and three "
+      "byte-level language models of equal size on the text; each time without a gate, with a headwise and with an "
+      "elementwise one. A slower machine takes fewer steps, and says so.");
+  app->add_option("--data", arguments->data, "UTF-8 text to train on: a file, or a directory with all files below it")
+      ->option_text("PATH")
+      ->check(CLI::Validator([](const std::string& text) { return std::string(text.empty() ? "empty" : ""); }, ""));
+  app->add_option("--only", arguments->only, "One part alone: worked, layer, backcopy or text")
+      ->option_text("PART")
+      ->check(CLI::IsMember({"worked", "layer", "backcopy", "text"}));
   app->add_option("--examples", arguments->examples, "Where the worked problems lie (default: examples)")
       ->option_text("DIR");
   app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
       ->option_text("N")
       ->check(CLI::Range(1, 1024));
+  app->footer(
+      "Example:\n"
+      "  headgate demo --only backcopy --data book.txt");
   return {app, [arguments] { return run_demo(*arguments); }};
 }
 

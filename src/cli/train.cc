@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/machine.hpp"
+#include "cli/shell_word.hpp"
 #include "cli/train_display.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
@@ -118,17 +119,6 @@ void print_start(const Run& run) {
   std::fflush(stdout);
 }
 
-/// As a POSIX shell reads it back.
-std::string quoted(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-./+:,@%=") == std::string::npos;
-  if (plain) return text;
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 void print_end(const train::Trainer& trainer, const TrainOptions& o, double seconds, double loss) {
   fmt::print("done    {} steps in {}, loss {:.4f}, {} loss spike{}; {}\n", trainer.steps_done(), duration_text(seconds),
              loss, trainer.spikes(), trainer.spikes() == 1 ? "" : "s", train::checkpoint_directory(o.out));
@@ -140,7 +130,7 @@ int report_stop(const train::Trainer& trainer, const TrainOptions& o, int signal
              "headgate train: {} at step {} of {}, {} loss spikes so far; all is saved. To go on:\n  headgate train "
              "--resume --out {}\n",
              signal_number != 0 ? "interrupted" : "stopped", trainer.steps_done(), trainer.settings().schedule.steps,
-             trainer.spikes(), quoted(o.out));
+             trainer.spikes(), shell_word(o.out));
   return signal_number != 0 ? kSignalStatus + signal_number : kSuccess;
 }
 

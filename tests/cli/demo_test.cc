@@ -30,6 +30,30 @@ TEST(Demo, NamesAProblemThatIsMissing) {
                  "/nonexistent/gated_two_tokens.json");
 }
 
+TEST(Demo, ShowsOnePartAlone) {
+  const Outcome outcome = testing::headgate({"demo", "--only", "worked", "--examples", HEADGATE_EXAMPLES});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("Worked problems"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("A layer of real size"), std::string::npos) << outcome.out;
+  expect_refused(testing::headgate({"demo", "--only", "text"}), "demo", "--only text needs --data");
+  expect_refused(testing::headgate({"demo", "--only", "poetry"}), "demo", "poetry");
+}
+
+TEST(Demo, RefusesABadTextBeforeItShowsAnything) {
+  const testing::Scratch scratch;
+  const std::string text = scratch / "text";
+  const auto refuses = [&](const std::string& bytes, const std::string& reason) {
+    testing::write_bytes(text, bytes);
+    expect_refused(testing::headgate({"demo", "--data", text, "--examples", HEADGATE_EXAMPLES}), "demo", reason);
+  };
+  refuses("", "no text, only empty files");
+  refuses("a", "bytes");
+  refuses("a short text", "the text has 12 bytes but two sequences, one of them held out, take 514");
+  refuses("bytes \xff\xfe of no text", "not UTF-8 text: byte 0xff at offset 6");
+  expect_refused(testing::headgate({"demo", "--data", scratch / "none"}), "demo", "none: cannot read");
+  expect_refused(testing::headgate({"demo", "--data", ""}), "demo", "--data: empty");
+}
+
 TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
   const Outcome outcome = testing::headgate({"verify", "--seconds", "0"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/demo_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace headgate::cli {
+
+namespace {
+
+constexpr std::size_t kIndent = 5;
+
+}  // namespace
+
+std::string text_table(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<std::size_t> widths(lines.front().size());
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string out;
+  for (const auto& line : lines) {
+    std::string row = fmt::format("{:{}}{:<{}}", "", kIndent, line.front(), widths.front());
+    for (std::size_t i = 1; i < widths.size(); ++i) row += fmt::format("  {:>{}}", line[i], widths[i]);
+    row.resize(row.find_last_not_of(' ') + 1);
+    out += row + '\n';
+  }
+  return out;
+}
+
+std::string paragraph(const std::string& text) {
+  std::string out;
+  std::size_t column = 0;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const bool first = column == 0;
+    if (first || column + 1 + word.size() > kDemoColumns) {
+      out += fmt::format("{}{:{}}{}", first ? "" : "\n", "", kIndent, word);
+      column = kIndent + word.size();
+    } else {
+      out += ' ' + word;
+      column += 1 + word.size();
+    }
+  }
+  return out + '\n';
+}
+
+}  // namespace headgate::cli
