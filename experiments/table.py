@@ -18,6 +18,21 @@ import plan
 from figures import FIGURES
 from tables import TABLES
 
+# {key of config.json: (the option that sets it, what it means where the key is missing)}
+MODEL_OPTIONS = {
+    "num_hidden_layers": ("layers", None),
+    "hidden_size": ("dim", None),
+    "num_attention_heads": ("heads", None),
+    "num_key_value_heads": ("kv-heads", None),
+    "head_dim": ("head-dim", None),
+    "vocab_size": ("vocab", None),
+    "rope_theta": ("rope-base", None),
+    "partial_rotary_factor": ("rope-fraction", 1.0),
+    "tie_word_embeddings": ("embeddings", None),
+    "initializer_range": ("init-std", 0.02),
+    "norm_kind": ("norm", "plain"),
+    "qk_norm": ("qk-norm", "per_head"),
+}
 MARKED = re.compile(r"(<!-- table:([a-z0-9-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
@@ -44,15 +59,16 @@ def check_records(experiment, records):
 
 
 def check_settings(where, records):
-    """Settings that no option of the run names are the trainer's defaults, and the same for all."""
+    """What no option of a run names is a default of the program, and must be the same for all."""
     seen = {}
     for record in records:
-        for key, value in record["settings"].items():
-            if key.replace("_", "-") not in record["train"]:
+        model = {key: record["model"].get(key, default) for key, (_, default) in MODEL_OPTIONS.items()}
+        named = {key: option for key, (option, _) in MODEL_OPTIONS.items()}
+        for key, value in {**record["settings"], **model}.items():
+            if named.get(key, key.replace("_", "-")) not in record["train"]:
                 first = seen.setdefault(key, (value, record["run"]))
-                plan.require(
-                    first[0] == value, where, f"{first[1]} and {record['run']} differ in {key}, which no option sets"
-                )
+                both = f"{first[1]} and {record['run']}"
+                plan.require(first[0] == value, where, f"{both} differ in {key}, which no option sets")
 
 
 def render(experiment, results, checked=True):

@@ -226,20 +226,22 @@ def settings_table(experiment, spec, records):
         return span([record["model"][key] for record in own])
 
     first = own[0]
-    passes = "" if setting("accumulate") == "1" else f" in {setting('accumulate')} passes"
+    passes = "" if setting("accumulate") == "1" else f"{setting('accumulate')} passes of "
     decay = first["settings"]["schedule"]
     after = "then constant" if decay == "constant" else f"then {decay} to {setting('lr_floor')} of it"
     clip = "not clipped" if setting("clip") == "0" else f"clipped at norm {setting('clip')}"
     parameters = [record["parameters"] for record in own]
+    turned = {record["model"].get("partial_rotary_factor", 1.0) for record in own}
     model = (
         f"{counted(config('num_hidden_layers'), 'layer')} of width {config('hidden_size')}, "
         f"{counted(config('num_attention_heads'), 'query head')} on {config('num_key_value_heads')} of "
-        f"{config('head_dim')} features, MLP {config('intermediate_size')}: {span(parameters, 0)} parameters"
+        f"{config('head_dim')} features{'' if turned == {1.0} else f', RoPE on a share of {span(turned)}'}, "
+        f"MLP {config('intermediate_size')}: {span(parameters, 0)} parameters"
     )
     rows = [
         ["model", model],
         ["data", f"{first['settings']['task']}; {first['data']['file']}, {number(first['data']['bytes'], 0)} bytes"],
-        ["steps", f"{setting('steps')} of {setting('batch')} × {setting('seq_len')} tokens{passes}"],
+        ["steps", f"{setting('steps')} of {passes}{setting('batch')} × {setting('seq_len')} tokens"],
         ["learning rate", f"{setting('lr')} after {setting('warmup')} steps of warm-up, {after}"],
         ["optimizer", f"AdamW, weight decay {setting('weight_decay')}, β₂ {setting('beta2')}; gradient {clip}"],
         ["seeds", ", ".join(str(seed) for seed in block.seeds)],

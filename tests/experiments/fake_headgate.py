@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for `headgate train` and `headgate eval`: the same files, statuses and signals, without the training.
 
-It diverges at step 3 where --lr exceeds 1, refuses --gate broken, and fails with --gate odd. Every call is a line in $FAKE_LOG. After step
-2 it waits, for a signal, while the file $FAKE_HOLD is there. The loss after step n of seed s is s + lr + 1/n; a spike
-begins at step 2.
+It diverges at step 3 where --lr exceeds 1, refuses --gate broken, and fails with --gate odd. Every call is a line in
+$FAKE_LOG. After step 2 it waits, for a signal, while the file $FAKE_HOLD is there. The loss after step n of seed s is
+s + lr + 1/n; a spike begins at step 2.
 """
 
 import json

@@ -118,6 +118,7 @@ class Bench(unittest.TestCase):
             "eval_options": run.eval,
             "data": {"sha256": "0" * 64},
             "settings": SETTINGS,
+            "model": {},
             "spikes": 1,
             "eval": evaluation,
             "status": "diverged" if loss is None else "finished",
@@ -207,6 +208,58 @@ class Tables(Bench):
             self.put(run, 1.0, curve=[{"step": 10 * (i + 1), "loss": loss} for i, loss in enumerate(losses)])
         self.assertEqual(self.rows(experiment), ["| 20 | 5.0 ± 1.4 |", "| 40 | 3.0 ± 1.4 |"])
 
+    def test_settings(self):
+        experiment = self.make(
+            {"seeds": [1], "sweep": {"lr": [0.1, 0.2]}, "variants": [{"name": "a"}]},
+            [{"name": "t", "kind": "settings"}],
+        )
+        model = {
+            "num_hidden_layers": 1,
+            "hidden_size": 64,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "intermediate_size": 192,
+            "partial_rotary_factor": 0.25,
+        }
+        settings = {
+            "task": "text",
+            "schedule": "cosine",
+            "steps": 10,
+            "batch": 4,
+            "seq_len": 16,
+            "accumulate": 2,
+            "lr_floor": 0.1,
+            "warmup": 3,
+            "weight_decay": 0.1,
+            "beta2": 0.95,
+            "clip": 0.0,
+        }
+        for run, seconds in zip(experiment.runs(), (1200.0, 2400.0)):
+            self.put(
+                run,
+                1.0,
+                model=model,
+                settings={**settings, "lr": run.point["lr"]},
+                parameters=70464,
+                threads=1,
+                seconds=seconds,
+                data={"sha256": "0" * 64, "file": "words.txt", "bytes": 1234567},
+            )
+        self.assertEqual(
+            self.rows(experiment),
+            [
+                "| model | 1 layer of width 64, 2 query heads on 1 of 32 features, RoPE on a share of 0.25, MLP 192: "
+                "70 464 parameters |",
+                "| data | text; words.txt, 1 234 567 bytes |",
+                "| steps | 10 of 2 passes of 4 × 16 tokens |",
+                "| learning rate | 0.1 to 0.2 after 3 steps of warm-up, then cosine to 0.1 of it |",
+                "| optimizer | AdamW, weight decay 0.1, β₂ 0.95; gradient not clipped |",
+                "| seeds | 1 |",
+                "| recorded | 2 of 2 runs; 1 200 to 2 400 s each on 1 thread, 1.0 h in all |",
+            ],
+        )
+
 
 class Pages(Bench):
     def setUp(self):
@@ -279,6 +332,10 @@ class Pages(Bench):
         self.assertEqual(self.call("--check"), (0, ""))
         self.put(self.a, 1.0, settings={**SETTINGS, "steps": 20})  # a default that has changed
         self.assert_refused("differ in steps", "--check")
+        self.put(self.a, 1.0, model={"partial_rotary_factor": 0.25})
+        self.assert_refused("differ in partial_rotary_factor", "--check")
+        self.put(self.a, 1.0, model={"partial_rotary_factor": 1.0})  # what a missing key means
+        self.assertEqual(self.call("--check"), (0, ""))
         self.put(self.a, 1.0, data={"sha256": "1" * 64})
         self.assert_refused("different texts", "--check")
 
