@@ -8,7 +8,7 @@ export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help demo test setup configure build lint sanitize fuzz mutants bench install clean
+.PHONY: help demo test setup configure build lint sanitize fuzz mutants bench experiments install clean
 
 help:
 	@echo "make demo      install what is missing, build, show worked problems, a real-size layer and training"
@@ -20,6 +20,7 @@ help:
 	@echo "make fuzz      a minute of libFuzzer on every parser of files"
 	@echo "make mutants   flip each sign of the backward pass: the tests must notice"
 	@echo "make bench     measure this machine: build/headgate bench"
+	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
 	@echo "make install   install below PREFIX=$(PREFIX)"
 	@echo "make clean     remove build*/"
 
@@ -61,6 +62,10 @@ mutants: setup
 bench: configure
 	@cmake --build --preset release --target headgate_tool
 	@build/headgate bench
+
+experiments: configure
+	@cmake --build --preset release --target headgate_tool
+	@for name in backcopy text stability; do experiments/run.py $$name || exit; done
 
 install: build
 	@cmake --install build --prefix "$(PREFIX)"

@@ -13,7 +13,6 @@ import ctypes
 import json
 import statistics
 import sys
-import time
 from pathlib import Path
 
 try:
@@ -23,7 +22,7 @@ try:
 except ImportError as error:
     sys.exit(f"peers_torch.py: PyTorch is not installed ({error})")
 
-PAUSE_SECONDS = 0.02  # OpenMP runtimes spin for some milliseconds after their work
+from turns import seconds_in_turns, timed
 
 DTYPES = {torch.float32: 1, torch.float64: 2, torch.bfloat16: 3, torch.float16: 4}  # headgate_dtype
 CAUSAL = 1
@@ -150,20 +149,6 @@ def torch_train(q, k, v, z, dy, causal):
     return [y.detach(), *(tensor.grad for tensor in inputs)]
 
 
-def medians_in_turns(first, second, repeat):
-    """Median seconds of each, run alternately, the one that leads changing from round to round."""
-    seconds = {first: [], second: []}
-    for call in (first, second):
-        call()
-    for turn in range(repeat):
-        for call in (first, second) if turn % 2 == 0 else (second, first):
-            time.sleep(PAUSE_SECONDS)
-            start = time.perf_counter()
-            call()
-            seconds[call].append(time.perf_counter() - start)
-    return statistics.median(seconds[first]), statistics.median(seconds[second])
-
-
 def first_head_in_f64(q, k, v, z, dy, causal):
     """y, dq, dk, dv and dz of the first head."""
     inputs = [tensor[:, :1].double().requires_grad_() for tensor in (q, k, v, z)]
@@ -192,7 +177,7 @@ def measure(headgate, heads, length, dim, dtype, causal, repeat):
          lambda: torch_train(q, k, v, z, dy, causal)),
     ):
         our_error, their_error = error(ours(), exact), error(theirs(), exact)
-        our_seconds, their_seconds = medians_in_turns(ours, theirs, repeat)
+        our_seconds, their_seconds = map(statistics.median, seconds_in_turns([timed(ours), timed(theirs)], repeat))
         rows.append({
             "op": op, "Hq": heads, "T": length, "D": dim, "dtype": str(dtype).removeprefix("torch."),
             "causal": causal, "headgate_ms": 1e3 * our_seconds, "torch_ms": 1e3 * their_seconds,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails on a link in a Markdown file that leads to no file or no heading of this repository.
 
-    check_links.py [ROOT]        check README.md, docs/ and bench/ (default: of the tree that holds this script)
+    check_links.py [ROOT]        check README.md, docs/, bench/ and experiments/ (default: of the tree that holds this script)
     check_links.py --self-test
 
 Links to other sites are left alone.
@@ -52,7 +52,8 @@ def check_file(root, path):
 
 
 def check_tree(root):
-    files = [root / "README.md", *sorted(root.glob("docs/**/*.md")), *sorted(root.glob("bench/**/*.md"))]
+    folders = ("docs", "bench", "experiments")
+    files = [root / "README.md", *(path for folder in folders for path in sorted(root.glob(f"{folder}/**/*.md")))]
     return len(files), [problem for path in files for problem in check_file(root, path)]
 
 

@@ -197,8 +197,8 @@ void BackwardWorker<T>::prepare_row(std::int64_t h, std::int64_t i, T* lse, T* d
   }
   const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
   *lse = nothing_seen ? std::numeric_limits<T>::infinity() : static_cast<T>(lse_natural * kLog2e);
-  if (!p_.sinks.empty() && !nothing_seen) {
-    *sink_part -= std::exp(p_.sinks[static_cast<std::size_t>(h)] - lse_natural) * static_cast<double>(*delta);
+  if (p_.sinks.present() && !nothing_seen) {
+    *sink_part -= std::exp(p_.sink(h) - lse_natural) * static_cast<double>(*delta);
   }
 }
 

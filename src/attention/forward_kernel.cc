@@ -162,7 +162,7 @@ class ForwardTile {
 
   void reset() const {
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
-    const T sink = p_.sinks.empty() ? kHidden : static_cast<T>(p_.sinks[static_cast<std::size_t>(h_)] * kLog2e);
+    const T sink = p_.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
     std::fill_n(at(plan_.max_at), Plan::kTile, sink);
     std::fill_n(at(plan_.sum_at), Plan::kTile * kLanes<T>, T{0});
     for (std::size_t r = 0; sink != kHidden && r < Plan::kTile; ++r) at(plan_.sum_at)[r * kLanes<T>] = T{1};

@@ -5,10 +5,10 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -27,7 +27,7 @@ constexpr std::int64_t kMaxSpanBytes = std::int64_t{1} << 60;
 constexpr int kMaxExtraThreads = 64;
 
 struct Argument {
-  const char* name;
+  const char* name = "";
   ConstTensorView view;
 };
 
@@ -89,20 +89,23 @@ bool elements_disjoint(const ConstTensorView& view) {
   return true;
 }
 
-/// A vector whose size comes from a shape; too long for any memory is out of memory too.
-template <typename T>
-std::vector<T> filled(std::int64_t size, T value) {
-  if (static_cast<std::uint64_t>(size) > std::vector<T>().max_size()) throw std::bad_alloc();
-  return std::vector<T>(static_cast<std::size_t>(size), value);
-}
+/// As many arguments as a call can have, without an allocation.
+class ArgumentList {
+ public:
+  void add(const Argument& arg) { arguments_[count_++] = arg; }
+  const Argument* begin() const { return arguments_.data(); }
+  const Argument* end() const { return arguments_.data() + count_; }
+
+ private:
+  static constexpr std::size_t kMost = 16;  // q k v gate bias mask, three small vectors, and what backward reads: 14
+  std::array<Argument, kMost> arguments_;
+  std::size_t count_ = 0;
+};
 
 /// The checks of one call. Every failure is one line that begins with the function's name.
 class Call {
  public:
-  explicit Call(const char* function) : function_(function) {
-    inputs_.reserve(16);
-    outputs_.reserve(8);
-  }
+  explicit Call(const char* function) : function_(function) {}
 
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
@@ -121,24 +124,13 @@ class Call {
 
   /// What holds for every view: dtype, sizes, memory.
   void input(const Argument& arg, std::initializer_list<DType> dtypes) {
-    const ConstTensorView& view = arg.view;
-    if (std::find(dtypes.begin(), dtypes.end(), view.dtype) == dtypes.end()) {
-      fail("{} has dtype {} but must be {}", arg.name, dtype_text(view.dtype), dtypes_text(dtypes));
-    }
-    if (std::any_of(view.shape.begin(), view.shape.end(), [](std::int64_t dim) { return dim < 0; })) {
-      fail("{} has shape {} but sizes must be at least 0", arg.name, shape_text(view.shape));
-    }
-    if (!product_fits(view.shape)) {
-      fail("{} has shape {} whose number of elements overflows 64 bits", arg.name, shape_text(view.shape));
-    }
-    check_memory(arg);
-    inputs_.push_back(arg);
+    check(arg, dtypes);
+    inputs_.add(arg);
   }
 
   void output(const Argument& arg, std::initializer_list<DType> dtypes) {
-    input(arg, dtypes);
-    outputs_.push_back(inputs_.back());
-    inputs_.pop_back();
+    check(arg, dtypes);
+    outputs_.add(arg);
   }
 
   void shape(const Argument& arg, const char* letters, const Shape& expected) const {
@@ -167,18 +159,32 @@ class Call {
   /// Refuses an output that shares memory with itself, an input or another output. Views that interleave in one
   /// buffer, such as the parts of a fused projection, pass.
   void no_overlap() const {
-    for (std::size_t o = 0; o < outputs_.size(); ++o) {
-      const auto& [name, view] = outputs_[o];
+    for (const Argument& output : outputs_) {
+      const auto& [name, view] = output;
       if (view.numel() > 0 && !elements_disjoint(view)) {
         fail("{} has shape {} and strides {} under which elements overlap", name, shape_text(view.shape),
              shape_text(view.strides));
       }
-      for (const Argument& other : inputs_) disjoint(outputs_[o], other);
-      for (std::size_t p = 0; p < o; ++p) disjoint(outputs_[o], outputs_[p]);
+      for (const Argument& other : inputs_) disjoint(output, other);
+      for (const Argument* other = outputs_.begin(); other != &output; ++other) disjoint(output, *other);
     }
   }
 
  private:
+  void check(const Argument& arg, std::initializer_list<DType> dtypes) const {
+    const ConstTensorView& view = arg.view;
+    if (std::find(dtypes.begin(), dtypes.end(), view.dtype) == dtypes.end()) {
+      fail("{} has dtype {} but must be {}", arg.name, dtype_text(view.dtype), dtypes_text(dtypes));
+    }
+    if (std::any_of(view.shape.begin(), view.shape.end(), [](std::int64_t dim) { return dim < 0; })) {
+      fail("{} has shape {} but sizes must be at least 0", arg.name, shape_text(view.shape));
+    }
+    if (!product_fits(view.shape)) {
+      fail("{} has shape {} whose number of elements overflows 64 bits", arg.name, shape_text(view.shape));
+    }
+    check_memory(arg);
+  }
+
   void check_memory(const Argument& arg) const {
     const ConstTensorView& view = arg.view;
     if (view.numel() > 0 && view.data == nullptr) {
@@ -206,8 +212,8 @@ class Call {
   }
 
   const char* function_;
-  std::vector<Argument> inputs_;
-  std::vector<Argument> outputs_;
+  ArgumentList inputs_;
+  ArgumentList outputs_;
 };
 
 /// q, k and v, and the sizes they set.
@@ -327,37 +333,31 @@ void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
 }
 
 void check_key_lengths(Call& call, const AttentionInputs& in, Problem& p) {
-  p.key_lengths = filled(p.B, p.S);
   const Argument lengths{"key_lengths", in.key_lengths};
   if (!call.given(lengths)) return;
   call.input(lengths, {DType::i32, DType::i64});
   call.shape(lengths, "(1,1,1,B)", {1, 1, 1, p.B});
   for (std::int64_t b = 0; b < p.B; ++b) {
-    const std::int64_t at = b * in.key_lengths.strides[3];
-    const std::int64_t n = in.key_lengths.dtype == DType::i32
-                               ? static_cast<const std::int32_t*>(in.key_lengths.data)[at]
-                               : static_cast<const std::int64_t*>(in.key_lengths.data)[at];
+    const std::int64_t n = load_index(in.key_lengths, b);
     if (n < 0 || n > p.S) call.fail("key_lengths[{}] is {} but must be 0 to S = {}", b, n, p.S);
-    p.key_lengths[static_cast<std::size_t>(b)] = n;
   }
+  p.key_lengths = in.key_lengths;
 }
 
 /// One value per query head; −∞ passes where `may_hide`.
-std::vector<double> check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide,
-                                   const Problem& p) {
+ConstTensorView check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide,
+                               const Problem& p) {
   if (!call.given(arg)) return {};
   call.input(arg, {DType::f32, DType::f64});
   call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
-  std::vector<double> values = filled(p.Hq, 0.0);
   for (std::int64_t h = 0; h < p.Hq; ++h) {
     const double value = load(arg.view, 0, 0, 0, h);
     const bool hides = may_hide && value == -std::numeric_limits<double>::infinity();
     if (!hides && !(std::abs(value) <= range.huge)) {
       call.fail("{}[{}] is {} but must be finite in {}{}", arg.name, h, value, range.name, may_hide ? ", or -inf" : "");
     }
-    values[static_cast<std::size_t>(h)] = value;
   }
-  return values;
+  return arg.view;
 }
 
 Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptions& options) {
@@ -415,6 +415,11 @@ void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
   }
 }
 
+/// However many empty sequences there are, nothing is to be done for them.
+void leave_out_empty(Problem& p) {
+  if (p.T == 0 && p.S == 0) p.B = 0;
+}
+
 }  // namespace
 
 Problem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs, const AttentionOptions& options) {
@@ -440,6 +445,7 @@ Problem check_forward(const AttentionOutputs& outputs, const AttentionInputs& in
     call.shape(weights, "(B,Hq,T,S)", {p.B, p.Hq, p.T, p.S});
   }
   call.no_overlap();
+  leave_out_empty(p);
   return p;
 }
 
@@ -460,6 +466,7 @@ Problem check_backward(const AttentionGradients& gradients, const AttentionInput
   check_gradient(call, {"dbias", gradients.dbias}, {"bias", inputs.bias});
   check_gradient(call, {"dsinks", gradients.dsinks}, {"sinks", inputs.sinks});
   call.no_overlap();
+  leave_out_empty(p);
   return p;
 }
 

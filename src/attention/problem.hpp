@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "core/element.hpp"
 #include "headgate/attention.hpp"
 
 namespace headgate {
@@ -20,12 +20,17 @@ struct Problem {
   GateFn gate_fn = GateFn::none;  ///< none when no gate is present
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  std::vector<std::int64_t> key_lengths;  ///< B entries; S where the caller gave none
-  std::vector<double> alibi_slopes;       ///< Hq entries, or empty
-  std::vector<double> sinks;              ///< Hq entries, or empty
-  ConstTensorView bias;                   ///< stretched to (B,Hq,T,S), or absent
-  ConstTensorView mask;                   ///< stretched to (B,Hq,T,S), or absent
+  ConstTensorView key_lengths;   ///< (1,1,1,B), or absent
+  ConstTensorView alibi_slopes;  ///< (1,1,1,Hq), or absent
+  ConstTensorView sinks;         ///< (1,1,1,Hq), or absent
+  ConstTensorView bias;          ///< stretched to (B,Hq,T,S), or absent
+  ConstTensorView mask;          ///< stretched to (B,Hq,T,S), or absent
   int threads = 1;
+
+  /// Keys of batch b; all S where the caller gave no lengths.
+  std::int64_t key_length(std::int64_t b) const { return key_lengths.present() ? load_index(key_lengths, b) : S; }
+  double alibi_slope(std::int64_t h) const { return load(alibi_slopes, 0, 0, 0, h); }
+  double sink(std::int64_t h) const { return load(sinks, 0, 0, 0, h); }
 };
 
 /// Throws Error, naming the argument and the values, unless the arguments fit together. Reads the small vectors

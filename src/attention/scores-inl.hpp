@@ -25,7 +25,7 @@ template <typename T>
 class ScoreRules {
  public:
   explicit ScoreRules(const Problem& p)
-      : p_(p), any_(p.softcap > 0 || !p.alibi_slopes.empty() || p.bias.present() || p.mask.present()) {}
+      : p_(p), any_(p.softcap > 0 || p.alibi_slopes.present() || p.bias.present() || p.mask.present()) {}
 
   bool any() const { return any_; }
   bool capped() const { return p_.softcap > 0; }
@@ -37,8 +37,8 @@ class ScoreRules {
   void apply(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t first, std::size_t n, T* HWY_RESTRICT s,
              T* HWY_RESTRICT slope, T* HWY_RESTRICT buffer) const {
     if (p_.softcap > 0) cap(n, s, slope);
-    if (!p_.alibi_slopes.empty()) {
-      const T weight = static_cast<T>(p_.alibi_slopes[static_cast<std::size_t>(h)]);
+    if (p_.alibi_slopes.present()) {
+      const T weight = static_cast<T>(p_.alibi_slope(h));
       const T start = static_cast<T>(i + p_.S - p_.T - first);
       for (std::size_t j = 0; j < n; ++j)
         s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));

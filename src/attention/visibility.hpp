@@ -20,7 +20,7 @@ class Visibility {
  public:
   Visibility(const Problem& problem, std::int64_t b)
       : shift_(problem.S - problem.T),
-        keys_(problem.key_lengths[static_cast<std::size_t>(b)]),
+        keys_(problem.key_length(b)),
         // Beyond T + S a window limits nothing; the clamp keeps the sums below from overflowing.
         left_(problem.window_left < 0 ? -1 : std::min(problem.window_left, problem.T + problem.S)),
         right_(problem.window_right < 0 ? -1 : std::min(problem.window_right, problem.T + problem.S)) {}

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/bench_memory.hpp"
+#include "cli/bench_on_demand.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/machine.hpp"
 #include "cli/verbs.hpp"
@@ -23,8 +24,9 @@ namespace {
 struct BenchArguments {
   std::string filter;
   std::string json;
+  std::string on_demand;
   int threads = 0;
-  int repeat = 9;
+  std::optional<int> repeat;
   double min_time = 0.5;
   bool quick = false;
   bool list = false;
@@ -97,14 +99,38 @@ int list_cases(const std::vector<BenchGroup>& groups, bool with_memory) {
   return kSuccess;
 }
 
-int run_bench(const BenchArguments& arguments) {
-  const std::string isa = active_target();
+BenchSettings settings_of(const BenchArguments& arguments) {
   BenchSettings settings;
   settings.threads = arguments.threads == 0 ? default_threads() : arguments.threads;
-  settings.min_runs = arguments.quick ? 3 : arguments.repeat;
-  settings.min_seconds = arguments.quick ? 0.05 : arguments.min_time;
+  settings.min_seconds = arguments.min_time;
+  if (arguments.repeat) settings.min_runs = settings.min_slow_runs = *arguments.repeat;
+  if (arguments.quick) {
+    settings.min_runs = 3;
+    settings.min_slow_runs = 1;
+    settings.min_seconds = 0.05;
+  }
+  return settings;
+}
+
+const BenchCase& case_named(const std::vector<BenchGroup>& groups, const std::string& name) {
+  for (const BenchGroup& group : groups) {
+    for (const BenchCase& bench_case : group.cases) {
+      if (bench_case.name == name) return bench_case;
+    }
+  }
+  throw UsageError(fmt::format("--on-demand: no case is named \"{}\"; --list names them", name));
+}
+
+int run_bench(const BenchArguments& arguments) {
+  const std::string isa = active_target();
+  const BenchSettings settings = settings_of(arguments);
   if (arguments.memory_probe) {
     run_memory_probe(settings.threads);
+    return kSuccess;
+  }
+  if (!arguments.on_demand.empty()) {
+    const std::vector<BenchGroup> groups = bench_groups(settings.threads);
+    run_on_demand(case_named(groups, arguments.on_demand), isa, settings.threads);
     return kSuccess;
   }
   const std::regex filter = compile_filter(arguments.filter);
@@ -148,7 +174,7 @@ Verb add_bench(CLI::App& root) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App* app = root.add_subcommand(
       "bench",
-      "Measure the kernels against this machine's own limits\n\n"
+      "Measure kernels and training steps against this machine's own limits\n\n"
       "The limits (FMA peak in the vector width of the kernels, OpenBLAS's sgemm, streaming read) are measured by this "
       "program in the same run; what is compared runs in turns; times are medians.");
   app->footer(
@@ -164,7 +190,8 @@ Verb add_bench(CLI::App& root) {
   app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
       ->option_text("N")
       ->check(CLI::Range(1, 1024));
-  app->add_option("--repeat", arguments->repeat, "Timed runs of each case, at least (default: 9)")
+  app->add_option("--repeat", arguments->repeat,
+                  "Timed runs of each case, at least (default: 9, or 3 of runs of half a second and more)")
       ->option_text("N")
       ->check(CLI::Range(1, 10000));
   app->add_option("--min-time", arguments->min_time,
@@ -173,6 +200,9 @@ Verb add_bench(CLI::App& root) {
       ->check(CLI::Range(0.0, 600.0));
   app->add_flag("--quick", arguments->quick, "Few runs: a glance, not a measurement");
   app->add_flag("--list", arguments->list, "Print the names of the cases and stop");
+  app->add_option("--on-demand", arguments->on_demand,
+                  "Only run CASE, once for each line on stdin, and print the seconds it took")
+      ->option_text("CASE");
   app->add_flag("--memory-probe", arguments->memory_probe)->group("");
   return {app, [arguments] { return run_bench(*arguments); }};
 }

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "cli/bench_attention.hpp"
+#include "cli/bench_training.hpp"
+
 namespace headgate::cli {
 namespace {
 
@@ -31,7 +34,7 @@ CallShape causal(CallShape shape) {
 }
 
 BenchGroup alone(std::string name, BenchOp op, const CallShape& shape, std::optional<double> floor) {
-  return {{{std::move(name), op, shape, 0, floor}}, {}};
+  return {{{std::move(name), attention_job(op, shape), 0, floor}}, {}};
 }
 
 void add_promised_rates(std::vector<BenchGroup>& groups) {
@@ -60,8 +63,10 @@ void add_one_head(std::vector<BenchGroup>& groups) {
   for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
     BenchGroup group;
     for (const int threads : {1, 2}) {
-      group.cases.push_back(
-          {fmt::format("one-head/{}/threads-{}", op_name(op), threads), op, square(1, 4096, 64), threads, {}});
+      group.cases.push_back({fmt::format("one-head/{}/threads-{}", op_name(op), threads),
+                             attention_job(op, square(1, 4096, 64)),
+                             threads,
+                             {}});
     }
     group.ratios.push_back({1, 0, kTwoCoresFloor});
     groups.push_back(std::move(group));
@@ -76,7 +81,7 @@ void add_storage_types(std::vector<BenchGroup>& groups) {
         CallShape shape = square(kHeads, 2048, dim);
         shape.dtype = dtype;
         group.cases.push_back(
-            {fmt::format("storage/{}/D{}/{}", op_name(op), dim, dtype_name(dtype)), op, shape, 0, {}});
+            {fmt::format("storage/{}/D{}/{}", op_name(op), dim, dtype_name(dtype)), attention_job(op, shape), 0, {}});
       }
       group.ratios = {{1, 0, kStorageFloor}, {2, 0, kStorageFloor}};
       groups.push_back(std::move(group));
@@ -94,8 +99,7 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
           shape.gate = grain;
           group.cases.push_back(
               {fmt::format("gate/{}/T{}/D{}/{}", op_name(op), length, dim, grain == GateGrain::none ? "off" : "on"),
-               op,
-               shape,
+               attention_job(op, shape),
                0,
                {}});
         }
@@ -111,13 +115,15 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
   for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
     BenchGroup dims;
     for (const std::int64_t dim : {64, 72, 80, 96}) {
-      dims.cases.push_back({fmt::format("odd/{}/D{}", op_name(op), dim), op, square(kHeads, 1024, dim), 0, {}});
+      dims.cases.push_back(
+          {fmt::format("odd/{}/D{}", op_name(op), dim), attention_job(op, square(kHeads, 1024, dim)), 0, {}});
     }
     dims.ratios = {{1, 0, kOddShapeFloor}, {2, 3, kOddShapeFloor}};
     groups.push_back(std::move(dims));
     BenchGroup lengths;
     for (const std::int64_t length : {1000, 1024}) {
-      lengths.cases.push_back({fmt::format("odd/{}/T{}", op_name(op), length), op, square(kHeads, length, 64), 0, {}});
+      lengths.cases.push_back(
+          {fmt::format("odd/{}/T{}", op_name(op), length), attention_job(op, square(kHeads, length, 64)), 0, {}});
     }
     lengths.ratios.push_back({0, 1, kOddShapeFloor});
     groups.push_back(std::move(lengths));
@@ -134,6 +140,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_gate_cost(groups);
   add_odd_shapes(groups);
   add_double_precision(groups);
+  for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }
 

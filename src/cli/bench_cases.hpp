@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench_job.hpp"
 #include "cli/bench_workload.hpp"
 
 namespace headgate::cli {
 
 struct BenchCase {
   std::string name;
-  BenchOp op = BenchOp::forward;
-  CallShape shape;
+  JobFactory make_job;
   int threads = 0;              ///< 0: as many as the run has
   std::optional<double> floor;  ///< least fraction of FMA peak that the project promises
 };
@@ -21,7 +21,7 @@ struct BenchCase {
 /// Rate of one case over that of another, measured in turns.
 struct BenchRatio {
   std::size_t numerator = 0, denominator = 0;  ///< indices in the group
-  double floor = 0.0;
+  std::optional<double> floor;                 ///< the least that the project promises
 };
 
 /// Cases that run in turns within one loop, so that drift of the machine meets all of them alike.

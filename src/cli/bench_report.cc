@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace headgate::cli {
 namespace {
@@ -13,35 +14,24 @@ constexpr int kNameWidth = 31;
 
 const char* verdict(bool ok) { return ok ? "ok" : "below"; }
 
-bool holds(const CaseResult& result) { return !result.spec.floor || result.fraction_of_peak() >= *result.spec.floor; }
-bool holds(const RatioResult& result) { return result.value >= result.floor; }
+bool holds(const CaseResult& result) { return !result.floor || result.fraction_of_peak() >= *result.floor; }
+bool holds(const RatioResult& result) { return !result.floor || result.value >= *result.floor; }
 bool holds(const MemoryResult& memory) { return memory.peak_bytes < kMemoryLimit_bytes; }
 
 nlohmann::ordered_json case_json(const CaseResult& result) {
-  const CallShape& s = result.spec.shape;
-  nlohmann::ordered_json out = {{"name", result.spec.name},
-                                {"op", op_name(result.spec.op)},
-                                {"B", s.B},
-                                {"Hq", s.Hq},
-                                {"Hkv", s.Hkv},
-                                {"T", s.T},
-                                {"S", s.S},
-                                {"D", s.D},
-                                {"Dv", s.Dv},
-                                {"dtype", dtype_name(s.dtype)},
-                                {"causal", s.causality == Causality::causal},
-                                {"gate", grain_name(s.gate)},
-                                {"threads", result.threads},
-                                {"runs", result.runs},
-                                {"ms_median", result.ms_median},
-                                {"ms_min", result.ms_min},
-                                {"gflops", result.gflops},
-                                {"fraction_of_peak", result.fraction_of_peak()},
-                                {"fraction_of_peak_best", result.best_fraction_of_peak()},
-                                {"fma_peak_gflops", result.fma_peak_gflops},
-                                {"fma_peak_gflops_median", result.fma_peak_median_gflops}};
-  if (result.spec.floor) {
-    out["floor"] = *result.spec.floor;
+  nlohmann::ordered_json out = {{"name", result.name}};
+  out.update(result.facts);
+  out.update({{"threads", result.threads},
+              {"runs", result.runs},
+              {"ms_median", result.ms_median},
+              {"ms_min", result.ms_min},
+              {"gflops", result.gflops},
+              {"fraction_of_peak", result.fraction_of_peak()},
+              {"fraction_of_peak_best", result.best_fraction_of_peak()},
+              {"fma_peak_gflops", result.fma_peak_gflops},
+              {"fma_peak_gflops_median", result.fma_peak_median_gflops}});
+  if (result.floor) {
+    out["floor"] = *result.floor;
     out["ok"] = holds(result);
   }
   return out;
@@ -68,15 +58,16 @@ std::string table_head() {
 std::string table_rows(const GroupResult& group) {
   std::string out;
   for (const CaseResult& c : group.cases) {
-    out += fmt::format("{:<{}} {:>3} {:>9.3f} {:>8.1f} {:>8.1f}  {:>6.3f} {:>6.3f}", c.spec.name, kNameWidth, c.threads,
+    out += fmt::format("{:<{}} {:>3} {:>9.3f} {:>8.1f} {:>8.1f}  {:>6.3f} {:>6.3f}", c.name, kNameWidth, c.threads,
                        c.ms_median, c.gflops, c.fma_peak_gflops, c.fraction_of_peak(), c.best_fraction_of_peak());
-    if (c.spec.floor) out += fmt::format("   {:.2f} {}", *c.spec.floor, verdict(holds(c)));
+    if (c.floor) out += fmt::format("   {:.2f} {}", *c.floor, verdict(holds(c)));
     out += "\n";
   }
   for (const RatioResult& r : group.ratios) {
     const std::string what = fmt::format("{} : {}", r.numerator, r.denominator);
-    out += fmt::format("  {:<{}}  {:>6.3f} {:>6.3f}   {:.3f} {}\n", what, kNameWidth + 32, r.value, r.best, r.floor,
-                       verdict(holds(r)));
+    out += fmt::format("  {:<{}}  {:>6.3f} {:>6.3f}", what, kNameWidth + 32, r.value, r.best);
+    if (r.floor) out += fmt::format("   {:.3f} {}", *r.floor, verdict(holds(r)));
+    out += "\n";
   }
   return out;
 }
@@ -92,15 +83,16 @@ std::string summary_text(const BenchReport& report) {
   std::vector<std::string> missed;
   std::size_t promises = 0;
   for (const CaseResult& c : report.cases) {
-    if (!c.spec.floor) continue;
+    if (!c.floor) continue;
     ++promises;
-    if (!holds(c))
-      missed.push_back(fmt::format("{} {:.3f} < {:.2f}", c.spec.name, c.fraction_of_peak(), *c.spec.floor));
+    if (!holds(c)) missed.push_back(fmt::format("{} {:.3f} < {:.2f}", c.name, c.fraction_of_peak(), *c.floor));
   }
   for (const RatioResult& r : report.ratios) {
+    if (!r.floor) continue;
     ++promises;
-    if (!holds(r))
-      missed.push_back(fmt::format("{} : {} {:.3f} < {:.3f}", r.numerator, r.denominator, r.value, r.floor));
+    if (!holds(r)) {
+      missed.push_back(fmt::format("{} : {} {:.3f} < {:.3f}", r.numerator, r.denominator, r.value, *r.floor));
+    }
   }
   if (report.memory) {
     ++promises;
@@ -125,12 +117,13 @@ std::string report_json(const BenchReport& report) {
   for (const CaseResult& c : report.cases) out["cases"].push_back(case_json(c));
   out["ratios"] = nlohmann::ordered_json::array();
   for (const RatioResult& r : report.ratios) {
-    out["ratios"].push_back({{"numerator", r.numerator},
-                             {"denominator", r.denominator},
-                             {"value", r.value},
-                             {"best", r.best},
-                             {"floor", r.floor},
-                             {"ok", holds(r)}});
+    nlohmann::ordered_json ratio = {
+        {"numerator", r.numerator}, {"denominator", r.denominator}, {"value", r.value}, {"best", r.best}};
+    if (r.floor) {
+      ratio["floor"] = *r.floor;
+      ratio["ok"] = holds(r);
+    }
+    out["ratios"].push_back(std::move(ratio));
   }
   if (report.memory) {
     out["memory"] = {{"name", kMemoryCase},

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 namespace headgate::cli {
@@ -17,45 +18,38 @@ double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-double timed_run_seconds(const Workload& workload) {
-  const auto start = std::chrono::steady_clock::now();
-  workload.run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// A case with its data and its measurements so far.
 struct Lane {
   const BenchCase* spec;
   int threads;
-  Workload workload;
+  std::unique_ptr<BenchJob> job;
   std::vector<double> seconds;  // one entry a round
   std::vector<double> peaks;    // GFLOP/s
 
-  /// 16-bit storage computes in f32.
-  DType compute_dtype() const { return spec->shape.dtype == DType::f64 ? DType::f64 : DType::f32; }
-
   void measure(Yardsticks& yardsticks) {
-    for (int i = 0; i < kPeakWindows; ++i) peaks.push_back(yardsticks.window(compute_dtype(), threads));
-    seconds.push_back(timed_run_seconds(workload));
+    for (int i = 0; i < kPeakWindows; ++i) peaks.push_back(yardsticks.window(job->compute_dtype(), threads));
+    seconds.push_back(timed_run_seconds(*job));
   }
 
   /// More windows when none came near the best of the run: a busy neighbour must not pass for a slow machine.
   void settle_peak(Yardsticks& yardsticks) {
     constexpr int kMoreWindows = 100;
     constexpr double kNear = 0.98;
-    const double wanted = kNear * yardsticks.best_gflops(compute_dtype(), threads);
+    const double wanted = kNear * yardsticks.best_gflops(job->compute_dtype(), threads);
     for (int i = 0; i < kMoreWindows && *std::max_element(peaks.begin(), peaks.end()) < wanted; ++i) {
-      peaks.push_back(yardsticks.window(compute_dtype(), threads));
+      peaks.push_back(yardsticks.window(job->compute_dtype(), threads));
     }
   }
 };
 
 CaseResult result_of(const Lane& lane) {
   CaseResult result;
-  result.spec = *lane.spec;
+  result.name = lane.spec->name;
+  result.floor = lane.spec->floor;
+  result.facts = lane.job->facts();
   result.threads = lane.threads;
   result.runs = static_cast<int>(lane.seconds.size());
-  const double flops = flops_of(lane.spec->shape, lane.spec->op);
+  const double flops = lane.job->flops();
   const double median_seconds = median(lane.seconds);
   const double min_seconds = *std::min_element(lane.seconds.begin(), lane.seconds.end());
   result.ms_median = 1e3 * median_seconds;
@@ -70,14 +64,39 @@ CaseResult result_of(const Lane& lane) {
 RatioResult result_of(const BenchRatio& ratio, const std::vector<Lane>& lanes, const std::vector<CaseResult>& cases) {
   const Lane& a = lanes[ratio.numerator];
   const Lane& b = lanes[ratio.denominator];
-  const double work = flops_of(a.spec->shape, a.spec->op) / flops_of(b.spec->shape, b.spec->op);
+  const double work = a.job->flops() / b.job->flops();
   std::vector<double> rounds;
+  rounds.reserve(a.seconds.size());
   for (std::size_t i = 0; i < a.seconds.size(); ++i) rounds.push_back(work * b.seconds[i] / a.seconds[i]);
   return {a.spec->name, b.spec->name, ratio.floor, median(std::move(rounds)),
           cases[ratio.numerator].gflops_best / cases[ratio.denominator].gflops_best};
 }
 
+/// First touch of the outputs, and the seconds of the slowest run. A slow one is not run twice for that.
+double warm_up(std::vector<Lane>& lanes) {
+  double slowest = 0.0;
+  for (Lane& lane : lanes) {
+    double seconds = timed_run_seconds(*lane.job);
+    if (seconds < kSlowRun_seconds) seconds = timed_run_seconds(*lane.job);
+    slowest = std::max(slowest, seconds);
+  }
+  return slowest;
+}
+
+int runs_of(const BenchGroup& group, const BenchSettings& settings, double run_seconds) {
+  const double wanted_seconds = group.ratios.empty() ? settings.min_seconds : 3.0 * settings.min_seconds;
+  const int least = run_seconds < kSlowRun_seconds ? settings.min_runs : settings.min_slow_runs;
+  return static_cast<int>(std::clamp(wanted_seconds / std::max(run_seconds, 1e-6), static_cast<double>(least),
+                                     static_cast<double>(std::max(settings.max_runs, least))));
+}
+
 }  // namespace
+
+double timed_run_seconds(BenchJob& job) {
+  const auto start = std::chrono::steady_clock::now();
+  job.run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 Yardsticks::Entry& Yardsticks::entry(DType dtype, int threads) {
   constexpr int kFirstWindows = 24;
@@ -99,19 +118,12 @@ double Yardsticks::best_gflops(DType dtype, int threads) { return entry(dtype, t
 
 GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, Yardsticks& yardsticks) {
   std::vector<Lane> lanes;
+  lanes.reserve(group.cases.size());
   for (const BenchCase& spec : group.cases) {
     const int threads = spec.threads == 0 ? settings.threads : spec.threads;
-    lanes.push_back({&spec, threads, Workload(spec.shape, spec.op, threads), {}, {}});
+    lanes.push_back({&spec, threads, spec.make_job(threads), {}, {}});
   }
-  double round_seconds = 0.0;
-  for (Lane& lane : lanes) {  // first touch of the outputs, and how long a round takes
-    lane.workload.run();
-    round_seconds = std::max(round_seconds, timed_run_seconds(lane.workload));
-  }
-  const double wanted_seconds = group.ratios.empty() ? settings.min_seconds : 3.0 * settings.min_seconds;
-  const int runs = static_cast<int>(std::clamp(wanted_seconds / std::max(round_seconds, 1e-6),
-                                               static_cast<double>(settings.min_runs),
-                                               static_cast<double>(std::max(settings.max_runs, settings.min_runs))));
+  const int runs = runs_of(group, settings, warm_up(lanes));
   for (int round = 0; round < runs; ++round) {
     if (round % 2 == 0) {
       for (auto lane = lanes.begin(); lane != lanes.end(); ++lane) lane->measure(yardsticks);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,18 +16,23 @@ namespace headgate::cli {
 struct BenchSettings {
   int threads = 1;
   int min_runs = 9;          ///< timed runs of each case, at least
+  int min_slow_runs = 3;     ///< the same where a run takes kSlowRun_seconds or more
   double min_seconds = 0.5;  ///< time spent in each case, at least; in cases of a ratio three times that
   int max_runs = 200;
 };
 
+inline constexpr double kSlowRun_seconds = 0.5;
+
 struct CaseResult {
-  BenchCase spec;
+  std::string name;
+  std::optional<double> floor;
+  nlohmann::ordered_json facts;  ///< of the job
   int threads = 1;
   int runs = 0;
   double ms_median = 0.0, ms_min = 0.0;
   double gflops = 0.0;       ///< at the median
   double gflops_best = 0.0;  ///< at the minimum
-  /// FMA peak of the case's threads and dtype (f32 for 16-bit storage): the best and the median of the windows between
+  /// FMA peak of the case's threads and the job's dtype: the best and the median of the windows between
   /// the timed runs.
   double fma_peak_gflops = 0.0, fma_peak_median_gflops = 0.0;
 
@@ -35,7 +42,7 @@ struct CaseResult {
 
 struct RatioResult {
   std::string numerator, denominator;
-  double floor = 0.0;
+  std::optional<double> floor;
   double value = 0.0;  ///< the median over the rounds of rate over rate
   double best = 0.0;   ///< ratio of the best rates
 };
@@ -64,6 +71,8 @@ class Yardsticks {
   std::string isa_;
   std::map<std::pair<DType, int>, Entry> entries_;
 };
+
+double timed_run_seconds(BenchJob& job);
 
 /// Runs the cases in turns (forwards in even rounds, backwards in odd ones), FMA peak windows before each run.
 GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, Yardsticks& yardsticks);

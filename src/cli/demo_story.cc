@@ -53,15 +53,15 @@ std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64
 std::vector<std::string> text_row(const TrainedModel& trained) {
   const models::EvaluationReport& r = trained.evaluation.report;
   return {trained.model.name,
-          fmt::format("{:.4f}", r.loss_nats),
-          fmt::format("{:.3f}", r.bits_per_token),
-          fmt::format("{:.4f}", r.overall.first_token_attention),
-          fmt::format("{:.4f}", r.overall.first_token_attention_uniform),
-          fmt::format("{:.2f}", r.overall.sink_rate),
-          fmt::format("{:.2f}", r.overall.massive_activation),
-          score(r.overall.gate_mean),
-          score(r.overall.gate_below_tenth),
-          score(r.overall.gate_below_hundredth),
+          fmt::format("{:.4f}", r.overall.loss.nats),
+          fmt::format("{:.3f}", r.overall.loss.bits_per_token),
+          fmt::format("{:.4f}", r.overall.attention.first_token_attention),
+          fmt::format("{:.4f}", r.overall.attention.first_token_attention_uniform),
+          fmt::format("{:.2f}", r.overall.attention.sink_rate),
+          fmt::format("{:.2f}", r.overall.attention.massive_activation),
+          score(r.overall.attention.gate_mean),
+          score(r.overall.attention.gate_below_tenth),
+          score(r.overall.attention.gate_below_hundredth),
           speed(trained)};
 }
 

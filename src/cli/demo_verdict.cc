@@ -84,7 +84,7 @@ std::string loss_sentence(const EvaluationReport& baseline, const std::vector<Na
   std::vector<std::string> parts;
   parts.reserve(gated.size());
   for (const NamedEvaluation& model : gated) {
-    const double less = baseline.loss_nats - model.report.loss_nats;
+    const double less = baseline.overall.loss.nats - model.report.overall.loss.nats;
     const std::string by = std::abs(less) < kLossNoise
                                ? fmt::format("no different ({:+.3f} nats a byte)", -less)
                                : fmt::format("{:.3f} nats a byte {}", std::abs(less), less > 0.0 ? "lower" : "higher");
@@ -94,13 +94,13 @@ std::string loss_sentence(const EvaluationReport& baseline, const std::vector<Na
 }
 
 std::string sink_sentence(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated) {
-  double highest = baseline.overall.first_token_attention;
-  double rate = baseline.overall.sink_rate;
+  double highest = baseline.overall.attention.first_token_attention;
+  double rate = baseline.overall.attention.sink_rate;
   for (const NamedEvaluation& model : gated) {
-    highest = std::max(highest, model.report.overall.first_token_attention);
-    rate = std::max(rate, model.report.overall.sink_rate);
+    highest = std::max(highest, model.report.overall.attention.first_token_attention);
+    rate = std::max(rate, model.report.overall.attention.sink_rate);
   }
-  const std::string uniform = percent(baseline.overall.first_token_attention_uniform);
+  const std::string uniform = percent(baseline.overall.attention.first_token_attention_uniform);
   if (rate == 0.0) {
     return fmt::format(
         "No head of any model rests on the first token: it gets at most {} of the attention of a model, "
@@ -108,9 +108,11 @@ std::string sink_sentence(const EvaluationReport& baseline, const std::vector<Na
         "training. ",
         percent(highest), uniform);
   }
-  std::vector<std::string> parts{fmt::format("{} of them without a gate", percent(baseline.overall.sink_rate))};
+  std::vector<std::string> parts{
+      fmt::format("{} of them without a gate", percent(baseline.overall.attention.sink_rate))};
   for (const NamedEvaluation& model : gated) {
-    parts.push_back(fmt::format("{} with {} gate", percent(model.report.overall.sink_rate), with_article(model.name)));
+    parts.push_back(
+        fmt::format("{} with {} gate", percent(model.report.overall.attention.sink_rate), with_article(model.name)));
   }
   return fmt::format("Heads that rest on the first token: {}. ", joined(parts));
 }
@@ -119,7 +121,8 @@ std::string activation_sentence(const EvaluationReport& baseline, const std::vec
   std::vector<std::string> parts;
   parts.reserve(gated.size());
   for (const NamedEvaluation& model : gated) {
-    const double ratio = model.report.overall.massive_activation / baseline.overall.massive_activation;
+    const double ratio =
+        model.report.overall.attention.massive_activation / baseline.overall.attention.massive_activation;
     const char* word = ratio > kActivationNoise ? "larger" : ratio < 1.0 / kActivationNoise ? "smaller" : "alike";
     parts.push_back(fmt::format("{} with {} gate ({:.2f} of it)", word, with_article(model.name), ratio));
   }

@@ -83,9 +83,11 @@ std::string gate_cells(const models::AttentionStatistics& s) {
                      s.gate_below_hundredth.value_or(0.0));
 }
 
-std::string statistics_row(const std::string& name, const models::AttentionStatistics& s) {
-  return fmt::format("{:>6}{:>10.4f}{:>10.4f}{:>8.3f}{:>10.2f}{}\n", name, s.first_token_attention,
-                     s.first_token_attention_uniform, s.sink_rate, s.massive_activation, gate_cells(s));
+std::string figures_row(const std::string& name, const models::Figures& figures) {
+  const models::AttentionStatistics& s = figures.attention;
+  return fmt::format("{:>6}{:>9.4f}{:>10.4f}{:>9.4f}{:>8.3f}{:>10.2f}{}\n", name, figures.loss.nats,
+                     s.first_token_attention, s.first_token_attention_uniform, s.sink_rate, s.massive_activation,
+                     gate_cells(s));
 }
 
 std::string backcopy_text(const models::BackcopyReport& r) {
@@ -103,12 +105,13 @@ void print_text(const train::Evaluation& evaluation, const models::DecoderConfig
   const models::EvaluationReport& report = evaluation.report;
   fmt::print("{} parameters, gate {}; {} tokens\n", models::parameter_count(config), layers::gate_name(config.gate),
              evaluation.tokens);
-  fmt::print("loss {:.4f} nats, {:.4f} bits per byte, perplexity {:.4f}\n\n", report.loss_nats, report.bits_per_token,
-             report.perplexity);
-  std::string table = fmt::format("{:>6}{:>10}{:>10}{:>8}{:>10}{:>8}{:>8}{:>8}\n", "layer", "to first", "uniform",
-                                  "sinks", "max |h|", "gate", "<0.1", "<0.01");
-  for (std::size_t i = 0; i < report.layers.size(); ++i) table += statistics_row(std::to_string(i), report.layers[i]);
-  table += statistics_row("all", report.overall);
+  const models::LossFigures& loss = report.overall.loss;
+  fmt::print("loss {:.4f} nats, {:.4f} bits per byte, perplexity {:.4f}\n\n", loss.nats, loss.bits_per_token,
+             loss.perplexity);
+  std::string table = fmt::format("{:>6}{:>9}{:>10}{:>9}{:>8}{:>10}{:>8}{:>8}{:>8}\n", "layer", "loss", "to first",
+                                  "uniform", "sinks", "max |h|", "gate", "<0.1", "<0.01");
+  for (std::size_t i = 0; i < report.layers.size(); ++i) table += figures_row(std::to_string(i), report.layers[i]);
+  table += figures_row("all", report.overall);
   if (evaluation.backcopy) table += backcopy_text(*evaluation.backcopy);
   fmt::print("{}", table);
 }
@@ -171,13 +174,14 @@ Verb add_eval(CLI::App& root) {
   app->footer(
       "JSON keys: loss_nats bits_per_byte perplexity first_token_attention\n"
       "  first_token_attention_uniform sink_rate massive_activation gate_mean\n"
-      "  gate_below_0.1 gate_below_0.01 (null without a gate); layers, a list of those\n"
-      "  from first_token_attention on; tokens; and on bigram-backcopy, backcopy:\n"
+      "  gate_below_0.1 gate_below_0.01 (null without a gate); layers, a list of the\n"
+      "  same; tokens; and on bigram-backcopy, backcopy:\n"
       "  bos_attention_trigger bos_attention_other gate_trigger gate_other\n"
       "  loss_trigger loss_other bos_value_norm_ratio\n"
       "\n"
       "The uniform value is what first-token attention would be if each query looked at\n"
-      "all it sees alike; the sink rate is the share of heads above 0.3.\n"
+      "all it sees alike; the sink rate is the share of heads above 0.3. A layer's loss\n"
+      "is that of the model that ends after it: the last norm and the logits on its output.\n"
       "\n"
       "Example:\n"
       "  headgate eval run --data book.txt --held-out --json");

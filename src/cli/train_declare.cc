@@ -69,10 +69,10 @@ void declare_run(Declare& d, TrainOptions& o) {
 
 void declare_optimizer(Declare& d, RunOptions& o) {
   d.group("Optimizer (AdamW)");
-  d.count("--steps", o.steps, "Steps of the run, and of its schedule (default: text 1000, bigram-backcopy 2000)");
+  d.count("--steps", o.steps, "Steps of the run, and of its schedule (default 1000)");
   d.count("--batch", o.batch, "Sequences of one pass (default: text 16, bigram-backcopy 32)");
   d.count("--accumulate", o.accumulate, "Passes whose gradients make a step (default 1)");
-  d.number("--lr", o.lr, "Largest learning rate (default: text 2e-3, bigram-backcopy 3e-3)");
+  d.number("--lr", o.lr, "Largest learning rate (default: text 2e-3, bigram-backcopy 1e-2)");
   d.count("--warmup", o.warmup, "Steps of linear warm-up (default: a tenth of --steps, at most 100)", 0);
   d.word("--schedule", o.schedule, "NAME", "After the warm-up: cosine (default), linear or constant");
   d.number("--lr-floor", o.lr_floor, "Learning rate of the last step, as a share of --lr (default 0.1)");
@@ -101,7 +101,8 @@ void declare_sizes(Declare& d, ModelOptions& o) {
   d.word("--qk-norm", o.qk_norm, "on|off", "RMSNorm of each head's q and k (default on)");
   d.word("--embeddings", o.embeddings, "KIND", "The logits' matrix: tied to the embedding (default) or separate");
   d.number("--rope-base", o.rope_base, "Base of RoPE's angles (default 10000)");
-  d.number("--rope-fraction", o.rope_fraction, "Share of a head's features that turn (default 1; 0: no RoPE)");
+  d.number("--rope-fraction", o.rope_fraction,
+           "Share of a head's features that turn (default: text 1, bigram-backcopy 0.25; 0: no RoPE)");
   d.number("--init-std", o.init_std, "Standard deviation of initial matrices (default 0.02)");
 }
 

@@ -46,6 +46,13 @@ double load(const BasicTensorView<Void>& view, std::int64_t i0, std::int64_t i1,
   return load_element(view.data, view.dtype, offset_of(view, i0, i1, i2, i3));
 }
 
+/// Of a vector (1,1,1,n) of i32 or i64.
+inline std::int64_t load_index(const ConstTensorView& view, std::int64_t i) {
+  const std::int64_t at = i * view.strides[3];
+  return view.dtype == DType::i32 ? static_cast<const std::int32_t*>(view.data)[at]
+                                  : static_cast<const std::int64_t*>(view.data)[at];
+}
+
 inline void store(const TensorView& view, std::int64_t i0, std::int64_t i1, std::int64_t i2, std::int64_t i3,
                   double value) {
   store_element(view.data, view.dtype, offset_of(view, i0, i1, i2, i3), value);

@@ -105,10 +105,11 @@ struct Decoder<T>::State {
   void plan_memory();
   void plan_layer(SavedLayer<T>& layer);
 
-  void forward(const T* parameters, const std::int32_t* tokens, LayerObserver<T>* observer);
+  void forward(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+               LayerObserver<T>* observer);
   void attention_block(const LayerWeights<const T*>& w, SavedLayer<T>& s);
   void mlp_block(T* x_out, const LayerWeights<const T*>& w, SavedLayer<T>& s);
-  void observe(LayerObserver<T>& observer, std::int64_t layer, const LayerWeights<const T*>& w);
+  void observe(LayerObserver<T>& observer, std::int64_t layer, const T* parameters, const std::int32_t* targets);
   double head(T* gradients, const T* parameters, const std::int32_t* targets, double gradient_scale, T* token_losses);
 
   void backward(T* gradients, const T* parameters, const std::int32_t* tokens);
@@ -182,14 +183,15 @@ void Decoder<T>::State::plan_layer(SavedLayer<T>& s) {
 // --- forward -----------------------------------------------------------------------------------------------------
 
 template <typename T>
-void Decoder<T>::State::forward(const T* parameters, const std::int32_t* tokens, LayerObserver<T>* observer) {
+void Decoder<T>::State::forward(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+                                LayerObserver<T>* observer) {
   layers::embedding_forward(saved_of(0).x, parameters + offsets.embedding, tokens, N, C);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerWeights<const T*> w = offsets.layer(layer, parameters);
     SavedLayer<T>& s = saved_of(layer);
     attention_block(w, s);
     mlp_block(output_of(layer), w, s);
-    if (observer != nullptr) observe(*observer, layer, w);
+    if (observer != nullptr) observe(*observer, layer, parameters, targets);
   }
   norm_forward(h_last, rstd_last, x_last, parameters + offsets.norm);
 }
@@ -224,7 +226,8 @@ void Decoder<T>::State::mlp_block(T* x_out, const LayerWeights<const T*>& w, Sav
 }
 
 template <typename T>
-void Decoder<T>::State::observe(LayerObserver<T>& observer, std::int64_t layer, const LayerWeights<const T*>& w) {
+void Decoder<T>::State::observe(LayerObserver<T>& observer, std::int64_t layer, const T* parameters,
+                                const std::int32_t* targets) {
   const layers::GateLogits logits_shape =
       layers::gate_logits(config.gate, C, config.heads, config.kv_heads, config.head_dim);
   const layers::AttentionSavedState<T>& s = saved_of(layer).attention;
@@ -236,10 +239,12 @@ void Decoder<T>::State::observe(LayerObserver<T>& observer, std::int64_t layer, 
   view.k = attention.key(s);
   view.v = attention.value(s);
   view.lse = s.lse;
-  view.gate = attention.logits(w.attention, s);
+  view.gate = attention.logits(offsets.layer(layer, parameters).attention, s);
   view.gate_heads = logits_shape.heads;
   view.gate_features = logits_shape.features;
   view.output = output_of(layer);
+  norm_forward(h_last, rstd_last, view.output, parameters + offsets.norm);
+  view.exit_loss = head(nullptr, parameters, targets, 0.0, nullptr);
   observer.after_layer(view);
 }
 
@@ -359,7 +364,7 @@ double Decoder<T>::loss(const T* parameters, const std::int32_t* tokens, const s
   State& s = *state_;
   check_tokens("tokens", tokens, s.N, s.config.vocab, 0);
   check_tokens("targets", targets, s.N, s.config.vocab, layers::kIgnoredTarget);
-  s.forward(parameters, tokens, observer);
+  s.forward(parameters, tokens, targets, observer);
   return s.head(nullptr, parameters, targets, 0.0, token_losses);
 }
 
@@ -370,7 +375,7 @@ double Decoder<T>::loss_and_gradients(T* gradients, const T* parameters, const s
   require(s.purpose == Purpose::train, "decoder: gradients asked of a decoder made for evaluation");
   check_tokens("tokens", tokens, s.N, s.config.vocab, 0);
   check_tokens("targets", targets, s.N, s.config.vocab, layers::kIgnoredTarget);
-  s.forward(parameters, tokens, nullptr);
+  s.forward(parameters, tokens, targets, nullptr);
   const double loss = s.head(gradients, parameters, targets, gradient_scale, token_losses);
   s.backward(gradients, parameters, tokens);
   return loss;

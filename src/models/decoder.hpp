@@ -37,6 +37,7 @@ struct LayerView {
   std::int64_t gate_heads = 0;
   std::int64_t gate_features = 0;
   const T* output = nullptr;  ///< (N,dim) the residual stream after the layer
+  double exit_loss = 0.0;     ///< of the model that ends here: last norm and logits on `output`, mean −log p(target)
 };
 
 template <typename T>

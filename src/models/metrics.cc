@@ -29,6 +29,7 @@ struct Mean {
 };
 
 struct LayerSums {
+  Mean exit_loss;                 // over the targets that count
   std::vector<Mean> first_token;  // a head each
   Mean first_token_uniform;
   double massive_activation = 0.0;
@@ -80,6 +81,7 @@ struct Evaluator<T>::Sums {
 
   DecoderConfig config;
   const std::uint8_t* triggers = nullptr;  // of the batch at hand
+  std::int64_t counted = 0;                // targets of the batch at hand that count
   bool any_triggers = false;
   bool any_plain = false;
 
@@ -108,8 +110,10 @@ void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const st
   s.any_plain = s.any_plain || triggers == nullptr;
   require(!s.any_triggers || !s.any_plain, "evaluation: some batches name their triggers and some do not");
   s.triggers = triggers;
+  const std::int64_t N = decoder_.shape().batch * decoder_.shape().seq;
+  s.counted = N - std::count(targets, targets + N, layers::kIgnoredTarget);
   decoder_.loss(parameters, tokens, targets, this, s.token_losses.data());
-  s.add_losses(targets, decoder_.shape().batch * decoder_.shape().seq);
+  s.add_losses(targets, N);
 }
 
 template <typename T>
@@ -118,6 +122,8 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
   if (view.gate.data != nullptr) sums_->add_gates(view);
   if (sums_->triggers != nullptr) sums_->add_values(view);
   sums_->add_activation(view);
+  const double counted = static_cast<double>(sums_->counted);
+  sums_->layers[static_cast<std::size_t>(view.layer)].exit_loss.add(view.exit_loss * counted, counted);
 }
 
 template <typename T>
@@ -230,14 +236,20 @@ AttentionStatistics statistics_of(const LayerSums& sums) {
   return out;
 }
 
+LossFigures loss_figures(const Mean& loss) {
+  const double nats = loss.value();
+  return {nats, nats / std::log(2.0), std::exp(nats)};
+}
+
 /// Means over layers: all layers have as many heads, queries and gates.
-AttentionStatistics mean_over_layers(const std::vector<AttentionStatistics>& layers) {
+AttentionStatistics mean_over_layers(const std::vector<Figures>& layers) {
   AttentionStatistics out;
   const double share = 1.0 / static_cast<double>(layers.size());
   const auto join = [share](std::optional<double>& sum, const std::optional<double>& value) {
     if (value) sum = sum.value_or(0.0) + share * *value;
   };
-  for (const AttentionStatistics& layer : layers) {
+  for (const Figures& figures : layers) {
+    const AttentionStatistics& layer = figures.attention;
     out.first_token_attention += share * layer.first_token_attention;
     out.first_token_attention_uniform += share * layer.first_token_attention_uniform;
     out.sink_rate += share * layer.sink_rate;
@@ -254,11 +266,11 @@ AttentionStatistics mean_over_layers(const std::vector<AttentionStatistics>& lay
 template <typename T>
 EvaluationReport Evaluator<T>::report() const {
   EvaluationReport out;
-  out.loss_nats = sums_->loss.value();
-  out.bits_per_token = out.loss_nats / std::log(2.0);
-  out.perplexity = std::exp(out.loss_nats);
-  for (const LayerSums& layer : sums_->layers) out.layers.push_back(statistics_of(layer));
-  out.overall = mean_over_layers(out.layers);
+  out.layers.reserve(sums_->layers.size());
+  for (const LayerSums& layer : sums_->layers) {
+    out.layers.push_back({loss_figures(layer.exit_loss), statistics_of(layer)});
+  }
+  out.overall = {loss_figures(sums_->loss), mean_over_layers(out.layers)};
   return out;
 }
 

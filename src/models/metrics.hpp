@@ -14,7 +14,7 @@
 
 namespace headgate::models {
 
-/// Figures of one layer, or of the model.
+/// Attention, gate and activation figures of one layer, or of the model.
 struct AttentionStatistics {
   double first_token_attention = 0.0;          ///< on token 0, mean over sequences, heads and queries 1 … T−1
   double first_token_attention_uniform = 0.0;  ///< the same mean if every query looked at all it sees alike
@@ -27,12 +27,22 @@ struct AttentionStatistics {
 
 inline constexpr double kSinkThreshold = 0.3;
 
+/// A mean loss in the units that people read.
+struct LossFigures {
+  double nats = 0.0;
+  double bits_per_token = 0.0;  ///< nats / ln 2: bits per byte where tokens are bytes
+  double perplexity = 0.0;      ///< e^nats
+};
+
+/// `loss` of a layer: of the model that ends after it (LayerView::exit_loss).
+struct Figures {
+  LossFigures loss;
+  AttentionStatistics attention;
+};
+
 struct EvaluationReport {
-  double loss_nats = 0.0;
-  double bits_per_token = 0.0;  ///< loss / ln 2: bits per byte where tokens are bytes
-  double perplexity = 0.0;
-  AttentionStatistics overall;
-  std::vector<AttentionStatistics> layers;
+  Figures overall;
+  std::vector<Figures> layers;
 };
 
 /// Bigram-backcopy (arXiv 2410.13835), positions apart by whether their token is a trigger: the next token then copies

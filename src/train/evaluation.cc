@@ -14,7 +14,11 @@ using nlohmann::ordered_json;
 
 ordered_json optional_json(const std::optional<double>& value) { return value ? ordered_json(*value) : ordered_json(); }
 
-void add_statistics(ordered_json& out, const models::AttentionStatistics& statistics) {
+ordered_json figures_json(const models::Figures& figures) {
+  const models::AttentionStatistics& statistics = figures.attention;
+  ordered_json out = {{"loss_nats", figures.loss.nats},
+                      {"bits_per_byte", figures.loss.bits_per_token},
+                      {"perplexity", figures.loss.perplexity}};
   out["first_token_attention"] = statistics.first_token_attention;
   out["first_token_attention_uniform"] = statistics.first_token_attention_uniform;
   out["sink_rate"] = statistics.sink_rate;
@@ -22,6 +26,7 @@ void add_statistics(ordered_json& out, const models::AttentionStatistics& statis
   out["gate_mean"] = optional_json(statistics.gate_mean);
   out["gate_below_0.1"] = optional_json(statistics.gate_below_tenth);
   out["gate_below_0.01"] = optional_json(statistics.gate_below_hundredth);
+  return out;
 }
 
 ordered_json backcopy_json(const models::BackcopyReport& report) {
@@ -75,16 +80,9 @@ void HeldOutEvaluator::add_batch(models::Evaluator<float>& evaluator, const floa
 std::size_t HeldOutEvaluator::memory_bytes() const { return decoder_.memory_bytes(); }
 
 ordered_json evaluation_json(const Evaluation& evaluation) {
-  ordered_json out = {{"loss_nats", evaluation.report.loss_nats},
-                      {"bits_per_byte", evaluation.report.bits_per_token},
-                      {"perplexity", evaluation.report.perplexity}};
-  add_statistics(out, evaluation.report.overall);
+  ordered_json out = figures_json(evaluation.report.overall);
   out["layers"] = ordered_json::array();
-  for (const models::AttentionStatistics& layer : evaluation.report.layers) {
-    ordered_json row = ordered_json::object();
-    add_statistics(row, layer);
-    out["layers"].push_back(row);
-  }
+  for (const models::Figures& layer : evaluation.report.layers) out["layers"].push_back(figures_json(layer));
   if (evaluation.backcopy) out["backcopy"] = backcopy_json(*evaluation.backcopy);
   out["tokens"] = evaluation.tokens;
   return out;

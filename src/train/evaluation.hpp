@@ -63,7 +63,8 @@ class HeldOutEvaluator {
 
 /// The keys of `headgate eval --json`: loss_nats, bits_per_byte, perplexity, first_token_attention,
 /// first_token_attention_uniform, sink_rate, massive_activation, gate_mean, gate_below_0.1, gate_below_0.01 (null
-/// without a gate), layers (a list of the keys from first_token_attention on), backcopy where the task has triggers,
+/// without a gate), layers (a list of the same keys; a layer's loss is that of the model
+/// that ends after it), backcopy where the task has triggers,
 /// tokens.
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,42 @@ TEST(Bench, CountsTheFlopsOfVisiblePairs) {
   EXPECT_NEAR(counted_flops(report.at("cases")[1]), 2.5 * forward, 2.5e-6 * forward);
 }
 
+TEST(Bench, StepsAWholeModel) {
+  const json report = bench("^train/1M/T256$");
+  ASSERT_EQ(report.at("cases").size(), 1U);
+  const json& c = report.at("cases")[0];
+  const json expected = {{"op", "train"},  {"B", 16},        {"T", 256},      {"Hq", 4},
+                         {"dtype", "f32"}, {"causal", true}, {"layers", 4},   {"dim", 128},
+                         {"vocab", 256},   {"tokens", 4096}, {"floor", 0.45}, {"gate", "g1-elementwise-sigmoid-mul"}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(c.at(key), value) << key;
+  // All of a layer but its norms is matrices: q, gate, k, v and W_o, and three of the MLP.
+  const double ffn = c.at("ffn").get<double>();
+  const double matrices = 4 * (5 * 128.0 * 128.0 + 3 * 128.0 * ffn) + 256 * 128.0;
+  const double norms = 4 * (2 * 128.0 + 2 * 32.0) + 128.0;
+  EXPECT_EQ(c.at("parameters").get<double>(), matrices + norms);
+  const double attention = 4 * 128.0 * 2.0 * 16 * (256.0 * 257.0 / 2.0);
+  const double flops = 6.0 * (matrices * 4096 + attention);
+  EXPECT_NEAR(counted_flops(c), flops, 1e-6 * flops);
+}
+
+TEST(Bench, RunsACaseOnDemand) {
+  const Outcome outcome = testing::run_program(
+      {"/bin/sh", "-c", "printf '\\n\\n' | \"$0\" bench --threads 2 --on-demand one-head/forward/threads-1",
+       testing::headgate_path()});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  std::string first;
+  std::getline(lines, first);
+  const json facts = json::parse(first);
+  EXPECT_EQ(facts.at("name"), "one-head/forward/threads-1");
+  EXPECT_EQ(facts.at("threads"), 1);
+  EXPECT_EQ(facts.at("flops").get<double>(), 2.0 * 4096 * 4096 * (64 + 64));
+  std::vector<double> seconds;
+  for (double s = 0.0; lines >> s;) seconds.push_back(s);
+  EXPECT_EQ(seconds.size(), 2U) << outcome.out;
+  EXPECT_TRUE(lines.eof());
+}
+
 TEST(Bench, ComparesOnlyWhatTheFilterLeaves) {
   const json both = bench("^odd/forward/T");
   ASSERT_EQ(both.at("ratios").size(), 1U);
@@ -89,8 +126,8 @@ TEST(Bench, NamesItsCasesOnce) {
   }
   std::sort(names.begin(), names.end());
   EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
-  for (const char* name :
-       {"forward/D256", "backward/causal/D128", "one-head/backward/threads-2", "memory/T32768/D64"}) {
+  for (const char* name : {"forward/D256", "backward/causal/D128", "one-head/backward/threads-2", "memory/T32768/D64",
+                           "train/1M/T256", "train/10M/T256/plain", "train/50M/T1024"}) {
     EXPECT_TRUE(std::binary_search(names.begin(), names.end(), name)) << name;
   }
 }
@@ -100,6 +137,7 @@ TEST(Bench, RefusesWhatItCannotDo) {
                  "--filter: \"((\" is not a regular expression");
   expect_refused(testing::headgate({"bench", "--filter", std::string(5000, '(')}), "bench", "5000 characters");
   expect_refused(testing::headgate({"bench", "--filter", "^nothing$"}), "bench", "no case matches");
+  expect_refused(testing::headgate({"bench", "--on-demand", "train"}), "bench", "no case is named \"train\"");
   expect_refused(testing::headgate({"bench", "--threads", "0"}), "bench", "--threads");
   expect_refused(testing::headgate({"bench", "--filter", "T512", "--json", "/nonexistent/x.json"}), "bench",
                  "/nonexistent/x.json: cannot write");

@@ -111,11 +111,11 @@ TEST(BackcopyVerdict, SaysWhatTheGateAndTheValueDo) {
 
 EvaluationReport evaluation(double loss, double first_token, double sink_rate, double activation) {
   EvaluationReport report;
-  report.loss_nats = loss;
-  report.overall.first_token_attention = first_token;
-  report.overall.first_token_attention_uniform = 0.0201;
-  report.overall.sink_rate = sink_rate;
-  report.overall.massive_activation = activation;
+  report.overall.loss.nats = loss;
+  report.overall.attention.first_token_attention = first_token;
+  report.overall.attention.first_token_attention_uniform = 0.0201;
+  report.overall.attention.sink_rate = sink_rate;
+  report.overall.attention.massive_activation = activation;
   return report;
 }
 

@@ -3,43 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <limits>
-#include <new>
 #include <string>
 #include <vector>
 
+#include "cases/allocations.hpp"
 #include "headgate/error.hpp"
 #include "layers/adamw.hpp"
 #include "models/tiny.hpp"
-
-namespace {
-
-constexpr std::size_t kLarge_bytes = 4096;
-std::atomic<std::size_t> large_allocations{0};
-
-void* counted(std::size_t bytes, std::size_t align) {
-  if (bytes >= kLarge_bytes) ++large_allocations;
-  void* data = std::aligned_alloc(align, (bytes + align - 1) / align * align);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
-}
-
-}  // namespace
-
-// Counts every allocation of this program that could hold a tensor. Attention's check of its arguments makes small
-// lists.
-void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t align) {
-  return counted(bytes, static_cast<std::size_t>(align));
-}
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
 
 namespace headgate::models {
 namespace {
@@ -81,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Gates, EveryGrain,
                          testing::Values("none", "headwise", "elementwise", "head_shared", "g2", "g3", "g4", "g5"));
 
 TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
-  const BatchShape shape{8, 128};  // 1024 tokens: a number for each is large already
+  const BatchShape shape{8, 128};
   for (const char* name : {"none", "g1-elementwise", "g1-head_shared-parameter-learned_sinks", "g5-headwise"}) {
     DecoderConfig config = tiny_config();
     config.seq_len = shape.seq;
@@ -93,12 +66,12 @@ TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
       decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data());
     };
     step();
-    const std::size_t before = large_allocations;
+    const std::size_t before = cases::allocations();
     step();
     step();
-    EXPECT_EQ(large_allocations, before) << name;
+    EXPECT_EQ(cases::allocations(), before) << name;
   }
-  EXPECT_GT(large_allocations, 0U);  // they are counted
+  EXPECT_GT(cases::allocations(), 0U);  // they are counted
 }
 
 TEST(Decoder, PlansItsMemory) {

@@ -88,7 +88,7 @@ void check_attention(const Evaluated& e) {
     for (const PlainRun& run : e.runs) {
       for (const double x : run.layers[layer].output) largest = std::max(largest, std::abs(x));
     }
-    const AttentionStatistics& got = e.report.layers[layer];
+    const AttentionStatistics& got = e.report.layers[layer].attention;
     EXPECT_NEAR(got.first_token_attention, all.value(), kClose);
     EXPECT_NEAR(got.first_token_attention_uniform, uniform.value(), kClose);
     EXPECT_NEAR(got.sink_rate, sink.value(), kClose);
@@ -97,9 +97,9 @@ void check_attention(const Evaluated& e) {
     sinks += sink.value() / static_cast<double>(c.layers);
     massive += largest / static_cast<double>(c.layers);
   }
-  EXPECT_NEAR(e.report.overall.first_token_attention, overall, kClose);
-  EXPECT_NEAR(e.report.overall.sink_rate, sinks, kClose);
-  EXPECT_NEAR(e.report.overall.massive_activation, massive, kClose * massive);
+  EXPECT_NEAR(e.report.overall.attention.first_token_attention, overall, kClose);
+  EXPECT_NEAR(e.report.overall.attention.sink_rate, sinks, kClose);
+  EXPECT_NEAR(e.report.overall.attention.massive_activation, massive, kClose * massive);
 }
 
 void check_gates(const Evaluated& e) {
@@ -113,7 +113,7 @@ void check_gates(const Evaluated& e) {
         hundredth.add(g < 0.01 ? 1.0 : 0.0);
       }
     }
-    const AttentionStatistics& got = e.report.layers[layer];
+    const AttentionStatistics& got = e.report.layers[layer].attention;
     ASSERT_EQ(got.gate_mean.has_value(), mean.count > 0.0);
     if (mean.count == 0.0) continue;
     EXPECT_NEAR(*got.gate_mean, mean.value(), kClose * (1.0 + std::abs(mean.value())));
@@ -122,7 +122,7 @@ void check_gates(const Evaluated& e) {
     overall.add(mean.value());
   }
   if (overall.count == 0.0) return;
-  EXPECT_NEAR(*e.report.overall.gate_mean, overall.value(), kClose * (1.0 + overall.value()));
+  EXPECT_NEAR(*e.report.overall.attention.gate_mean, overall.value(), kClose * (1.0 + overall.value()));
 }
 
 void check_loss(const Evaluated& e) {
@@ -130,9 +130,17 @@ void check_loss(const Evaluated& e) {
   for (const PlainRun& run : e.runs) {
     for (const double value : run.losses) loss.add(value);
   }
-  EXPECT_NEAR(e.report.loss_nats, loss.value(), kClose * loss.value());
-  EXPECT_NEAR(e.report.bits_per_token, loss.value() / std::log(2.0), 2 * kClose * loss.value());
-  EXPECT_NEAR(e.report.perplexity, std::exp(loss.value()), 1e-9 * std::exp(loss.value()));
+  EXPECT_NEAR(e.report.overall.loss.nats, loss.value(), kClose * loss.value());
+  EXPECT_NEAR(e.report.overall.loss.bits_per_token, loss.value() / std::log(2.0), 2 * kClose * loss.value());
+  EXPECT_NEAR(e.report.overall.loss.perplexity, std::exp(loss.value()), 1e-9 * std::exp(loss.value()));
+  for (std::size_t layer = 0; layer < e.report.layers.size(); ++layer) {
+    Average exit;
+    for (const PlainRun& run : e.runs) {
+      for (const double value : run.layers[layer].exit_losses) exit.add(value);
+    }
+    EXPECT_NEAR(e.report.layers[layer].loss.nats, exit.value(), kClose * exit.value()) << layer;
+  }
+  EXPECT_DOUBLE_EQ(e.report.layers.back().loss.nats, e.report.overall.loss.nats);
 }
 
 class Statistics : public testing::TestWithParam<std::string> {};
@@ -224,7 +232,7 @@ TEST(Evaluation, LeavesOutIgnoredTargets) {
   Evaluator<double> evaluator(decoder);
   evaluator.add(values.data(), batch.tokens.data(), batch.targets.data());
   const double mean = decoder.loss(values.data(), batch.tokens.data(), batch.targets.data());
-  EXPECT_NEAR(evaluator.report().loss_nats, mean, kClose * mean);
+  EXPECT_NEAR(evaluator.report().overall.loss.nats, mean, kClose * mean);
 }
 
 }  // namespace

@@ -41,18 +41,26 @@ class Plain {
       prefix_ = "model.layers." + std::to_string(layer) + ".";
       out.layers.push_back({});
       x = block(x, out.layers.back());
+      out.layers.back().exit_losses = losses(x, targets);
     }
-    const double* head = c_.embeddings == Embeddings::tied ? embedding : tensor("lm_head.weight");
-    for (std::size_t n = 0; n < x.size(); ++n) {
-      const Row logits = multiply(head, c_.vocab, norm(x[n], tensor("model.norm.weight")));
-      double sum = 0.0;
-      for (const double logit : logits) sum += std::exp(logit);
-      out.losses.push_back(std::log(sum) - logits[static_cast<std::size_t>(targets[n])]);
-    }
+    out.losses = out.layers.back().exit_losses;
     return out;
   }
 
  private:
+  std::vector<double> losses(const Rows& x, const std::int32_t* targets) const {
+    const bool tied = c_.embeddings == Embeddings::tied;
+    const double* head = tensor(tied ? "model.embed_tokens.weight" : "lm_head.weight");
+    std::vector<double> out;
+    for (std::size_t n = 0; n < x.size(); ++n) {
+      const Row logits = multiply(head, c_.vocab, norm(x[n], tensor("model.norm.weight")));
+      double sum = 0.0;
+      for (const double logit : logits) sum += std::exp(logit);
+      out.push_back(std::log(sum) - logits[static_cast<std::size_t>(targets[n])]);
+    }
+    return out;
+  }
+
   const double* tensor(const std::string& name) const {
     const Parameter* parameter = table_.find(name);
     if (parameter == nullptr) throw std::logic_error("no tensor " + name);

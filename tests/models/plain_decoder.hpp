@@ -12,10 +12,11 @@ namespace headgate::models {
 
 /// What a layer does, kept whole: for comparison with statistics that never hold it.
 struct PlainLayer {
-  std::vector<double> weights;  ///< (B,Hq,T,T) attention; beside a sink the rows sum to less than 1
-  std::vector<double> gates;    ///< (N,heads,features) g(z); (N,features) where heads share it
-  std::vector<double> values;   ///< (N,Hkv,D) as the weighted sum sees them
-  std::vector<double> output;   ///< (N,C) residual stream
+  std::vector<double> weights;      ///< (B,Hq,T,T) attention; beside a sink the rows sum to less than 1
+  std::vector<double> gates;        ///< (N,heads,features) g(z); (N,features) where heads share it
+  std::vector<double> values;       ///< (N,Hkv,D) as the weighted sum sees them
+  std::vector<double> output;       ///< (N,C) residual stream
+  std::vector<double> exit_losses;  ///< (N) of the model that ends here
 };
 
 struct PlainRun {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cases/allocations.hpp"
 #include "headgate/error.hpp"
 #include "train/run.hpp"
 
@@ -33,8 +34,22 @@ TEST(Trainer, LearnsItsText) {
   const std::vector<double> curve = losses(trainer, 120);
   EXPECT_NEAR(curve.front(), std::log(256.0), 0.2) << "nothing is known yet";
   EXPECT_LT(curve.back(), 0.5 * curve.front());
-  EXPECT_LT(trainer.evaluate().report.loss_nats, 0.5 * curve.front());
+  EXPECT_LT(trainer.evaluate().report.overall.loss.nats, 0.5 * curve.front());
   EXPECT_TRUE(trainer.finished());
+}
+
+TEST(Trainer, AllocatesNothingAfterTheFirstStep) {
+  for (const Task task : {Task::text, Task::bigram_backcopy}) {
+    SmallRun run(task);
+    run.settings.accumulate = 2;
+    Trainer trainer = run.fresh();
+    trainer.step();
+    const std::size_t before = cases::allocations();
+    EXPECT_GT(before, 0U);  // they are counted
+    trainer.step();
+    trainer.step();
+    EXPECT_EQ(cases::allocations(), before) << task_name(task);
+  }
 }
 
 TEST(Trainer, ReportsItsSteps) {

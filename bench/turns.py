@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timing of what is compared: in turns, within one process."""
+
+import time
+
+PAUSE_SECONDS = 0.02  # OpenMP runtimes spin for some milliseconds after their work
+WARM_UPS = 2
+
+
+def timed(call):
+    """A call that returns the seconds it took."""
+
+    def run():
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    return run
+
+
+def seconds_in_turns(runs, rounds):
+    """For each of `runs`, calls that return seconds, a list with an entry a round.
+
+    Each is called twice to warm up. In every round each is called once, after a pause in which the threads of the others
+    go to sleep; the order is reversed from round to round.
+    """
+    seconds = [[] for _ in runs]
+    for run in runs:
+        for _ in range(WARM_UPS):
+            run()
+    order = list(range(len(runs)))
+    for _ in range(rounds):
+        for i in order:
+            time.sleep(PAUSE_SECONDS)
+            seconds[i].append(runs[i]())
+        order.reverse()
+    return seconds

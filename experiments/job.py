@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run under way: `headgate train`, then `headgate eval`, then the record."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import time
+
+import plan
+import record
+
+DIVERGED = 1  # the status of `headgate train` for a loss or gradient that is not finite
+
+
+@dataclasses.dataclass
+class Setup:
+    """What all runs of one call share."""
+
+    experiment: plan.Experiment
+    headgate: pathlib.Path
+    program: dict  # version and commit, for records
+    program_sha256: str
+    data: pathlib.Path
+    data_sha256: str
+    work: pathlib.Path
+    results: pathlib.Path
+    threads: int
+    lock: object = None  # held by this process and the trainers it starts
+
+
+def relative(path):
+    """As seen from the top of the repository, where it lies below."""
+    path = pathlib.Path(path).resolve()
+    return str(path.relative_to(plan.ROOT)) if path.is_relative_to(plan.ROOT) else str(path)
+
+
+def without_folders(command):
+    """For records: a path outside the repository says nothing to others."""
+    return [pathlib.Path(part).name if part.startswith("/") else part for part in command]
+
+
+def last_line(path):
+    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def work_of(setup, run):
+    return setup.work / run.name
+
+
+def train_command(setup, run):
+    return [
+        "headgate",
+        "train",
+        "--data",
+        relative(setup.data),
+        "--out",
+        relative(work_of(setup, run)),
+        "--threads",
+        str(setup.threads),
+        "--seed",
+        str(run.seed),
+        *plan.as_arguments(run.train),
+    ]
+
+
+def eval_command(setup, run):
+    return [
+        "headgate",
+        "eval",
+        relative(work_of(setup, run)),
+        "--data",
+        relative(setup.data),
+        "--held-out",
+        "--json",
+        "--threads",
+        str(setup.threads),
+        *plan.as_arguments(run.eval),
+    ]
+
+
+class Job:
+    """A run under way: a process that trains, then one that evaluates."""
+
+    MARK = "run.json"  # in the work directory: whose it is, until the run is recorded
+
+    def __init__(self, setup, run):
+        self.setup, self.run = setup, run
+        self.work = work_of(setup, run)
+        self.mark = {**run.identity(setup.data_sha256), "threads": setup.threads, "program": setup.program_sha256}
+        self.began = time.monotonic()
+        self.stage = "train"
+        self.start(self.prepare())
+
+    def prepare(self):
+        """A directory of the same run, data and program is gone on with; another is begun anew."""
+        mark = self.work / self.MARK
+        known = mark.exists() and json.loads(mark.read_text(encoding="utf-8")) == self.mark
+        if known and (self.work / "checkpoint" / "trainer_state.json").exists():
+            return [*train_command(self.setup, self.run), "--resume"]
+        if self.work.exists():
+            shutil.rmtree(self.work)
+        plan.write_whole(mark, json.dumps(self.mark))
+        return train_command(self.setup, self.run)
+
+    def start(self, command):
+        # A process group of its own: an interrupt at the terminal reaches it through forward() alone, once.
+        with open(self.work / f"{self.stage}.out", "wb") as out, open(self.work / f"{self.stage}.err", "wb") as err:
+            self.process = subprocess.Popen(
+                [str(self.setup.headgate), *command[1:]],
+                cwd=plan.ROOT,
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+                pass_fds=[self.setup.lock.fileno()],
+            )
+
+    def forward(self, number):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def advance(self):
+        """True once the run is recorded. Raises ExperimentError where it failed."""
+        status = self.process.poll()
+        if status is None:
+            return False
+        error = last_line(self.work / f"{self.stage}.err")
+        step = re.search(r"\bstep (\d+):", error)
+        if self.stage == "train" and status == DIVERGED and step:
+            self.finish(None, {"step": int(step[1]), "message": error.split(";")[0]})
+            return True
+        if status != 0:
+            raise plan.ExperimentError(f"{self.run.name}: headgate {self.stage} ended with status {status}: {error}")
+        if self.stage == "train":
+            self.stage = "eval"
+            self.start(eval_command(self.setup, self.run))
+            return False
+        self.finish(json.loads((self.work / "eval.out").read_text(encoding="utf-8")), None)
+        return True
+
+    def finish(self, evaluation, diverged):
+        self.record = self.make_record(evaluation, diverged)
+        plan.write_whole(self.setup.results / f"{self.run.name}.json", json.dumps(self.record, indent=1) + "\n")
+        (self.work / self.MARK).unlink()  # without a record it is trained anew
+
+    def make_record(self, evaluation, diverged):
+        run, setup = self.run, self.setup
+        return {
+            "run": run.name,
+            "block": run.block.name,
+            "variant": run.variant.name,
+            "seed": run.seed,
+            "point": run.point,
+            "command": shlex.join(without_folders(train_command(setup, run))),
+            "train": run.train,
+            "eval_options": run.eval,
+            "data": {"file": setup.data.name, "bytes": setup.data.stat().st_size, "sha256": setup.data_sha256},
+            "program": setup.program,
+            "threads": setup.threads,
+            **record.summarise(self.work, run.block.curve),
+            "status": "diverged" if diverged else "finished",
+            "diverged": diverged,
+            "eval": record.rounded(evaluation),
+        }
+
+    def share_done(self):
+        """Of the training, by the last whole line of metrics.jsonl."""
+        try:
+            with open(self.work / "metrics.jsonl", "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+                step = int(re.findall(rb'^\{"step":(\d+),', file.read(), re.MULTILINE)[-1])
+            return min(1.0, step / self.steps())
+        except (OSError, IndexError):
+            return 0.0
+
+    @functools.cache
+    def steps(self):
+        """Of the whole run; the checkpoint of its start has them."""
+        return json.loads((self.work / "checkpoint" / "trainer_state.json").read_text(encoding="utf-8"))["steps"]

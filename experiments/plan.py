@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an experiment runs and where it records it: experiments/NAME/config.json, read and checked."""
+
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import re
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+# Options of `headgate train` that run.py sets itself.
+RESERVED = {"data", "log-every", "out", "resume", "seed", "stop-at", "threads"}
+CONFIG_KEYS = {"about", "train", "eval", "blocks", "tables"}
+BLOCK_KEYS = {"name", "about", "seeds", "train", "eval", "sweep", "curve", "variants"}
+VARIANT_KEYS = {"name", "label", "note", "train", "paper"}
+
+
+class ExperimentError(Exception):
+    """One line for the user."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    name: str
+    label: str
+    train: dict
+    note: str = ""
+    paper: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Variants that share seeds and options. A sweep multiplies them by the values of one option."""
+
+    name: str
+    seeds: list
+    variants: list
+    train: dict
+    eval: dict
+    sweep: dict  # {option: [value, …]} with one option, or {}
+    curve: bool  # whether evaluations over training are recorded
+
+    @property
+    def swept(self):
+        return next(iter(self.sweep), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One training and its evaluation."""
+
+    name: str
+    block: Block
+    variant: Variant
+    seed: int
+    point: dict  # the sweep's option and value, or {}
+    train: dict
+    eval: dict
+
+    def identity(self, data_sha256):
+        """Two runs with equal identities compute the same, up to the program and the number of threads."""
+        return {"train": self.train, "eval_options": self.eval, "seed": self.seed, "data_sha256": data_sha256}
+
+    @property
+    def size(self):
+        """In proportion to the time it takes, among runs of models of about one size."""
+        size = 1.0
+        for option in ("steps", "batch", "accumulate", "seq-len"):
+            size *= self.train.get(option, 1)
+        return size
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    name: str
+    directory: pathlib.Path
+    blocks: list
+    tables: list  # of tables and figures
+
+    @property
+    def results(self):
+        return self.directory / "results"
+
+    def runs(self):
+        """In an order that has all variants early: seeds and sweep points outside, variants inside."""
+        return [run for block in self.blocks for run in block_runs(block)]
+
+    def block(self, name):
+        for block in self.blocks:
+            if block.name == name:
+                return block
+        raise ExperimentError(f"{self.directory.name}/config.json: no block {name!r}")
+
+
+def block_runs(block):
+    for seed, point in itertools.product(block.seeds, points(block)):
+        for variant in block.variants:
+            train = {
+                option: value
+                for option, value in {**block.train, **variant.train, **point}.items()
+                if value is not False
+            }
+            yield Run(run_name(block, variant, seed, point), block, variant, seed, point, train, block.eval)
+
+
+def points(block):
+    """The sweep's points; one without options where nothing is swept."""
+    return [{block.swept: value} for value in block.sweep[block.swept]] if block.sweep else [{}]
+
+
+def run_name(block, variant, seed, point):
+    prefix = "" if block.name == "main" else block.name + "-"
+    swept = "".join(f"-{option}{value:g}" for option, value in point.items())
+    return f"{prefix}{variant.name}{swept}-seed{seed}"
+
+
+def require(condition, where, message):
+    if not condition:
+        raise ExperimentError(f"{where}: {message}")
+
+
+def check_keys(where, given, known):
+    require(isinstance(given, dict), where, "not an object")
+    unknown = sorted(set(given) - known)
+    require(not unknown, where, f"unknown key {', '.join(unknown)}")
+
+
+def check_options(where, options):
+    require(isinstance(options, dict), where, "options are not an object")
+    for option, value in options.items():
+        require(option not in RESERVED, where, f"option {option} is set by run.py")
+        require(isinstance(value, (str, int, float)), where, f"option {option} is neither text, number, true nor false")
+
+
+def read_variant(where, raw):
+    check_keys(where, raw, VARIANT_KEYS)
+    name = raw.get("name", "")
+    require(NAME.fullmatch(name), where, f"a variant's name is {name!r}")
+    where = f"{where}: variant {name}"
+    check_options(where, raw.get("train", {}))
+    return Variant(name, raw.get("label", name), raw.get("train", {}), raw.get("note", ""), raw.get("paper", {}))
+
+
+def read_block(where, raw, train, evaluate):
+    check_keys(where, raw, BLOCK_KEYS)
+    name = raw.get("name", "")
+    require(NAME.fullmatch(name), where, f"a block's name is {name!r}")
+    where = f"{where}: block {name}"
+    seeds, sweep = raw.get("seeds", []), raw.get("sweep", {})
+    require(seeds and all(type(seed) is int for seed in seeds), where, "seeds are not a list of whole numbers")
+    require(len(sweep) <= 1, where, "more than one option is swept")
+    for values in sweep.values():
+        require(values and all(type(value) in (int, float) for value in values), where, "sweep is not over numbers")
+    check_options(where, raw.get("train", {}))
+    check_options(where, sweep and {option: values[0] for option, values in sweep.items()})
+    variants = [read_variant(where, variant) for variant in raw.get("variants", [])]
+    require(variants, where, "no variants")
+    return Block(
+        name,
+        seeds,
+        variants,
+        {**train, **raw.get("train", {})},
+        {**evaluate, **raw.get("eval", {})},
+        sweep,
+        raw.get("curve", False),
+    )
+
+
+def read_tables(where, raw):
+    for spec in raw:
+        require(
+            isinstance(spec, dict) and NAME.fullmatch(spec.get("name", "")) and "kind" in spec,
+            where,
+            f"a table without name or kind: {json.dumps(spec)}",
+        )
+    names = [spec["name"] for spec in raw]
+    require(len(set(names)) == len(names), where, "two tables have the same name")
+    return raw
+
+
+def read_experiment(directory):
+    directory = pathlib.Path(directory)
+    path = directory / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ExperimentError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ExperimentError(f"{path}: {error}") from error
+    check_keys(path, raw, CONFIG_KEYS)
+    train, evaluate = raw.get("train", {}), raw.get("eval", {})
+    check_options(path, train)
+    blocks = [read_block(path, block, train, evaluate) for block in raw.get("blocks", [])]
+    experiment = Experiment(directory.name, directory, blocks, read_tables(path, raw.get("tables", [])))
+    names = [run.name for run in experiment.runs()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    require(not twice, path, f"two runs are named {', '.join(twice)}")
+    return experiment
+
+
+def find_experiment(name):
+    """By the name of a folder beside this file, or by a path."""
+    beside = ROOT / "experiments" / name
+    return read_experiment(beside if beside.is_dir() else pathlib.Path(name).resolve())
+
+
+def experiment_names():
+    return sorted(path.parent.name for path in (ROOT / "experiments").glob("*/config.json"))
+
+
+def as_arguments(options):
+    """{"lr": 0.1, "match-params": True} as --lr 0.1 --match-params."""
+    arguments = []
+    for option, value in options.items():
+        arguments += [f"--{option}"] if value is True else [f"--{option}", str(value)]
+    return arguments
+
+
+def write_whole(path, text):
+    """The file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.chmod(staged, 0o644)
+        os.replace(staged, path)
+    except BaseException:
+        os.unlink(staged)
+        raise
+
+
+def read_record(path):
+    """None where there is no record; refuses what is not one."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ExperimentError(f"{path}: {error}") from error
+    require(isinstance(record, dict) and {"train", "seed", "status"} <= set(record), path, "not a record of a run")
+    return record
+
+
+def identity_of(record):
+    return {
+        "train": record["train"],
+        "eval_options": record["eval_options"],
+        "seed": record["seed"],
+        "data_sha256": record["data"]["sha256"],
+    }

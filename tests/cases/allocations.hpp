@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+namespace headgate::cases {
+
+/// Calls of operator new so far in a program that links allocations.cc, which replaces it.
+std::size_t allocations();
+
+}  // namespace headgate::cases
