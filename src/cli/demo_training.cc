@@ -88,18 +88,23 @@ class Training {
  private:
   /// The steps of the stories from `first` on, so that the demo ends after `seconds` in all.
   void plan(std::size_t first, double seconds) {
+    const double time = seconds - seconds_since(budget_.begin);
     const std::vector<StoryCost> rest(costs_.begin() + static_cast<std::ptrdiff_t>(first), costs_.end());
-    const std::vector<std::int64_t> steps = plan_steps(rest, seconds - seconds_since(budget_.begin));
-    planned_seconds_ = done_seconds_;
+    const std::vector<std::int64_t> steps = plan_steps(rest, time);
+    double planned = 0.0;
     for (std::size_t i = 0; i < rest.size(); ++i) {
       if (steps[i] < rest[i].steps) {
-        fmt::print("     {}: {} steps instead of {}, so that the demo ends in time on this machine\n",
+        fmt::print("     {}: {} steps instead of {}, for want of time at this machine's speed\n",
                    stories_[first + i].name, steps[i], rest[i].steps);
       }
       costs_[first + i].steps = steps[i];
-      planned_seconds_ += planned_seconds(rest[i], steps[i]);
+      planned += planned_seconds(rest[i], steps[i]);
     }
-    if (first == 0) fmt::print("     about {} from here on\n", duration_text(planned_seconds_));
+    planned_seconds_ = done_seconds_ + planned;
+    if (first == 0) {
+      fmt::print("     about {} from here on{}\n", duration_text(planned),
+                 planned > time ? "; still fewer steps would not show much" : "");
+    }
     std::fflush(stdout);
   }
 

@@ -11,8 +11,8 @@ namespace headgate::cli {
 /// From `begin` on, the whole demo.
 struct DemoBudget {
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-  double aim_seconds = 195.0;    ///< that the steps are planned for
-  double limit_seconds = 215.0;  ///< beyond which the second story is cut when the first took longer than planned
+  double aim_seconds = 205.0;    ///< that the steps are planned for
+  double limit_seconds = 220.0;  ///< beyond which the second story is cut when the first took longer than planned
 };
 
 /// Trains the stories' models, one after the other, and prints their tables and verdicts. A signal ends it after the

@@ -143,7 +143,7 @@ TEST(TextVerdict, TellsOfHarmAndOfSinks) {
 
 TEST(DemoTable, AlignsItsColumns) {
   EXPECT_EQ(text_table({{"", "loss", "g"}, {"no gate", "1.25", "-"}, {"a", "10.125", "0.5"}}),
-            "               loss    g\n"
+            "                loss    g\n"
             "     no gate    1.25    -\n"
             "     a        10.125  0.5\n");
 }
