@@ -75,7 +75,10 @@ class BackwardWorker {
     return static_cast<std::size_t>(slot_) * plan_.key_rows + static_cast<std::size_t>(block * kBlock);
   }
 
-  void prepare_row(std::int64_t h, std::int64_t i, T* lse, T* delta, double* sink_part) const;
+  void prepare_out_gradients(std::int64_t h, std::int64_t i0, std::size_t n, std::size_t at) const;
+  void prepare_row(std::int64_t h, std::int64_t i, T* lse, T* delta, double* sink_part, T* d_o) const;
+  const T* gate_logits(std::int64_t h, std::int64_t i, T* buffer) const;
+  void store_gate_gradient(std::int64_t h, std::int64_t i, T* dz) const;
   void multiply_columns(const T* strip, const T* panels, std::size_t depth, T* tile, std::size_t c0,
                         std::size_t c1) const;
   void probabilities(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const;
@@ -135,25 +138,8 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   const std::int64_t i0 = tile * kTile;
   const auto n = static_cast<std::size_t>(std::min(kTile, p_.T - i0));
   const std::size_t at = query_row(g, tile);
-  T* lse = plan_.at(plan_.lse_at, at);
-  T* delta = plan_.at(plan_.delta_at, at);
-  T* strips = plan_.at(plan_.out_strips_at, at * plan_.Dv);
-  T* panels = plan_.at(plan_.out_panels_at, at * plan_.Dv_padded);
-  // Rows beyond T: zero operands and lse = ∞, hence P = 0.
-  std::fill(lse + n, lse + Plan::kTile, std::numeric_limits<T>::infinity());
-  std::fill(delta + n, delta + Plan::kTile, T{0});
-  std::fill_n(strips, Plan::kTile * plan_.Dv, T{0});
-  if (n < Plan::kTile) std::fill_n(panels, Plan::kTile * plan_.Dv_padded, T{0});
-  double sink_part = 0;
   plan_.template at<std::uint32_t>(plan_.dq_turns_at)[at / Plan::kTile] = 0;
-  for (std::size_t r = 0; r < n; ++r) {
-    prepare_row(h, i0 + static_cast<std::int64_t>(r), lse + r, delta + r, &sink_part);
-    const T* d_o = row(4);
-    T* strip = strips + r / kMR * kMR * plan_.Dv + r % kMR;
-    for (std::size_t x = 0; x < plan_.Dv; ++x) strip[x * kMR] = d_o[x];
-    copy_to_panels(d_o, plan_.Dv_padded, Plan::kTile, r, panels);
-  }
-  plan_.template at<double>(plan_.sink_parts_at)[(b_ * p_.Hq + h) * plan_.tiles + tile] = sink_part;
+  prepare_out_gradients(h, i0, n, at);
 
   const Slice q{&plan_.call.inputs.q, b_, h, plan_.D};
   pack_strips(q, i0, n, plan_.rules.query_factor(), plan_.at(plan_.query_strips_at, at * plan_.D), row(0));
@@ -163,31 +149,51 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   std::fill_n(plan_.at(plan_.dq_at, at * plan_.D_padded), Plan::kTile * plan_.D_padded, T{0});
 }
 
-/// Leaves do in row(4).
+/// do of queries i0 … i0 + n as strips and panels, lse, Δ and the part of dsinks. `at`: their first packed row.
 template <typename T>
-void BackwardWorker<T>::prepare_row(std::int64_t h, std::int64_t i, T* lse, T* delta, double* sink_part) const {
-  const BackwardCall& c = plan_.call;
-  const std::size_t n = plan_.Dv_padded;
-  const bool has_o = c.saved.attn.present();
-  const GateRow<T> gate{row(0), row(1), row(2), row(3), row(4), row(5), has_o};
-  for (std::size_t buffer = 0; buffer < 4; ++buffer) std::fill(row(buffer) + plan_.Dv, row(buffer) + n, T{0});
-  load_row(c.incoming.dy, b_, h, i, 0, plan_.Dv, gate.dy);
-  load_row(c.saved.y, b_, h, i, 0, plan_.Dv, gate.y);
-  if (has_o) load_row(c.saved.attn, b_, h, i, 0, plan_.Dv, gate.o);
-  if (p_.gate_fn != GateFn::none) {
-    load_row(c.inputs.gate, b_, h, i, 0, p_.gate_headwise ? 1 : plan_.Dv, gate.z);
-    if (p_.gate_headwise) std::fill(gate.z + 1, gate.z + plan_.Dv, gate.z[0]);
+void BackwardWorker<T>::prepare_out_gradients(std::int64_t h, std::int64_t i0, std::size_t n, std::size_t at) const {
+  T* lse = plan_.at(plan_.lse_at, at);
+  T* delta = plan_.at(plan_.delta_at, at);
+  T* strips = plan_.at(plan_.out_strips_at, at * plan_.Dv);
+  T* panels = plan_.at(plan_.out_panels_at, at * plan_.Dv_padded);
+  // Rows beyond T: zero operands and lse = ∞, hence P = 0.
+  std::fill(lse + n, lse + Plan::kTile, std::numeric_limits<T>::infinity());
+  std::fill(delta + n, delta + Plan::kTile, T{0});
+  if (n < Plan::kTile) {
+    std::fill_n(strips, Plan::kTile * plan_.Dv, T{0});
+    std::fill_n(panels, Plan::kTile * plan_.Dv_padded, T{0});
   }
-  *delta = gate_backward(p_.gate_fn, p_.gate_op, n, gate);
-  if (c.gradients.dgate.present()) {
-    if (p_.gate_headwise && p_.gate_fn != GateFn::none) {
-      double sum = 0;
-      for (std::size_t x = 0; x < plan_.Dv; ++x) sum += static_cast<double>(gate.dz[x]);
-      gate.dz[0] = static_cast<T>(sum);
+  double sink_part = 0;
+  const T* d_o[kMR];
+  for (std::size_t r0 = 0; r0 < n; r0 += kMR) {
+    const std::size_t rows = std::min(kMR, n - r0);
+    for (std::size_t m = 0; m < rows; ++m) {
+      T* to = row(5 + m);
+      prepare_row(h, i0 + static_cast<std::int64_t>(r0 + m), lse + r0 + m, delta + r0 + m, &sink_part, to);
+      copy_to_panels(to, plan_.Dv_padded, Plan::kTile, r0 + m, panels);
+      d_o[m] = to;
     }
-    if (p_.gate_fn == GateFn::none) std::fill_n(gate.dz, n, T{0});
-    store_row(gate.dz, static_cast<std::size_t>(c.gradients.dgate.shape[3]), c.gradients.dgate, b_, h, i, 0);
+    interleave_rows<kMR>(d_o, rows, plan_.Dv, T{1}, strips + r0 * plan_.Dv);
   }
+  const std::int64_t tile = i0 / kTile;
+  plan_.template at<double>(plan_.sink_parts_at)[(b_ * p_.Hq + h) * plan_.tiles + tile] = sink_part;
+}
+
+/// do of query i into `d_o` (Dv_padded), its dz into dgate.
+template <typename T>
+void BackwardWorker<T>::prepare_row(std::int64_t h, std::int64_t i, T* lse, T* delta, double* sink_part, T* d_o) const {
+  const BackwardCall& c = plan_.call;
+  const auto operand = [&](const ConstTensorView& view, T* buffer) {
+    return Slice{&view, b_, h, plan_.Dv}.padded_row(i, buffer);
+  };
+  const GateRow<T> gate{operand(c.incoming.dy, row(0)),
+                        operand(c.saved.y, row(1)),
+                        c.saved.attn.present() ? operand(c.saved.attn, row(2)) : nullptr,
+                        gate_logits(h, i, row(3)),
+                        d_o,
+                        row(4)};
+  *delta = gate_backward(p_.gate_fn, p_.gate_op, plan_.Dv_padded, gate);
+  store_gate_gradient(h, i, gate.dz);
   double lse_natural = 0;
   load_row(c.saved.lse, b_, h, i, 0, 1, &lse_natural);
   if (c.incoming.dlse.present()) {
@@ -200,6 +206,33 @@ void BackwardWorker<T>::prepare_row(std::int64_t h, std::int64_t i, T* lse, T* d
   if (p_.sinks.present() && !nothing_seen) {
     *sink_part -= std::exp(p_.sink(h) - lse_natural) * static_cast<double>(*delta);
   }
+}
+
+/// The gate's logits for query i, one for each of Dv_padded columns; null without a gate.
+template <typename T>
+const T* BackwardWorker<T>::gate_logits(std::int64_t h, std::int64_t i, T* buffer) const {
+  if (p_.gate_fn == GateFn::none) return nullptr;
+  const ConstTensorView& view = plan_.call.inputs.gate;
+  if (!p_.gate_headwise) return Slice{&view, b_, h, plan_.Dv}.padded_row(i, buffer);
+  load_row(view, b_, h, i, 0, 1, buffer);
+  std::fill(buffer + 1, buffer + plan_.Dv, buffer[0]);
+  std::fill(buffer + plan_.Dv, buffer + plan_.Dv_padded, T{0});
+  return buffer;
+}
+
+/// dgate's row of query i = dz, or its sum; zero without a gate.
+template <typename T>
+void BackwardWorker<T>::store_gate_gradient(std::int64_t h, std::int64_t i, T* dz) const {
+  const TensorView& to = plan_.call.gradients.dgate;
+  if (!to.present()) return;
+  if (p_.gate_fn == GateFn::none) {
+    std::fill_n(dz, plan_.Dv, T{0});
+  } else if (p_.gate_headwise) {
+    double sum = 0;
+    for (std::size_t x = 0; x < plan_.Dv; ++x) sum += static_cast<double>(dz[x]);
+    dz[0] = static_cast<T>(sum);
+  }
+  store_row(dz, static_cast<std::size_t>(to.shape[3]), to, b_, h, i, 0);
 }
 
 /// All tiles of one key block, in the order of the group's heads and their queries.

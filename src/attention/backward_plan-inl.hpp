@@ -28,6 +28,7 @@ struct BackwardPlan {
   static constexpr std::size_t kTile = 96;
   static constexpr std::size_t kBlock = 192;
   static constexpr std::size_t kScoreStride = kBlock + 16;  // not a power of two: rows spread over the cache's sets
+  static constexpr std::size_t kRows = 5 + kMR;             ///< row buffers of a thread
   /// Packed operands of as many key/value heads as fit here are held at a time, at least one.
   static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
@@ -106,7 +107,7 @@ struct BackwardPlan {
     ds_at = a.reserve(kTile * kScoreStride, sizeof(T));
     dk_at = a.reserve(kBlock * D_padded, sizeof(T));
     dv_at = a.reserve(kBlock * Dv_padded, sizeof(T));
-    rows_at = a.reserve(std::max(kNR<T> * std::max(D, Dv), 8 * row_stride), sizeof(T));
+    rows_at = a.reserve(std::max(std::max(kNR<T>, kMR) * std::max(D, Dv), kRows * row_stride), sizeof(T));
     slope_at = a.reserve(rules.capped() ? kMR * kScoreStride : 0, sizeof(T));
     bias_sum_at = a.reserve(bias_over_t ? kBlock : 0, sizeof(T));
   }

@@ -16,16 +16,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Buffers of one row, each Dv rounded up to vectors, zero from Dv on.
+/// One row's operands and results, each Dv rounded up to vectors; operands are zero from Dv on.
 template <typename T>
 struct GateRow {
-  T* dy;   ///< in: incoming gradient
-  T* y;    ///< in: saved output
-  T* o;    ///< in: ungated output if `has_o`; scratch otherwise
-  T* z;    ///< in: gate logits
-  T* d_o;  ///< out: gradient of the ungated output
-  T* dz;   ///< out: gradient of the gate logits
-  bool has_o;
+  const T* dy;  ///< incoming gradient
+  const T* y;   ///< saved output
+  const T* o;   ///< ungated output, or null
+  const T* z;   ///< gate logits; unread without a gate
+  T* d_o;       ///< out: gradient of the ungated output
+  T* dz;        ///< out: gradient of the gate logits; unwritten without a gate
 };
 
 /// mul: do = dy ∘ g, dz = dy ∘ o ∘ g′ (or dy ∘ y ∘ g′/g without o); returns Δ = rowsum(dy ∘ y).
@@ -50,7 +49,7 @@ HWY_NOINLINE T gate_backward(GateFn fn, GateOp op, std::size_t n, const GateRow<
       const auto z = hn::LoadU(d, row.z + x);
       const auto g = gate.value(d, z);
       if (op == GateOp::add) {
-        const auto o = row.has_o ? hn::LoadU(d, row.o + x) : hn::Sub(y, g);
+        const auto o = row.o != nullptr ? hn::LoadU(d, row.o + x) : hn::Sub(y, g);
         hn::StoreU(dy, d, row.d_o + x);
         delta = hn::MulAdd(dy, o, delta);
         hn::StoreU(hn::Mul(dy, gate.derivative(d, z)), d, row.dz + x);
@@ -60,7 +59,7 @@ HWY_NOINLINE T gate_backward(GateFn fn, GateOp op, std::size_t n, const GateRow<
       const auto dy_y = hn::Mul(dy, y);
       delta = hn::Add(delta, dy_y);
       if constexpr (decltype(gate)::kRatio) {
-        if (!row.has_o) {
+        if (row.o == nullptr) {
           hn::StoreU(hn::Mul(dy_y, gate.ratio(d, z)), d, row.dz + x);
           continue;
         }

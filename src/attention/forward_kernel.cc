@@ -75,7 +75,7 @@ struct ForwardPlan {
     out_at = a.reserve(kTile * Dv_padded, sizeof(T));
     max_at = a.reserve(kTile, sizeof(T));
     sum_at = a.reserve(kTile * kLanes<T>, sizeof(T));
-    rows_at = a.reserve(std::max(kNR<T> * D, 3 * row), sizeof(T));
+    rows_at = a.reserve(std::max(std::max(kNR<T>, kMR) * D, 3 * row), sizeof(T));
     row_stride = row;
   }
 

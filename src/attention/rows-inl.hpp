@@ -119,43 +119,94 @@ struct Slice {
     load_row(*view, b, h, i, 0, cols, buffer);
     return buffer;
   }
+
+  /// The same with zeros from `cols` up to whole vectors, for which `buffer` has room.
+  template <typename T>
+  const T* padded_row(std::int64_t i, T* HWY_RESTRICT buffer) const {
+    const T* in_place = row(i, buffer);
+    const std::size_t padded = round_up(cols, kLanes<T>);
+    if (padded == cols) return in_place;
+    if (in_place != buffer) std::copy_n(in_place, cols, buffer);
+    std::fill(buffer + cols, buffer + padded, T{0});
+    return buffer;
+  }
 };
 
-/// Interleaved strips, the left operand "rows": out (ceil(n/kMR), cols, kMR), element (s,c,m) = factor · row first +
-/// s·kMR
-/// + m; zero beyond n. `row_buffer`: cols elements.
+#if HWY_TARGET != HWY_SCALAR
+/// Four rows of f32, two of f64: 16 bytes, the block that targets with vectors transpose in.
 template <typename T>
-void pack_strips(const Slice& from, std::int64_t first, std::size_t n, T factor, T* HWY_RESTRICT out,
-                 T* HWY_RESTRICT row_buffer) {
-  for (std::size_t r = 0; r < round_up(n, kMR); ++r) {
-    T* to = out + (r / kMR) * kMR * from.cols + r % kMR;
-    if (r < n) {
-      const T* HWY_RESTRICT row = from.row(first + static_cast<std::int64_t>(r), row_buffer);
-      for (std::size_t c = 0; c < from.cols; ++c) to[c * kMR] = factor * row[c];
-    } else {
-      for (std::size_t c = 0; c < from.cols; ++c) to[c * kMR] = T{0};
+inline constexpr std::size_t kQuad = 16 / sizeof(T);
+
+/// to[c · stride + r] = factor · rows[r][c] for c, r < kQuad.
+template <typename T>
+HWY_INLINE void transpose_quad(const T* const* rows, std::size_t c, T factor, T* HWY_RESTRICT to, std::size_t stride) {
+  const hn::FixedTag<T, kQuad<T>> d;
+  const auto f = hn::Set(d, factor);
+  const auto row = [&](std::size_t r) HWY_ATTR { return hn::Mul(f, hn::LoadU(d, rows[r] + c)); };
+  const auto low = hn::InterleaveLower(d, row(0), row(1));
+  const auto high = hn::InterleaveUpper(d, row(0), row(1));
+  if constexpr (kQuad<T> == 2) {
+    hn::StoreU(low, d, to);
+    hn::StoreU(high, d, to + stride);
+  } else {
+    const auto low2 = hn::InterleaveLower(d, row(2), row(3));
+    const auto high2 = hn::InterleaveUpper(d, row(2), row(3));
+    hn::StoreU(hn::ConcatLowerLower(d, low2, low), d, to);
+    hn::StoreU(hn::ConcatUpperUpper(d, low2, low), d, to + stride);
+    hn::StoreU(hn::ConcatLowerLower(d, high2, high), d, to + 2 * stride);
+    hn::StoreU(hn::ConcatUpperUpper(d, high2, high), d, to + 3 * stride);
+  }
+}
+#endif
+
+/// A matrix's transpose, element by element: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows, c < cols.
+template <std::size_t kRows, typename T>
+HWY_INLINE void interleave_rows(const T* const* rows, std::size_t n, std::size_t cols, T factor, T* HWY_RESTRICT out) {
+  std::size_t r = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const std::size_t whole_cols = cols / kQuad<T> * kQuad<T>;
+  for (; r + kQuad<T> <= n; r += kQuad<T>) {
+    for (std::size_t c = 0; c < whole_cols; c += kQuad<T>)
+      transpose_quad(rows + r, c, factor, out + c * kRows + r, kRows);
+    for (std::size_t c = whole_cols; c < cols; ++c) {
+      for (std::size_t x = 0; x < kQuad<T>; ++x) out[c * kRows + r + x] = factor * rows[r + x][c];
     }
+  }
+#endif
+  for (; r < n; ++r) {
+    for (std::size_t c = 0; c < cols; ++c) out[c * kRows + r] = factor * rows[r][c];
   }
 }
 
-/// Transposed panels, the right operand of products that run along cols: out (ceil(n/kNR), cols, kNR), element (p,c,j)
-/// = row first + p·kNR + j; zero beyond n. `rows_buffer`: kNR · cols elements.
-template <typename T>
-void pack_transposed(const Slice& from, std::int64_t first, std::size_t n, T* HWY_RESTRICT out,
-                     T* HWY_RESTRICT rows_buffer) {
-  constexpr std::size_t kCols = kNR<T>;
-  for (std::size_t p = 0; p < n; p += kCols) {
-    const std::size_t rows = std::min(kCols, n - p);
-    const T* source[kCols];
+/// Rows first … first + n of the slice as groups of kRows: out (ceil(n/kRows), cols, kRows), element (p,c,r) =
+/// factor · row first + p·kRows + r; zero beyond n. `rows_buffer`: kRows · cols elements.
+template <std::size_t kRows, typename T>
+void pack_interleaved(const Slice& from, std::int64_t first, std::size_t n, T factor, T* HWY_RESTRICT out,
+                      T* HWY_RESTRICT rows_buffer) {
+  for (std::size_t p = 0; p < n; p += kRows) {
+    const std::size_t rows = std::min(kRows, n - p);
+    const T* source[kRows];
     for (std::size_t r = 0; r < rows; ++r) {
       source[r] = from.row(first + static_cast<std::int64_t>(p + r), rows_buffer + r * from.cols);
     }
-    if (rows < kCols) std::fill(out + p * from.cols, out + (p + kCols) * from.cols, T{0});
-    T* HWY_RESTRICT to = out + p * from.cols;
-    for (std::size_t c = 0; c < from.cols; ++c) {
-      for (std::size_t r = 0; r < rows; ++r) to[c * kCols + r] = source[r][c];
-    }
+    T* to = out + p * from.cols;
+    if (rows < kRows) std::fill_n(to, kRows * from.cols, T{0});
+    interleave_rows<kRows>(source, rows, from.cols, factor, to);
   }
+}
+
+/// Interleaved strips, the left operand "rows": groups of kMR.
+template <typename T>
+void pack_strips(const Slice& from, std::int64_t first, std::size_t n, T factor, T* HWY_RESTRICT out,
+                 T* HWY_RESTRICT rows_buffer) {
+  pack_interleaved<kMR>(from, first, n, factor, out, rows_buffer);
+}
+
+/// Transposed panels, the right operand of products that run along cols: groups of kNR.
+template <typename T>
+void pack_transposed(const Slice& from, std::int64_t first, std::size_t n, T* HWY_RESTRICT out,
+                     T* HWY_RESTRICT rows_buffer) {
+  pack_interleaved<kNR<T>>(from, first, n, T{1}, out, rows_buffer);
 }
 
 /// Row `r` of the column panels `out` (pack_panels) = from[0 .. cols), cols a multiple of the lanes.
@@ -178,10 +229,8 @@ template <typename T>
 void pack_panels(const Slice& from, std::int64_t first, std::size_t n, std::size_t panel_rows, std::size_t to_row,
                  T* HWY_RESTRICT out, T* HWY_RESTRICT row_buffer) {
   const std::size_t padded = round_up(from.cols, kLanes<T>);
-  std::fill(row_buffer + from.cols, row_buffer + padded, T{0});
   for (std::size_t r = 0; r < n; ++r) {
-    const T* row = from.row(first + static_cast<std::int64_t>(r), row_buffer);
-    if (row != row_buffer && padded != from.cols) row = std::copy_n(row, from.cols, row_buffer) - from.cols;
+    const T* row = from.padded_row(first + static_cast<std::int64_t>(r), row_buffer);
     copy_to_panels(row, padded, panel_rows, to_row + r, out);
   }
 }
