@@ -76,11 +76,13 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path) {
+MappedFile::MappedFile(const std::string& path) : path_(path) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   struct stat facts {};
   if (file.number < 0 || ::fstat(file.number, &facts) != 0) io::fail(path, "cannot read: {}", std::strerror(errno));
   if (!S_ISREG(facts.st_mode)) io::fail(path, "not a regular file");
+  device_ = facts.st_dev;
+  inode_ = facts.st_ino;
   size_ = facts.st_size;
   if (size_ == 0) return;
   data_ = ::mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ, MAP_PRIVATE, file.number, 0);
@@ -91,10 +93,21 @@ MappedFile::MappedFile(const std::string& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      device_(other.device_),
+      inode_(other.inode_),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+}
+
+void MappedFile::check_whole() const {
+  struct stat now {};
+  // A path that is gone or names another file by now leaves the mapped one as it was.
+  if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
+  if (now.st_size < size_) io::fail(path_, "shortened from {} to {} bytes while it was read", size_, now.st_size);
 }
 
 Corpus::Corpus(const std::vector<std::string>& paths) {
@@ -104,6 +117,7 @@ Corpus::Corpus(const std::vector<std::string>& paths) {
     for (const std::string& name : directory ? files_below(path) : std::vector{path}) {
       MappedFile file(name);
       if (file.size() == 0) continue;
+      file.check_whole();
       check_text(name, file);
       starts_.push_back(size_);
       size_ += file.size();
@@ -126,6 +140,7 @@ std::uint64_t Corpus::fingerprint() const {
   constexpr std::int64_t kSamples = 4096;
   std::uint64_t hash = mix64(static_cast<std::uint64_t>(size_));
   for (const MappedFile& file : files_) {
+    file.check_whole();
     hash = mix64(hash ^ static_cast<std::uint64_t>(file.size()));
     const std::int64_t samples = std::min(file.size(), kSamples);
     for (std::int64_t i = 0; i < samples; ++i) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +26,13 @@ class MappedFile {
 
   const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(data_); }
   std::int64_t size() const { return size_; }
+  /// Throws io::FileError if the file has become shorter: reading what is gone from it would end the process.
+  void check_whole() const;
 
  private:
+  std::string path_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
   void* data_ = nullptr;
   std::int64_t size_ = 0;
 };
@@ -39,17 +46,19 @@ class Corpus {
 
   std::int64_t size() const { return size_; }  ///< bytes
   std::size_t files() const { return files_.size(); }
-  /// out(count) = bytes [begin, begin + count), which must lie inside.
+  /// out(count) = bytes [begin, begin + count), which must lie inside. Throws io::FileError if a file has become
+  /// shorter.
   void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
   /// A number that another text will not have: from the sizes and samples of all files.
   std::uint64_t fingerprint() const;
 
-  /// body(data, count) for every piece of [begin, end), in order.
+  /// body(data, count) for every piece of [begin, end), in order. Throws as copy does.
   template <class Body>
   void for_pieces(std::int64_t begin, std::int64_t end, const Body& body) const {
     for (std::size_t i = file_at(begin); begin < end; ++i) {
       const std::int64_t in_file = begin - starts_[i];
       const std::int64_t count = std::min(end - begin, files_[i].size() - in_file);
+      files_[i].check_whole();
       body(files_[i].data() + in_file, count);
       begin += count;
     }

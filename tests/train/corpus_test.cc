@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "io/scratch.hpp"
@@ -70,6 +71,37 @@ TEST(Corpus, RefusesWhatIsNotText) {
   EXPECT_EQ(refusal("/dev/null"), "/dev/null: not a regular file");
   std::filesystem::create_directory(scratch / "empty");
   EXPECT_EQ(refusal(scratch / "empty"), scratch / "empty" + ": no file in this directory");
+}
+
+TEST(Corpus, AFileThatIsShortenedIsAnErrorNotACrash) {
+  const Scratch scratch;
+  const std::string path = scratch / "text";
+  write_bytes(path, std::string(3 << 16, 'x'));
+  const Corpus corpus({path});
+  std::filesystem::resize_file(path, 5);
+  std::vector<std::int32_t> bytes(1);
+  const auto read = [&](auto&& what) -> std::string {
+    try {
+      what();
+    } catch (const io::FileError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string said = path + ": shortened from 196608 to 5 bytes while it was read";
+  EXPECT_EQ(read([&] { corpus.copy(bytes.data(), corpus.size() - 1, 1); }), said);
+  EXPECT_EQ(read([&] { std::ignore = corpus.fingerprint(); }), said);
+}
+
+TEST(Corpus, AFileThatIsReplacedOrRemovedStaysReadable) {
+  const Scratch scratch;
+  const std::string path = scratch / "text";
+  write_bytes(path, "as it was");
+  const Corpus corpus({path});
+  std::filesystem::remove(path);
+  EXPECT_EQ(text_of(corpus), "as it was");
+  write_bytes(path, "new");
+  EXPECT_EQ(text_of(corpus), "as it was");
 }
 
 TEST(Corpus, KnowsWellFormedUtf8) {
