@@ -10,6 +10,7 @@
 // After foreach_target.h: per-target headers.
 #include "attention/gate-inl.hpp"
 #include "attention/vec-inl.hpp"
+#include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -33,6 +34,8 @@ void evaluate_typed(const numerics::Function& f, const T* x, std::size_t n, T* y
     const auto v = hn::Load(d, lane);
     if (f.part == numerics::Part::exp2) {
       hn::Store(exp2_fast(d, v), d, lane);
+    } else if (f.part == numerics::Part::tanh) {
+      hn::Store(hn::Tanh(d, v), d, lane);
     } else {
       with_gate(f.fn, [&](auto gate) HWY_ATTR { hn::Store(gate_part<decltype(gate), T>(gate, f.part, v), d, lane); });
     }

@@ -12,8 +12,8 @@
 
 namespace headgate::numerics {
 
-/// What is computed of each element: 2^x, or a part of the gate function `fn`.
-enum class Part { exp2, gate_value, gate_derivative, gate_ratio };
+/// What is computed of each element: 2^x, tanh x, or a part of the gate function `fn`.
+enum class Part { exp2, tanh, gate_value, gate_derivative, gate_ratio };
 
 struct Function {
   Part part;

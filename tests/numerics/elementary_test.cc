@@ -108,6 +108,20 @@ TYPED_TEST(Elementary, Exp2OfAnIntegerIsExact) {
   }
 }
 
+// What a softcap adds to the tolerance rule.
+TYPED_TEST(Elementary, TanhStaysBelowItsRelativeError) {
+  using T = TypeParam;
+  const std::vector<T> x = dense<T>(T{64}, Limits<T>::kStep);
+  for (const Target& target : runnable_targets()) {
+    const std::vector<T> y = apply(target, {Part::tanh}, x);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const long double exact = std::tanh(static_cast<long double>(x[i]));
+      ASSERT_LE(std::abs(y[i] - exact), 8 * Limits<T>::kRoundoff * std::abs(exact))
+          << target.name << ": tanh " << x[i] << " = " << y[i];
+    }
+  }
+}
+
 TYPED_TEST(Elementary, NanStaysNan) {
   using T = TypeParam;
   const auto quiet = std::bit_cast<Bits<T>>(std::numeric_limits<T>::quiet_NaN());
