@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh: direction of includes, licence lines, formatting and clang-tidy over the sources; needs a configured build/.
+# lint.sh: direction of includes, licence lines, whether mutation_check.py fits the code, formatting and clang-tidy over
+# the sources; needs a configured build/.
 # Every check runs, whatever the others say.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -16,6 +17,8 @@ licence_lines() {
   [[ -z "$without" ]]
 }
 
+mutation_patterns() { scripts/mutation_check.py --patterns; }
+
 formatting() { sources | xargs clang-format --dry-run -Werror; }
 
 # One portable vector target is enough to read the kernels' sources once.
@@ -26,7 +29,7 @@ tidy() {
 }
 
 failed=()
-for check in includes_and_lengths licence_lines formatting tidy; do
+for check in includes_and_lengths licence_lines mutation_patterns formatting tidy; do
   echo "== headgate: lint: ${check//_/ }"
   "$check" || failed+=("${check//_/ }")
 done

@@ -7,6 +7,7 @@ demands that it fails. A pattern that is not found exactly once, a mutant that d
 error: exit status 1. Takes some minutes; one portable vector target is compiled, for the formulas are written once.
 
   scripts/mutation_check.py [--only REGEX] [--keep] [--jobs N]
+  scripts/mutation_check.py --patterns      only whether the table fits the code, at once
 """
 
 import argparse
@@ -62,8 +63,7 @@ MUTATIONS = (
 
     ("delta - dlse", KERNEL, "*delta -= dlse;", "*delta += dlse;"),
     ("dsink", KERNEL, "*sink_part -= std::exp(", "*sink_part += std::exp("),
-    ("sink - lse", KERNEL, "static_cast<std::size_t>(h)] - lse_natural)",
-     "static_cast<std::size_t>(h)] + lse_natural)"),
+    ("sink - lse", KERNEL, "std::exp(p_.sink(h) - lse_natural)", "std::exp(p_.sink(h) + lse_natural)"),
     ("row that sees nothing", KERNEL, "lse_natural == -std::numeric_limits<double>::infinity()",
      "lse_natural == +std::numeric_limits<double>::infinity()"),
     ("lse of a row that sees nothing", KERNEL, "nothing_seen ? std::numeric_limits<T>::infinity()",
@@ -79,7 +79,7 @@ MUTATIONS = (
     ("dq's scale", KERNEL, "const T factor = static_cast<T>(p_.scale);", "const T factor = -static_cast<T>(p_.scale);"),
     ("dbias sum over queries", KERNEL, "sum[j] += ds[j];", "sum[j] -= ds[j];"),
     ("dbias sum over heads and batches", KERNEL, "sum[j] += from[j];", "sum[j] -= from[j];"),
-    ("headwise dz", KERNEL, "sum += static_cast<double>(gate.dz[x]);", "sum -= static_cast<double>(gate.dz[x]);"),
+    ("headwise dz", KERNEL, "sum += static_cast<double>(dz[x]);", "sum -= static_cast<double>(dz[x]);"),
     ("dsinks sum", KERNEL, "sum += parts[", "sum -= parts["),
 )
 
@@ -147,8 +147,11 @@ def main():
     parser.add_argument("--only", default="", help="regular expression on the mutation's name")
     parser.add_argument("--keep", action="store_true", help="keep the mutated tree's copy and its build")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel compilations")
+    parser.add_argument("--patterns", action="store_true", help="only check that every pattern occurs once")
     arguments = parser.parse_args()
     check_patterns()
+    if arguments.patterns:
+        return 0
     chosen = [m for m in MUTATIONS if re.search(arguments.only, m[0])]
     work = pathlib.Path(tempfile.mkdtemp(prefix="headgate-mutation-"))
     try:
