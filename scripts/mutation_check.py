@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COPIED = ("CMakeLists.txt", "cmake", "examples", "include", "src", "tests")
+COPIED = ("CMakeLists.txt", "README.md", "cmake", "examples", "include", "src", "tests")
 
 ROWS = "src/attention/backward_rows-inl.hpp"
 GATE = "src/attention/gate-inl.hpp"
