@@ -80,9 +80,7 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
     return error;
   }
   const reference::Forward& want = problem.expected_forward();
-  const auto rule = [&spec](const TensorView& view) {
-    return Tolerance::of(spec.dtype, view.dtype, spec.D + spec.S, spec.softcap != 0);
-  };
+  const auto rule = [&spec](const TensorView& view) { return Tolerance::of(spec.dtype, view.dtype, spec.D + spec.S); };
   return first_mismatch({{"y", out.y, want.y, want.magnitude.y, nullptr, rule(out.y)},
                          {"attn", out.attn, want.attn, want.magnitude.attn, nullptr, rule(out.attn)},
                          {"lse", out.lse, want.lse, want.magnitude.lse, nullptr, rule(out.lse)},
@@ -109,8 +107,7 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
   const reference::BackwardArrays& saved = want.inherited;
   const std::int64_t row = spec.D + spec.Dv + spec.S;
   const auto rule = [&](const TensorView& view, std::int64_t terms) {
-    return Tolerance::of(spec.dtype, view.dtype, terms, spec.softcap != 0)
-        .with_saved_lse(spec.dtype, problem.saved().lse.dtype);
+    return Tolerance::of(spec.dtype, view.dtype, terms).with_saved_lse(spec.dtype, problem.saved().lse.dtype);
   };
   const std::int64_t column = row + spec.group * spec.T;
   const std::int64_t everything = row + spec.B * spec.Hq() * spec.T;

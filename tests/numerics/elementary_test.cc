@@ -108,7 +108,7 @@ TYPED_TEST(Elementary, Exp2OfAnIntegerIsExact) {
   }
 }
 
-// kSoftcap of the tolerance rule.
+// Part of what the tolerance rule calls the functions along an element's way, under a softcap.
 TYPED_TEST(Elementary, TanhStaysBelowItsRelativeError) {
   using T = TypeParam;
   const std::vector<T> x = dense<T>(T{64}, Limits<T>::kStep);
