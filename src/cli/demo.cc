@@ -22,6 +22,7 @@ namespace {
 struct DemoArguments {
   std::string examples = "examples";
   std::optional<std::string> data;
+  std::vector<std::string> include;
   std::string only;
   int threads = 0;
 
@@ -35,6 +36,7 @@ std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
   if (!arguments.data) return stories;
   RunOptions run;
   run.data = {*arguments.data};
+  run.include = arguments.include;
   run.threads = threads;
   if (arguments.shows("backcopy")) stories.push_back(backcopy_story(run));
   if (arguments.shows("text")) {
@@ -68,6 +70,8 @@ int run_demo(const DemoArguments& arguments) {
   if (!stories.empty()) {
     fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
                threads == 1 ? "" : "s");
+    for (const std::string& what : stories.front().source->left_out().phrases())
+      fmt::print("     left out: {}\n", what);
     if (const int status = show_training(stories, budget); status != kSuccess) return status;
     print_next(*arguments.data);
   } else if (arguments.trains()) {
@@ -90,9 +94,11 @@ Verb add_demo(CLI::App& root) {
       "bigram-backcopy, a task on which attention without a gate comes to rest on the first token, and three "
       "byte-level language models of equal size on the text; each time without a gate, with a headwise and with an "
       "elementwise one. A slower machine takes fewer steps, and says so.");
-  app->add_option("--data", arguments->data, "UTF-8 text to train on: a file, or a directory with all files below it")
+  app->add_option("--data", arguments->data,
+                  "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8")
       ->option_text("PATH")
       ->check(CLI::Validator([](const std::string& text) { return std::string(text.empty() ? "empty" : ""); }, ""));
+  declare_include(*app, arguments->include);
   app->add_option("--only", arguments->only, "One part alone: worked, layer, backcopy or text")
       ->option_text("PART")
       ->check(CLI::IsMember({"worked", "layer", "backcopy", "text"}));

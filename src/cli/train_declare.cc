@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cli/train_options.hpp"
 
@@ -42,16 +43,18 @@ void declare_run(Declare& d, TrainOptions& o) {
   d.group("Run");
   d.app()
       .add_option("--data", o.run.data,
-                  "UTF-8 text: files, or directories with all files below them. Bytes are tokens; the tail (a "
-                  "twentieth, at most 4 MiB) is held out for evaluation")
+                  "UTF-8 text: files, or directories with all files below them, but for those that are not UTF-8 and "
+                  "for what runs have written. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held out for "
+                  "evaluation")
       ->option_text("PATH...")
       ->group(d.current())
       ->check(kNotEmpty);
+  declare_include(d.app(), o.run.include)->group(d.current());
   d.word("--out", o.out, "DIR", "The run's directory, made if missing: checkpoint/ and metrics.jsonl")->required();
   d.flag("--resume", o.resume,
          "Go on with the run in --out, with its own settings: the same bits as a run that was never interrupted, at "
-         "the same number of threads. --steps, --data (of the same content), --eval-*, --save-every and --threads may "
-         "be given anew");
+         "the same number of threads. --steps, --data and --include (of the same content), --eval-*, --save-every and "
+         "--threads may be given anew");
   d.word("--task", o.run.task, "TASK",
          "text (default), or bigram-backcopy: sequences from BOS on by the data's bigrams, but after t, e and space "
          "comes a copy of the token before. Each task has its own default sizes");
@@ -126,6 +129,16 @@ void declare_gate(Declare& d, ModelOptions& o) {
 }
 
 }  // namespace
+
+CLI::Option* declare_include(CLI::App& app, std::vector<std::string>& patterns) {
+  return app
+      .add_option("--include", patterns,
+                  "Of the files below a directory of --data only those whose name, or path below it, matches GLOB: "
+                  "'*.txt', 'docs/*' (* takes / too). May be given again; a file that matches any is taken")
+      ->option_text("GLOB")
+      ->allow_extra_args(false)
+      ->check(kNotEmpty);
+}
 
 void declare_train_options(CLI::App& app, TrainOptions& options) {
   Declare declare(app);

@@ -135,6 +135,7 @@ void apply_words(DecoderConfig& config, const ModelOptions& o) {
 
 void apply(TrainSettings& settings, const RunOptions& o) {
   if (!o.data.empty()) settings.paths = o.data;
+  if (!o.include.empty()) settings.include = o.include;
   if (!o.task.empty()) settings.task = train::parse_task(o.task);
   if (!o.schedule.empty()) settings.schedule.decay = train::parse_decay(o.schedule);
   put(settings.batch, o.batch);
