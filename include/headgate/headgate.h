@@ -134,7 +134,7 @@ typedef struct headgate_attention_options {
   headgate_causality causality; /* combines with the window by "and" */
   headgate_gate_fn gate_fn;     /* applied when `gate` is present */
   headgate_gate_op gate_op;
-  int32_t threads;  /* 0: headgate_default_threads(). The result has the same bits for every value. */
+  int32_t threads;  /* 0: headgate_default_threads(). At most 4 a processor, or 16, are used. Always the same bits. */
   int32_t reserved; /* 0 */
 } headgate_attention_options;
 

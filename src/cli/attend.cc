@@ -11,12 +11,11 @@
 
 #include "cli/attend_job.hpp"
 #include "cli/names.hpp"
+#include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 
 namespace headgate::cli {
 namespace {
-
-constexpr int kMaxThreads = 65536;
 
 struct Options {
   AttendFiles files;
@@ -139,12 +138,8 @@ void add_options(CLI::App& app, Options& o) {
       ->option_text("TYPE")
       ->group("Operation")
       ->check(kNotEmpty);
-  app.add_option("--threads", o.threads,
-                 "Threads, 1 or more (default: all cores); the result has the same bits for "
-                 "every number")
-      ->option_text("N")
-      ->group("Operation")
-      ->check(CLI::Range(1, kMaxThreads));
+  declare_threads(app, o.threads, "Threads (default: all cores); the result has the same bits for every number")
+      ->group("Operation");
 }
 
 }  // namespace

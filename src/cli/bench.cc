@@ -14,6 +14,7 @@
 #include "cli/bench_on_demand.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/machine.hpp"
+#include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 #include "io/staged_file.hpp"
@@ -187,9 +188,7 @@ Verb add_bench(CLI::App& root) {
   app->add_option("--filter", arguments->filter, "Run only the cases whose names match REGEX (anywhere)")
       ->option_text("REGEX");
   app->add_option("--json", arguments->json, "Write machine facts and results to FILE")->option_text("FILE");
-  app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1024));
+  declare_threads(*app, arguments->threads, "Threads (default: what OpenMP offers)");
   app->add_option("--repeat", arguments->repeat,
                   "Timed runs of each case, at least (default: 9, or 3 of runs of half a second and more)")
       ->option_text("N")

@@ -13,6 +13,7 @@
 #include "cli/demo_story.hpp"
 #include "cli/demo_training.hpp"
 #include "cli/shell_word.hpp"
+#include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 
@@ -104,9 +105,7 @@ Verb add_demo(CLI::App& root) {
       ->check(CLI::IsMember({"worked", "layer", "backcopy", "text"}));
   app->add_option("--examples", arguments->examples, "Where the worked problems lie (default: examples)")
       ->option_text("DIR");
-  app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1024));
+  declare_threads(*app, arguments->threads, "Threads (default: what OpenMP offers)");
   app->footer(
       "Example:\n"
       "  headgate demo --only backcopy --data book.txt");

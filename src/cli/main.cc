@@ -35,6 +35,16 @@ std::vector<Verb> add_verbs(CLI::App& app) {
   };
 }
 
+/// Of an option with one value that is given again the last counts, as scripts that append options expect. Lists keep
+/// all values.
+void let_the_last_win(CLI::App& verb) {
+  for (CLI::Option* option : verb.get_options()) {
+    if (option->nonpositional() && option->get_items_expected_max() == 1) {
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    }
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.", "headgate"};
   app.formatter(std::make_shared<HelpFormatter>());
@@ -44,12 +54,16 @@ int run(int argc, char** argv) {
       "`headgate VERB --help` tells more.\n\n"
       "Environment:\n"
       "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
-      "  OMP_NUM_THREADS  threads to use where --threads is not given");
+      "  OMP_NUM_THREADS  threads to use where --threads is not given\n\n"
+      "Of an option with one value that is given again the last counts.");
 
   std::string who = "headgate";
   try {
     const std::vector<Verb> verbs = add_verbs(app);
-    for (const Verb& verb : verbs) verb.app->group("Verbs");
+    for (const Verb& verb : verbs) {
+      verb.app->group("Verbs");
+      let_the_last_win(*verb.app);
+    }
     app.require_subcommand(1);
     try {
       app.parse(argc, argv);

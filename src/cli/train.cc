@@ -4,12 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "cli/machine.hpp"
+#include "cli/memory.hpp"
 #include "cli/shell_word.hpp"
 #include "cli/train_display.hpp"
 #include "cli/train_options.hpp"
@@ -45,7 +47,8 @@ Run fresh_run(const TrainOptions& o) {
   Run run;
   run.source = train::open_data(train::data_of(settings, o.out));
   omp_set_num_threads(settings.threads);
-  run.trainer = std::make_unique<train::Trainer>(config, settings, *run.source);
+  run.trainer = with_memory(train::training_memory(config, settings, *run.source), 0,
+                            [&] { return std::make_unique<train::Trainer>(config, settings, *run.source); });
   return run;
 }
 
@@ -76,7 +79,10 @@ Run resumed_run(const TrainOptions& o) {
   Run run;
   run.source = train::open_data(train::data_of(state.settings, o.out));
   omp_set_num_threads(state.settings.threads);
-  run.trainer = std::make_unique<train::Trainer>(std::move(checkpoint), state, *run.source);
+  const std::uint64_t read = 3 * checkpoint.parameters.size() * sizeof(float);  // they and the moments: in the plan too
+  run.trainer = with_memory(train::training_memory(checkpoint.config, state.settings, *run.source), read, [&] {
+    return std::make_unique<train::Trainer>(std::move(checkpoint), state, *run.source);
+  });
   return run;
 }
 
