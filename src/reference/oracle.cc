@@ -7,7 +7,7 @@
 
 #include "core/element.hpp"
 #include "core/sum_blocks.hpp"
-#include "reference/like_terms.hpp"
+#include "reference/sums.hpp"
 
 namespace headgate::reference {
 namespace {
@@ -119,12 +119,14 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   row.cap_slope.assign(static_cast<std::size_t>(n.S), 1.0);
   for (std::int64_t j = 0; j < kv.keys; ++j) {
     if (!is_visible(options, n, b, h, i, j)) continue;
-    double dot = 0.0, dot_abs = 0.0;
+    CompensatedSum terms;
+    double dot_abs = 0.0;
     for (std::int64_t d = 0; d < n.D; ++d) {
       const double term = n.scale * q[d] * kv.k[j * n.D + d];
-      dot += term;
+      terms.add(term);
       dot_abs += std::abs(term);
     }
+    const double dot = terms.value();
     double s = dot;
     double bound = dot_abs;
     if (options.softcap > 0) {
@@ -173,9 +175,10 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
     empty = empty && !row.visible[j];
   }
   if (!empty) {
-    double sum = 0.0;
-    for (const double s : row.p) sum += std::exp(s - top);
-    sum += std::exp(sink - top);
+    CompensatedSum terms;
+    for (const double s : row.p) terms.add(std::exp(s - top));
+    terms.add(std::exp(sink - top));
+    const double sum = terms.value();
     row.lse = top + std::log(sum);
     row.sink_p = std::exp(sink - row.lse);
     row.logits += sum_error(row.p, sink, top, sum, n) / kLeastConstant;
@@ -184,17 +187,21 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
 
   row.o.assign(static_cast<std::size_t>(n.Dv), 0.0);
   row.o_abs.assign(static_cast<std::size_t>(n.Dv), 0.0);
+  std::vector<CompensatedSum> sums(static_cast<std::size_t>(n.Dv));
   std::vector<LikeTerms> like(static_cast<std::size_t>(n.Dv));
   for (std::int64_t j = 0; j < n.S; ++j) {
     if (!row.visible[j]) continue;
     for (std::int64_t d = 0; d < n.Dv; ++d) {
       const double v = kv.v[j * n.Dv + d];
-      row.o[d] += row.p[j] * v;
+      sums[d].add(row.p[j] * v);
       row.o_abs[d] += (row.p[j] + n.floor) * (std::abs(v) + n.tiny);
       like[d].add(row.p[j] * v, j / kForwardKeys, n.roundoff);
     }
   }
-  for (std::int64_t d = 0; d < n.Dv; ++d) row.o_abs[d] += like[d].bound() / kLeastConstant;
+  for (std::int64_t d = 0; d < n.Dv; ++d) {
+    row.o[d] = sums[d].value();
+    row.o_abs[d] += like[d].bound() / kLeastConstant;
+  }
   return row;
 }
 
@@ -265,13 +272,15 @@ class Sum {
         inherited_(out.inherited.*which),
         like_terms_(out.like_terms.*which),
         roundoff_(roundoff),
+        sums_(static_cast<std::size_t>(size)),
         like_(static_cast<std::size_t>(size)) {
     for (auto* x : {&value_, &magnitude_, &inherited_, &like_terms_}) x->assign(static_cast<std::size_t>(size), 0.0);
   }
 
   /// `block`: where the kernels' sum puts the term (LikeTerms).
   void add(std::int64_t at, double term, double term_magnitude, double term_inherited, std::int64_t block) {
-    value_[at] += term;
+    sums_[at].add(term);
+    value_[at] = sums_[at].value();
     magnitude_[at] += term_magnitude;
     inherited_[at] += term_inherited;
     if (roundoff_ == 0.0) return;
@@ -285,6 +294,7 @@ class Sum {
   std::vector<double>& inherited_;
   std::vector<double>& like_terms_;
   double roundoff_;
+  std::vector<CompensatedSum> sums_;
   std::vector<LikeTerms> like_;
 };
 
@@ -338,16 +348,17 @@ class BackwardPass {
     for (std::int64_t j = 0; j < kv.keys; ++j) {
       if (!row.visible[j]) continue;
       // dp = do · v_j;  ds = p (dp − Δ + dlse)
-      double dp = 0.0, dp_abs = 0.0;
+      CompensatedSum dp_terms;
+      double dp_abs = 0.0;
       const double p = row.p[j];
       const double p_abs = (p + n_.floor) * row.logits;
       for (std::int64_t d = 0; d < n_.Dv; ++d) {
         const double v = kv.v[j * n_.Dv + d];
-        dp += g.d_o[d] * v;
+        dp_terms.add(g.d_o[d] * v);
         dp_abs += g.d_o_abs[d] * std::abs(v);
         dv_.add((at_k + j) * n_.Dv + d, p * g.d_o[d], p_abs * g.d_o_abs[d], 0.0, tile);
       }
-      const double ds = p * (dp - g.delta + dlse);
+      const double ds = p * (dp_terms.value() - g.delta + dlse);
       const double ds_abs = p_abs * (dp_abs + g.delta_abs + std::abs(dlse) + n_.tiny);
       const double ds_inherited = p * g.delta_inherited;
       const double dx = n_.scale * ds * row.cap_slope[j];
@@ -373,6 +384,7 @@ class BackwardPass {
   RowGradient through_gate(const Row& row, std::int64_t b, std::int64_t h, std::int64_t i) {
     RowGradient out;
     const bool mul = options_.gate_op == GateOp::mul;
+    CompensatedSum delta;
     for (std::int64_t d = 0; d < n_.Dv; ++d) {
       const double dy = load(incoming_.dy, b, h, i, d);
       const double dy_abs = std::abs(dy) + n_.tiny;
@@ -397,10 +409,11 @@ class BackwardPass {
       }
       out.d_o.push_back(d_o);
       out.d_o_abs.push_back(d_o_abs);
-      out.delta += d_o * o;
+      delta.add(d_o * o);
       out.delta_abs += d_o_abs * o_abs;
       out.delta_inherited += std::abs(dy) * (saved + n_.saved_tiny);
     }
+    out.delta = delta.value();
     return out;
   }
 

@@ -172,6 +172,8 @@ TEST(Tolerance, RatioTellsInfinitiesAndNaNApart) {
   EXPECT_EQ(error_ratio(infinity, 65519.0, 0.5, DType::f16), 0.0);  // 65519.5 would round to infinity
   EXPECT_EQ(error_ratio(infinity, 60000.0, 0.5, DType::f16), infinity);
   EXPECT_EQ(error_ratio(-infinity, 65519.0, 0.5, DType::f16), infinity);
+  EXPECT_EQ(error_ratio(-infinity, 8594.0, 8e7, DType::f16), 0.0);  // -8e7 is within the tolerance, and overflows
+  EXPECT_EQ(error_ratio(infinity, -8594.0, 8e7, DType::f16), 0.0);
   EXPECT_EQ(error_ratio(-infinity, -infinity, 0.0, DType::f32), 0.0);
   EXPECT_EQ(error_ratio(0.0, -infinity, 1.0, DType::f32), infinity);
   EXPECT_EQ(error_ratio(std::nan(""), 0.0, 1.0, DType::f32), infinity);

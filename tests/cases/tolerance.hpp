@@ -82,8 +82,8 @@ inline double error_ratio(double actual, double expected, double tolerance, DTyp
   if (std::isnan(expected) || std::isnan(actual)) return std::isnan(expected) && std::isnan(actual) ? 0.0 : HUGE_VAL;
   if (actual == expected) return 0.0;
   if (std::isinf(actual)) {
-    const bool overflow = std::abs(expected) + tolerance >= largest_finite(output) && actual * expected > 0;
-    return overflow ? 0.0 : HUGE_VAL;
+    const double towards = actual > 0 ? expected : -expected;
+    return towards + tolerance >= largest_finite(output) ? 0.0 : HUGE_VAL;
   }
   if (std::isinf(expected)) return HUGE_VAL;
   return std::abs(actual - expected) / tolerance;

@@ -8,7 +8,23 @@
 
 namespace headgate::reference {
 
-/// Follows a sum, term by term, and bounds the rounding errors that its like terms can add up to.
+/// A sum that carries what its additions drop (Neumaier): as good as one in twice the precision. The oracle's own f64
+/// sums would otherwise err as much as those of the f64 kernels.
+class CompensatedSum {
+ public:
+  void add(double term) {
+    const double next = sum_ + term;
+    dropped_ += std::abs(sum_) >= std::abs(term) ? (sum_ - next) + term : (term - next) + sum_;
+    sum_ = next;
+  }
+  double value() const { return std::isfinite(dropped_) ? sum_ + dropped_ : sum_; }  // ∞ − ∞ leaves no ∞ to carry
+
+ private:
+  double sum_ = 0.0;
+  double dropped_ = 0.0;
+};
+
+/// Follows a kernel's sum, term by term, and bounds the rounding errors that its like terms can add up to.
 ///
 /// An addition errs by at most u times the partial sum that it makes, and by no more than the term. What it drops are
 /// the term's bits below the spacing of numbers at the partial sum. Terms that agree in those bits drop the same, so
