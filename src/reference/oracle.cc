@@ -423,7 +423,8 @@ class BackwardPass {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
-    // o comes from the saved y as y / g, except where g may vanish: there attn is saved
+    // o comes from the saved y as y / g, except where g may vanish: there attn is saved. Elsewhere it may be saved too,
+    // which makes a difference where storage rounds it absolutely.
     const double ratio = options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity
                              ? std::abs(g.slope)
                              : slope_over_value(options_.gate_fn, z);
@@ -431,7 +432,7 @@ class BackwardPass {
         options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity ? std::abs(o) : std::abs(o * g.value);
     dgate_.add(n_.headwise ? row_index : row_index * n_.Dv + d, dy * (mul ? o : 1.0) * g.slope,
                dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0),
-               mul ? std::abs(dy) * ratio * (saved + n_.saved_tiny) : 0.0, 0);
+               mul ? std::abs(dy) * (ratio * saved + std::max(ratio, std::abs(g.slope)) * n_.saved_tiny) : 0.0, 0);
   }
 
   /// g′/g in a form that does not divide 0 by 0.
