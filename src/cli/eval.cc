@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -140,38 +139,30 @@ int run_eval(const EvalOptions& o) {
 
 }  // namespace
 
-Verb add_eval(CLI::App& root) {
+Verb add_eval(CommandLine& line) {
   auto o = std::make_shared<EvalOptions>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "eval",
       "Loss, sinks, activations and gate scores of a model on text\n\n"
       "MODEL is a directory with config.json and model.safetensors, or one that `headgate train` made. Attention is "
       "averaged over heads and queries; query 0, which sees itself alone, does not count.");
-  app->add_option("MODEL", o->model, "The model's directory")->required();
-  app->add_option("--data", o->data, "UTF-8 text: a file, or a directory with all files below it; may be given again")
-      ->option_text("PATH")
-      ->allow_extra_args(false)
-      ->required();
-  app->add_flag("--json", o->json, "Print JSON");
-  app->add_flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
-  app->add_option("--task", o->task, "text or bigram-backcopy (default: the task that the model was trained on)")
-      ->option_text("TASK");
-  app->add_option("--seq-len", o->seq_len, "Tokens of a sequence (default: the model's)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1 << 20));
-  app->add_option("--tokens", o->tokens,
-                  "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
-                  "bigram-backcopy 65536)")
-      ->option_text("N")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
-  app->add_option("--batch", o->batch, "Sequences evaluated at once, at most (default 16); some may be left over")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1 << 16));
-  app->add_option("--seed", o->seed, "Of drawn sequences (default: the run's)")->option_text("N");
-  app->add_option("--threads", o->threads, "Threads (default: all cores)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1024));
-  app->footer(
+  verb.argument("MODEL", o->model, "The model's directory");
+  verb.values("--data", o->data, "PATH",
+              "UTF-8 text: a file, or a directory with all files below it; may be given again")
+      .required();
+  verb.flag("--json", o->json, "Print JSON");
+  verb.flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
+  verb.value("--task", o->task, "TASK", "text or bigram-backcopy (default: the task that the model was trained on)");
+  verb.value("--seq-len", o->seq_len, "N", "Tokens of a sequence (default: the model's)").range(1, 1 << 20);
+  verb.value("--tokens", o->tokens, "N",
+             "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
+             "bigram-backcopy 65536)")
+      .range(std::int64_t{1}, std::int64_t{1} << 40);
+  verb.value("--batch", o->batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
+      .range(1, 1 << 16);
+  verb.value("--seed", o->seed, "N", "Of drawn sequences (default: the run's)");
+  verb.value("--threads", o->threads, "N", "Threads (default: all cores)").range(1, 1024);
+  verb.footer(
       "JSON keys: loss_nats bits_per_byte perplexity first_token_attention\n"
       "  first_token_attention_uniform sink_rate massive_activation gate_mean\n"
       "  gate_below_0.1 gate_below_0.01 (null without a gate); layers, a list of the\n"
@@ -185,7 +176,7 @@ Verb add_eval(CLI::App& root) {
       "\n"
       "Example:\n"
       "  headgate eval run --data book.txt --held-out --json");
-  return {app, [o] { return run_eval(*o); }};
+  return {"eval", [o] { return run_eval(*o); }};
 }
 
 }  // namespace headgate::cli

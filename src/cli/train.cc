@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -173,15 +172,15 @@ int run_train(const TrainOptions& o) {
 
 }  // namespace
 
-Verb add_train(CLI::App& root) {
+Verb add_train(CommandLine& line) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "train",
       "Train a small gated transformer on text\n\n"
       "A decoder as in Qwen3 (RMSNorm, RoPE, QK-norm, SwiGLU), in f32 on the CPU, with the gate of your choice. Ctrl-C "
       "saves and says how to go on.");
-  declare_train_options(*app, *options);
-  app->footer(
+  declare_train_options(verb, *options);
+  verb.footer(
       "Files:\n"
       "  DIR/checkpoint/    config.json, model.safetensors (Hugging Face names),\n"
       "                     optimizer.safetensors, trainer_state.json; replaced whole\n"
@@ -196,7 +195,7 @@ Verb add_train(CLI::App& root) {
       "  headgate train --data book.txt --out run --gate headwise --match-params\n"
       "  headgate train --task bigram-backcopy --data book.txt --out backcopy\n"
       "  headgate eval run --data book.txt --held-out");
-  return {app, [options] { return run_train(*options); }};
+  return {"train", [options] { return run_train(*options); }};
 }
 
 }  // namespace headgate::cli

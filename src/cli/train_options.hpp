@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/command_line.hpp"
 #include "models/config.hpp"
 #include "train/settings.hpp"
 
@@ -49,7 +49,7 @@ struct TrainOptions {
   bool resume = false;
 };
 
-void declare_train_options(CLI::App& app, TrainOptions& options);
+void declare_train_options(VerbOptions& verb, TrainOptions& options);
 
 /// The task's own model, or the config file's, with the options over it.
 models::DecoderConfig make_config(const ModelOptions& options, train::Task task);
