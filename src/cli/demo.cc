@@ -3,9 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,7 +22,7 @@ namespace headgate::cli {
 namespace {
 
 struct DemoArguments {
-  std::string examples = "examples";
+  std::optional<std::string> examples;
   std::optional<std::string> data;
   std::string only;
   int threads = 0;
@@ -28,6 +30,19 @@ struct DemoArguments {
   bool shows(const std::string& part) const { return only.empty() || only == part; }
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
+
+/// Where the worked problems were installed, wherever the installed tree has been moved to; in a build folder, a link
+/// to those of the sources.
+std::filesystem::path find_examples() {
+  std::error_code unknown;
+  const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
+  const std::filesystem::path installed = (folder / HEADGATE_BIN_TO_EXAMPLES).lexically_normal();
+  for (const std::filesystem::path& place : {installed, folder / "share/headgate/examples"}) {
+    if (has_worked_problems(place)) return std::filesystem::canonical(place);
+  }
+  throw UsageError(
+      fmt::format("the worked problems are not in {}; --examples DIR says where they are", installed.string()));
+}
 
 /// Opened before anything is shown: what is wrong with the text is told at once.
 std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
@@ -63,7 +78,10 @@ int run_demo(const DemoArguments& arguments) {
   }
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<Story> stories = open_stories(arguments, threads);
-  if (arguments.shows("worked") && !show_worked_problems(arguments.examples)) return kCheckFailed;
+  if (arguments.shows("worked")) {
+    const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
+    if (!show_worked_problems(directory)) return kCheckFailed;
+  }
   if (arguments.shows("layer") && !show_layer(threads)) return kCheckFailed;
   if (!stories.empty()) {
     fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
@@ -96,7 +114,8 @@ Verb add_demo(CLI::App& root) {
   app->add_option("--only", arguments->only, "One part alone: worked, layer, backcopy or text")
       ->option_text("PART")
       ->check(CLI::IsMember({"worked", "layer", "backcopy", "text"}));
-  app->add_option("--examples", arguments->examples, "Where the worked problems lie (default: examples)")
+  app->add_option("--examples", arguments->examples,
+                  "Where the worked problems lie (default: where they were installed)")
       ->option_text("DIR");
   app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
       ->option_text("N")
