@@ -21,7 +21,9 @@ function(headgate_library name)
   endif()
 endfunction()
 
+# Before all other options, so that an -O of the project that embeds headgate has the last word.
 function(headgate_flags name)
+  target_compile_options(${name} BEFORE PRIVATE ${headgate_default_optimisation})
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi)
   if(HEADGATE_WERROR)
     target_compile_options(${name} PRIVATE -Werror)

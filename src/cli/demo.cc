@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,7 +21,7 @@ namespace headgate::cli {
 namespace {
 
 struct DemoArguments {
-  std::string examples = "examples";
+  std::optional<std::string> examples;
   std::optional<std::string> data;
   std::string only;
   int threads = 0;
@@ -27,6 +29,19 @@ struct DemoArguments {
   bool shows(const std::string& part) const { return only.empty() || only == part; }
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
+
+/// Where the worked problems were installed, wherever the installed tree has been moved to; in a build folder, a link
+/// to those of the sources.
+std::filesystem::path find_examples() {
+  std::error_code unknown;
+  const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
+  const std::filesystem::path installed = (folder / HEADGATE_BIN_TO_EXAMPLES).lexically_normal();
+  for (const std::filesystem::path& place : {installed, folder / "share/headgate/examples"}) {
+    if (has_worked_problems(place)) return std::filesystem::canonical(place);
+  }
+  throw UsageError(
+      fmt::format("the worked problems are not in {}; --examples DIR says where they are", installed.string()));
+}
 
 /// Opened before anything is shown: what is wrong with the text is told at once.
 std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
@@ -62,7 +77,10 @@ int run_demo(const DemoArguments& arguments) {
   }
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<Story> stories = open_stories(arguments, threads);
-  if (arguments.shows("worked") && !show_worked_problems(arguments.examples)) return kCheckFailed;
+  if (arguments.shows("worked")) {
+    const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
+    if (!show_worked_problems(directory)) return kCheckFailed;
+  }
   if (arguments.shows("layer") && !show_layer(threads)) return kCheckFailed;
   if (!stories.empty()) {
     fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
@@ -93,7 +111,8 @@ Verb add_demo(CommandLine& line) {
              "UTF-8 text to train on: a file, or a directory with all files below it");
   verb.value("--only", arguments->only, "PART", "One part alone: worked, layer, backcopy or text")
       .one_of({"worked", "layer", "backcopy", "text"});
-  verb.value("--examples", arguments->examples, "DIR", "Where the worked problems lie (default: examples)");
+  verb.value("--examples", arguments->examples, "DIR",
+             "Where the worked problems lie (default: where they were installed)");
   verb.value("--threads", arguments->threads, "N", "Threads (default: what OpenMP offers)").range(1, 1024);
   verb.footer(
       "Example:\n"
