@@ -115,6 +115,14 @@ void print_text(const train::Evaluation& evaluation, const models::DecoderConfig
   fmt::print("{}", table);
 }
 
+/// Where a model's numbers stop being finite; empty where they are.
+std::string not_finite(const models::EvaluationReport& report) {
+  for (std::size_t i = 0; i < report.layers.size(); ++i) {
+    if (!models::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
+  }
+  return models::is_finite(report.overall) ? "" : "in the loss";
+}
+
 int run_eval(const EvalOptions& o) {
   const std::string directory = model_directory(o.model);
   const train::Checkpoint checkpoint = train::load_checkpoint(directory, train::CheckpointParts::model);
@@ -133,6 +141,10 @@ int run_eval(const EvalOptions& o) {
     fmt::print("{}\n", train::evaluation_json(evaluation).dump(2));
   } else {
     print_text(evaluation, checkpoint.config);
+  }
+  if (const std::string where = not_finite(evaluation.report); !where.empty()) {
+    fmt::print(stderr, "headgate eval: {}: the model gives numbers that are not finite, first {}\n", directory, where);
+    return kCheckFailed;
   }
   return kSuccess;
 }
@@ -173,6 +185,7 @@ Verb add_eval(CommandLine& line) {
       "The uniform value is what first-token attention would be if each query looked at\n"
       "all it sees alike; the sink rate is the share of heads above 0.3. A layer's loss\n"
       "is that of the model that ends after it: the last norm and the logits on its output.\n"
+      "A figure that is not finite is null in JSON, and the exit status is 1.\n"
       "\n"
       "Example:\n"
       "  headgate eval run --data book.txt --held-out --json");
