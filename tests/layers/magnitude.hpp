@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <type_traits>
 #include <vector>
 
@@ -13,8 +14,8 @@
 #include "headgate/tensor.hpp"
 
 // The tolerance of layers and models (docs/NUMERICS.md, "Tolerances of layers and models"): plain formulas over Number
-// give a value and the magnitude that roundings act on; a Tape gives the same of gradients; central_difference says how
-// far a difference of losses may be off.
+// give a value and the magnitude that roundings act on; a Tape gives the same of gradients, and by jitter what
+// roundings make of results many operations deep; central_difference says how far a difference of losses may be off.
 
 namespace headgate::layers {
 
@@ -33,13 +34,19 @@ struct Number {
 class Tape {
  public:
   Tape() { active_ = this; }
+  /// Moves every input and every result by a relative ±jitter, drawn from `seed`: an evaluation with roundings of its
+  /// own.
+  Tape(double jitter, std::uint64_t seed) : jitter_(jitter), random_(seed) { active_ = this; }
   ~Tape() { active_ = nullptr; }
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
   std::vector<Number> inputs(const std::vector<double>& values) {
     std::vector<Number> out(values.begin(), values.end());
-    for (Number& x : out) x.node = add({});
+    for (Number& x : out) {
+      x.value = moved(x.value);
+      x.node = add({});
+    }
     return out;
   }
 
@@ -52,7 +59,7 @@ class Tape {
       if (outer.magnitude == 0.0) continue;
       for (const Edge& edge : nodes_[node]) {
         if (edge.parent < 0) continue;
-        Number share = outer.value * edge.slope.value;
+        Number share = moved(outer.value * edge.slope.value);
         share.magnitude = product_magnitude(outer, edge.slope);
         share.terms = std::max(outer.terms, edge.slope.terms);
         accumulate(edge.parent, share);
@@ -75,9 +82,9 @@ class Tape {
   /// What is made of one or two operands, and the slope to each.
   static Number result(Number made, const Number& a, const Number& slope_a, const Number& b = {},
                        const Number& slope_b = {}) {
-    made.node = active_ != nullptr && (a.node >= 0 || b.node >= 0)
-                    ? active_->add({Edge{a.node, slope_a}, Edge{b.node, slope_b}})
-                    : -1;
+    if (active_ == nullptr || (a.node < 0 && b.node < 0)) return made;
+    made.value = active_->moved(made.value);
+    made.node = active_->add({Edge{a.node, slope_a}, Edge{b.node, slope_b}});
     return made;
   }
 
@@ -96,11 +103,18 @@ class Tape {
     if (node < 0) return;
     Number& sum = adjoints_[static_cast<std::size_t>(node)];
     sum.terms = sum.magnitude == 0.0 ? share.terms : std::max(sum.terms, share.terms) + 1;
-    sum.value += share.value;
+    sum.value = moved(sum.value + share.value);
     sum.magnitude += share.magnitude;
   }
 
+  double moved(double x) {
+    if (jitter_ == 0.0) return x;
+    return x * (1.0 + (random_() % 2 == 0 ? jitter_ : -jitter_));
+  }
+
   inline static thread_local Tape* active_ = nullptr;
+  double jitter_ = 0.0;
+  std::mt19937_64 random_;
   std::vector<Node> nodes_;
   std::vector<Number> adjoints_;
 };
