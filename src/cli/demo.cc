@@ -23,6 +23,7 @@ namespace {
 struct DemoArguments {
   std::optional<std::string> examples;
   std::optional<std::string> data;
+  std::vector<std::string> include;
   std::string only;
   int threads = 0;
 
@@ -49,6 +50,7 @@ std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
   if (!arguments.data) return stories;
   RunOptions run;
   run.data = {*arguments.data};
+  run.include = arguments.include;
   run.threads = threads;
   if (arguments.shows("backcopy")) stories.push_back(backcopy_story(run));
   if (arguments.shows("text")) {
@@ -85,6 +87,8 @@ int run_demo(const DemoArguments& arguments) {
   if (!stories.empty()) {
     fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
                threads == 1 ? "" : "s");
+    for (const std::string& what : stories.front().source->left_out().phrases())
+      fmt::print("     left out: {}\n", what);
     if (const int status = show_training(stories, budget); status != kSuccess) return status;
     print_next(*arguments.data);
   } else if (arguments.trains()) {
@@ -108,7 +112,8 @@ Verb add_demo(CommandLine& line) {
       "byte-level language models of equal size on the text; each time without a gate, with a headwise and with an "
       "elementwise one. A slower machine takes fewer steps, and says so.");
   verb.value("--data", arguments->data, "PATH",
-             "UTF-8 text to train on: a file, or a directory with all files below it");
+             "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
+  declare_include(verb, arguments->include);
   verb.value("--only", arguments->only, "PART", "One part alone: worked, layer, backcopy or text")
       .one_of({"worked", "layer", "backcopy", "text"});
   verb.value("--examples", arguments->examples, "DIR",

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/progress.hpp"
+#include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
@@ -27,7 +28,7 @@ namespace {
 
 struct EvalOptions {
   std::string model;
-  std::vector<std::string> data;
+  std::vector<std::string> data, include;
   std::string task;
   std::optional<std::int64_t> seq_len, tokens;
   std::optional<std::uint64_t> seed;
@@ -61,6 +62,7 @@ train::DataOptions data_options(const EvalOptions& o, const models::DecoderConfi
                                 const std::optional<train::TrainSettings>& trained) {
   train::DataOptions data;
   data.paths = o.data;
+  data.files.include = o.include;
   data.task = !o.task.empty() ? train::parse_task(o.task) : trained ? trained->task : train::Task::text;
   data.seq_len = o.seq_len.value_or(config.seq_len);
   data.seed = o.seed.value_or(trained ? trained->seed : data.seed);
@@ -71,7 +73,7 @@ train::DataOptions data_options(const EvalOptions& o, const models::DecoderConfi
   }
   // A text shorter than a sequence is a sequence of its own.
   if (!o.seq_len && !o.held_out && data.task == train::Task::text) {
-    data.seq_len = std::clamp<std::int64_t>(train::Corpus(o.data).size() - 1, 1, data.seq_len);
+    data.seq_len = std::clamp<std::int64_t>(train::Corpus(o.data, data.files).size() - 1, 1, data.seq_len);
   }
   return data;
 }
@@ -128,6 +130,7 @@ int run_eval(const EvalOptions& o) {
   const train::Checkpoint checkpoint = train::load_checkpoint(directory, train::CheckpointParts::model);
   const auto data = data_options(o, checkpoint.config, settings_of(checkpoint, directory));
   const auto source = train::open_data(data);
+  for (const std::string& what : source->left_out().phrases()) fmt::print(stderr, "left out: {}\n", what);
   omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   const std::int64_t all = data.task == train::Task::text ? std::numeric_limits<std::int64_t>::max() : kBackcopyTokens;
   const std::int64_t sequences = std::max<std::int64_t>(1, o.tokens.value_or(all) / data.seq_len);
@@ -160,8 +163,10 @@ Verb add_eval(CommandLine& line) {
       "averaged over heads and queries; query 0, which sees itself alone, does not count.");
   verb.argument("MODEL", o->model, "The model's directory");
   verb.values("--data", o->data, "PATH",
-              "UTF-8 text: a file, or a directory with all files below it; may be given again")
+              "UTF-8 text: a file, or a directory with all files below it, but for those that are not UTF-8 and for "
+              "what runs have written; may be given again")
       .required();
+  declare_include(verb, o->include);
   verb.flag("--json", o->json, "Print JSON");
   verb.flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
   verb.value("--task", o->task, "TASK", "text or bigram-backcopy (default: the task that the model was trained on)");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cli/train_options.hpp"
 
@@ -32,13 +33,15 @@ class Declare {
 void declare_run(Declare& d, TrainOptions& o) {
   d.group("Run");
   d.verb().lists("--data", o.run.data, "PATH...",
-                 "UTF-8 text: files, or directories with all files below them. Bytes are tokens; the tail (a "
-                 "twentieth, at most 4 MiB) is held out for evaluation");
+                 "UTF-8 text: files, or directories with all files below them, but for those that are not UTF-8 and "
+                 "for what runs have written. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held out for "
+                 "evaluation");
+  declare_include(d.verb(), o.run.include);
   d.word("--out", o.out, "DIR", "The run's directory, made if missing: checkpoint/ and metrics.jsonl").required();
   d.flag("--resume", o.resume,
          "Go on with the run in --out, with its own settings: the same bits as a run that was never interrupted, at "
-         "the same number of threads. --steps, --data (of the same content), --eval-*, --save-every and --threads may "
-         "be given anew");
+         "the same number of threads. --steps, --data and --include (of the same content), --eval-*, --save-every and "
+         "--threads may be given anew");
   d.word("--task", o.run.task, "TASK",
          "text (default), or bigram-backcopy: sequences from BOS on by the data's bigrams, but after t, e and space "
          "comes a copy of the token before. Each task has its own default sizes");
@@ -106,6 +109,12 @@ void declare_gate(Declare& d, ModelOptions& o) {
 }
 
 }  // namespace
+
+Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns) {
+  return verb.values("--include", patterns, "GLOB",
+                     "Of the files below a directory of --data only those whose name, or path below it, matches GLOB: "
+                     "'*.txt', 'docs/*' (* takes / too). May be given again; a file that matches any is taken");
+}
 
 void declare_train_options(VerbOptions& verb, TrainOptions& options) {
   Declare declare(verb);
