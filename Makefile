@@ -28,7 +28,7 @@ help:
 	@echo "make verify-long  10,000 random problems against the oracle on every vector target"
 	@echo "make bench        measure this machine: build/headgate bench"
 	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
-	@echo "make install      install below PREFIX=$(PREFIX)"
+	@echo "make install      build library and tool alone and install them below PREFIX=$(PREFIX)"
 	@echo "make clean        remove build*/"
 
 demo: tool
