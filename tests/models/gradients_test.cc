@@ -138,9 +138,9 @@ TEST(DecoderGradients, OneHeadOneLayerOneFeature) {
   check_config(config);
 }
 
-TEST_P(GateGradients, AddUpOverBatchesByTheirScale) {
+void check_sums(const std::string& gate) {
   DecoderConfig config = tiny_config();
-  config.gate = layers::parse_gate(GetParam());
+  config.gate = layers::parse_gate(gate);
   Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   const std::vector<double> values = large_parameters(decoder.table(), 3);
   std::vector<double> sum(values.size(), 0.0);
@@ -152,7 +152,14 @@ TEST_P(GateGradients, AddUpOverBatchesByTheirScale) {
         differentiate_plainly(config, values, kTinyBatch, batch.tokens.data(), batch.targets.data());
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += scale * of_batch.gradients[i];
   }
-  layers::expect_within("sum", sum, expected);
+  layers::expect_within("sum of two batches, " + gate, sum, expected);
+}
+
+TEST(DecoderGradients, AddUpOverBatchesByTheirScale) {
+  for (const char* gate : {"g1-elementwise-bias-ns_sigmoid", "g1-headwise-learned_sinks", "g2-head_shared-parameter",
+                           "head_rmsnorm", "g5-elementwise"}) {
+    check_sums(gate);
+  }
 }
 
 }  // namespace
