@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -140,25 +139,23 @@ int run_verify(const VerifyArguments& arguments) {
 
 }  // namespace
 
-Verb add_verify(CLI::App& root) {
+Verb add_verify(CommandLine& line) {
   auto arguments = std::make_shared<VerifyArguments>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "verify",
       "Check the kernels against the f64 oracle on this machine\n\n"
       "Runs a fixed list of problems and then random ones, forward and backward, on every vector target that this CPU "
       "can run, and compares every element with the oracle by the rule of docs/NUMERICS.md, and the bits of one thread "
       "with those of three. Stops at the first mismatch, with exit status 1.");
-  auto* seconds = app->add_option("--seconds", arguments->seconds,
-                                  "Time for the whole run (default 30); the list always runs whole")
-                      ->option_text("N")
-                      ->check(CLI::Range(0.0, 86400.0));
-  app->add_option("--problems", arguments->problems,
-                  "Random problems to run, however long they take, in place of --seconds")
-      ->option_text("N")
-      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1'000'000'000}))
-      ->excludes(seconds);
-  app->add_option("--seed", arguments->seed, "First seed of the random problems (default 1)")->option_text("N");
-  return {app, [arguments] { return run_verify(*arguments); }};
+  const Option seconds = verb.value("--seconds", arguments->seconds, "N",
+                                    "Time for the whole run (default 30); the list always runs whole")
+                             .range(0.0, 86400.0);
+  verb.value("--problems", arguments->problems, "N",
+             "Random problems to run, however long they take, in place of --seconds")
+      .range(0, 1'000'000'000)
+      .excludes(seconds);
+  verb.value("--seed", arguments->seed, "N", "First seed of the random problems (default 1)");
+  return {"verify", [arguments] { return run_verify(*arguments); }};
 }
 
 }  // namespace headgate::cli

@@ -31,8 +31,17 @@ TEST(Demo, NamesAProblemThatIsMissing) {
                  "/nonexistent/gated_two_tokens.json");
 }
 
-TEST(Demo, ShowsOnePartAlone) {
-  const Outcome outcome = testing::headgate({"demo", "--only", "worked", "--examples", HEADGATE_EXAMPLES});
+TEST(Demo, SaysWhereTheProblemsShouldBe) {
+  const testing::Scratch scratch;  // a tool that was copied without them
+  std::filesystem::create_directory(scratch / "bin");
+  const std::string tool = scratch / "bin/headgate";
+  std::filesystem::copy_file(testing::headgate_path(), tool);
+  expect_refused(testing::run_program({tool, "demo"}), "demo",
+                 "the worked problems are not in " + (scratch / "share/headgate/examples"));
+}
+
+TEST(Demo, ShowsOnePartAlone) {  // and finds the worked problems from any folder
+  const Outcome outcome = testing::headgate({"demo", "--only", "worked"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("Worked problems"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find("A layer of real size"), std::string::npos) << outcome.out;

@@ -52,9 +52,9 @@ TEST_F(EvalVerbTest, PrintsEveryKey) {
     for (const json& layer : all.at("layers")) EXPECT_TRUE(layer.at(key).is_number()) << key;
   }
   const double loss = all.at("loss_nats");
-  EXPECT_NEAR(all.at("bits_per_byte").get<double>(), loss / std::log(2.0), 1e-9);
-  EXPECT_NEAR(all.at("perplexity").get<double>(), std::exp(loss), 1e-6 * std::exp(loss));
-  EXPECT_NEAR(all.at("first_token_attention_uniform").get<double>(), uniform(16), 1e-9);
+  EXPECT_DOUBLE_EQ(all.at("bits_per_byte").get<double>(), loss / std::log(2.0));
+  EXPECT_DOUBLE_EQ(all.at("perplexity").get<double>(), std::exp(loss));
+  EXPECT_DOUBLE_EQ(all.at("first_token_attention_uniform").get<double>(), uniform(16));
   // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
   EXPECT_EQ(all.at("tokens"), 247 * 16);
   EXPECT_FALSE(all.contains("backcopy"));
