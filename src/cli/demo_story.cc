@@ -92,13 +92,7 @@ std::vector<StoryModel> three_models(ModelOptions sizes, Task task) {
 }
 
 std::unique_ptr<train::SequenceSource> open_source(const Story& story) {
-  const train::TrainSettings settings = make_settings(story.run, story.models.front().config.seq_len);
-  train::DataOptions options;
-  options.paths = settings.paths;
-  options.task = settings.task;
-  options.seq_len = settings.seq_len;
-  options.seed = settings.seed;
-  return train::open_data(options);
+  return train::open_data(train::data_of(make_settings(story.run, story.models.front().config.seq_len), ""));
 }
 
 /// "819328 (no gate), 819840 (headwise), 818304 (elementwise)".

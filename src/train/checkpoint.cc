@@ -52,6 +52,10 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
 
 bool is_checkpoint(const std::string& directory) { return exists(file_of(io::present_directory(directory), kConfig)); }
 
+bool is_training_checkpoint(const std::string& directory) {
+  return is_checkpoint(directory) && exists(file_of(io::present_directory(directory), kState));
+}
+
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) {
   const std::string from = io::present_directory(directory);
   const std::string config_path = file_of(from, kConfig);

@@ -46,6 +46,9 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
 /// Whether `directory` holds a checkpoint (it has a config.json); its content is not looked at.
 bool is_checkpoint(const std::string& directory);
 
+/// Whether it is one to go on training from (it has a trainer_state.json too).
+bool is_training_checkpoint(const std::string& directory);
+
 /// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, mis-shaped, oversized, or not fitting
 /// the config. Files are hostile. With `all`, moments and trainer state must be there; with `model`, moments are not
 /// looked at, and the trainer state is read where there is one.
