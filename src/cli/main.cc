@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/console.hpp"
 #include "cli/help.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/version.h"
@@ -23,7 +24,7 @@ int report(const std::string& who, std::string what) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte == 0x7F) c = ' ';
   }
-  fmt::print(stderr, "{}: {}\n", who, what);
+  say(stderr, fmt::format("{}: {}\n", who, what));
   return kBadUsage;
 }
 
