@@ -20,7 +20,7 @@
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/evaluation.hpp"
-#include "train/loop.hpp"
+#include "train/run_directory.hpp"
 #include "train/settings.hpp"
 
 namespace headgate::cli {
@@ -42,7 +42,7 @@ constexpr std::int64_t kBackcopyTokens = 65536;  // drawn where --tokens is not 
 
 /// A model's directory: a checkpoint, or a run that holds one.
 std::string model_directory(const std::string& path) {
-  for (const std::string& directory : {path, train::checkpoint_directory(path)}) {
+  for (const std::string& directory : {path, train::newest_checkpoint(path)}) {
     if (train::is_checkpoint(directory)) return directory;
   }
   throw UsageError(fmt::format("{}: neither a model (no config.json) nor a run (no checkpoint/config.json)", path));

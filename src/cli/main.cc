@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
+#include "cli/console.hpp"
 #include "cli/verbs.hpp"
 
 namespace headgate::cli {
@@ -19,7 +20,7 @@ int report(const std::string& who, std::string what) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte == 0x7F) c = ' ';
   }
-  fmt::print(stderr, "{}: {}\n", who, what);
+  say(stderr, fmt::format("{}: {}\n", who, what));
   return kBadUsage;
 }
 
