@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/console.hpp"
 #include "cli/eval_text.hpp"
 #include "cli/memory.hpp"
 #include "cli/progress.hpp"
@@ -25,7 +25,7 @@
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/evaluation.hpp"
-#include "train/loop.hpp"
+#include "train/run_directory.hpp"
 #include "train/settings.hpp"
 
 namespace headgate::cli {
@@ -47,7 +47,7 @@ constexpr std::int64_t kBackcopyTokens = 65536;  // drawn where --tokens is not 
 
 /// A model's directory: a checkpoint, or a run that holds one.
 std::string model_directory(const std::string& path) {
-  for (const std::string& directory : {path, train::checkpoint_directory(path)}) {
+  for (const std::string& directory : {path, train::newest_checkpoint(path)}) {
     if (train::is_checkpoint(directory)) return directory;
   }
   throw UsageError(fmt::format("{}: neither a model (no config.json) nor a run (no checkpoint/config.json)", path));
@@ -153,11 +153,19 @@ nlohmann::ordered_json models_json(const std::vector<EvaluatedModel>& models) {
   return out;
 }
 
+/// Where a model's numbers stop being finite; empty where they are.
+std::string not_finite(const models::EvaluationReport& report) {
+  for (std::size_t i = 0; i < report.layers.size(); ++i) {
+    if (!models::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
+  }
+  return models::is_finite(report.overall) ? "" : "in the loss";
+}
+
 int run_eval(const EvalOptions& o) {
   const std::vector<Model> models = read_models(o.models);
   const train::DataOptions data = data_options(o, models);
   const auto source = train::open_data(data);
-  for (const std::string& what : source->left_out().phrases()) fmt::print(stderr, "left out: {}\n", what);
+  for (const std::string& what : source->left_out().phrases()) say(stderr, fmt::format("left out: {}\n", what));
   omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   const std::int64_t all = data.task == train::Task::text ? std::numeric_limits<std::int64_t>::max() : kBackcopyTokens;
   const std::int64_t sequences = o.tokens.value_or(all) / data.seq_len;
@@ -170,47 +178,45 @@ int run_eval(const EvalOptions& o) {
   } else {
     fmt::print("{}", results.size() == 1 ? layers_text(results.front()) : comparison_text(results));
   }
-  return kSuccess;
+  int status = kSuccess;
+  for (const EvaluatedModel& model : results) {
+    const std::string where = not_finite(model.evaluation.report);
+    if (where.empty()) continue;
+    fmt::print(stderr, "headgate eval: {}: the model gives numbers that are not finite, first {}\n", model.name, where);
+    status = kCheckFailed;
+  }
+  return status;
 }
 
 }  // namespace
 
-Verb add_eval(CLI::App& root) {
+Verb add_eval(CommandLine& line) {
   auto o = std::make_shared<EvalOptions>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "eval",
       "Loss, sinks, activations and gate scores of a model on text\n\n"
       "MODEL is a directory with config.json and model.safetensors, or one that `headgate train` made. Several are "
       "evaluated on the same sequences and compared: a gated model's figures say little without those of a model "
-      "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not "
-      "count.");
-  app->add_option("MODEL", o->models, "A model's directory; several are compared")->required();
-  app->add_option(
-         "--data", o->data,
-         "UTF-8 text: a file, or a directory with all files below it, but for those that are not UTF-8 and for "
-         "what runs have written; may be given again")
-      ->option_text("PATH")
-      ->allow_extra_args(false)
-      ->required();
-  declare_include(*app, o->include);
-  app->add_flag("--json", o->json, "Print JSON");
-  app->add_flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
-  app->add_option("--task", o->task, "text or bigram-backcopy (default: the task that the model was trained on)")
-      ->option_text("TASK");
-  app->add_option("--seq-len", o->seq_len, "Tokens of a sequence (default: the most that every model takes)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1 << 20));
-  app->add_option("--tokens", o->tokens,
-                  "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
-                  "bigram-backcopy 65536). Fewer than a sequence has make a shorter one")
-      ->option_text("N")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
-  app->add_option("--batch", o->batch, "Sequences evaluated at once, at most (default 16); some may be left over")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1 << 16));
-  app->add_option("--seed", o->seed, "Of drawn sequences (default: the run's)")->option_text("N");
-  declare_threads(*app, o->threads, "Threads (default: all cores)");
-  app->footer(
+      "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not count.");
+  verb.arguments("MODEL", o->models, "A model's directory; several are compared");
+  verb.values("--data", o->data, "PATH",
+              "UTF-8 text: a file, or a directory with all files below it, but for those that are not UTF-8 and for "
+              "what runs have written; may be given again")
+      .required();
+  declare_include(verb, o->include);
+  verb.flag("--json", o->json, "Print JSON");
+  verb.flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
+  verb.value("--task", o->task, "TASK", "text or bigram-backcopy (default: the task that the model was trained on)");
+  verb.value("--seq-len", o->seq_len, "N", "Tokens of a sequence (default: the most that every model takes)").range(1, 1 << 20);
+  verb.value("--tokens", o->tokens, "N",
+             "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
+             "bigram-backcopy 65536). Fewer than a sequence has make a shorter one")
+      .range(std::int64_t{1}, std::int64_t{1} << 40);
+  verb.value("--batch", o->batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
+      .range(1, 1 << 16);
+  verb.value("--seed", o->seed, "N", "Of drawn sequences (default: the run's)");
+  declare_threads(verb, o->threads, "Threads (default: all cores)");
+  verb.footer(
       "JSON keys: loss_nats bits_per_byte perplexity first_token_attention\n"
       "  first_token_attention_uniform sink_rate massive_activation gate_mean\n"
       "  gate_below_0.1 gate_below_0.01 (null without a gate); layers, a list of the\n"
@@ -223,11 +229,12 @@ Verb add_eval(CLI::App& root) {
       "The uniform value is what first-token attention would be if each query looked at\n"
       "all it sees alike; the sink rate is the share of heads above 0.3. A layer's loss\n"
       "is that of the model that ends after it: the last norm and the logits on its output.\n"
+      "A figure that is not finite is null in JSON, and the exit status is 1.\n"
       "\n"
       "Examples:\n"
       "  headgate eval run --data book.txt --held-out --json\n"
       "  headgate eval run-plain run-gated --data book.txt --held-out");
-  return {app, [o] { return run_eval(*o); }};
+  return {"eval", [o] { return run_eval(*o); }};
 }
 
 }  // namespace headgate::cli

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+#include "cli/command_line.hpp"
 
 namespace headgate::cli {
 
@@ -11,8 +12,8 @@ std::string thread_complaint(const std::string& number);
 
 /// Declares --threads in a verb.
 template <typename Int>
-CLI::Option* declare_threads(CLI::App& app, Int& to, const std::string& help) {
-  return app.add_option("--threads", to, help)->option_text("N")->check(CLI::Validator(thread_complaint, ""));
+Option declare_threads(VerbOptions& verb, Int& to, const std::string& help) {
+  return verb.value("--threads", to, "N", help).checked(thread_complaint);
 }
 
 }  // namespace headgate::cli

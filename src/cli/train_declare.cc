@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
 #include <limits>
 #include <string>
 #include <vector>
@@ -10,48 +9,36 @@
 namespace headgate::cli {
 namespace {
 
-/// An empty value, as of a shell variable that is not set, must not pass for an absent option.
-const CLI::Validator kNotEmpty([](const std::string& text) { return std::string(text.empty() ? "empty" : ""); }, "");
-
 class Declare {
  public:
-  explicit Declare(CLI::App& app) : app_(app) {}
+  explicit Declare(VerbOptions& verb) : verb_(verb) {}
 
-  void group(const char* name) { group_ = name; }
-
-  CLI::Option* word(const char* name, std::string& to, const char* type, const std::string& help) const {
-    return app_.add_option(name, to, help)->option_text(type)->group(group_)->check(kNotEmpty);
+  void group(const char* name) { verb_.group(name); }
+  Option word(const char* name, std::string& to, const char* type, const std::string& help) {
+    return verb_.value(name, to, type, help);
   }
-  CLI::Option* count(const char* name, Given<std::int64_t>& to, const std::string& help, std::int64_t least = 1) const {
-    return app_.add_option(name, to, help)->option_text("N")->group(group_)->check(CLI::Range(least, kMost));
+  Option count(const char* name, Given<std::int64_t>& to, const std::string& help, std::int64_t least = 1) {
+    return verb_.value(name, to, "N", help).range(least, kMost);
   }
-  CLI::Option* number(const char* name, Given<double>& to, const std::string& help) const {
-    return app_.add_option(name, to, help)->option_text("X")->group(group_);
+  Option number(const char* name, Given<double>& to, const std::string& help) {
+    return verb_.value(name, to, "X", help);
   }
-  CLI::Option* flag(const char* name, bool& to, const std::string& help) const {
-    return app_.add_flag(name, to, help)->group(group_);
-  }
-  CLI::App& app() const { return app_; }
-  const char* current() const { return group_; }
+  Option flag(const char* name, bool& to, const std::string& help) { return verb_.flag(name, to, help); }
+  VerbOptions& verb() { return verb_; }
 
  private:
   static constexpr std::int64_t kMost = std::int64_t{1} << 31;
-  CLI::App& app_;
-  const char* group_ = "Options";
+  VerbOptions& verb_;
 };
 
 void declare_run(Declare& d, TrainOptions& o) {
   d.group("Run");
-  d.app()
-      .add_option("--data", o.run.data,
-                  "UTF-8 text: files, or directories with all files below them, but for those that are not UTF-8 and "
-                  "for what runs have written. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held out for "
-                  "evaluation")
-      ->option_text("PATH...")
-      ->group(d.current())
-      ->check(kNotEmpty);
-  declare_include(d.app(), o.run.include)->group(d.current());
-  d.word("--out", o.out, "DIR", "The run's directory, made if missing: checkpoint/ and metrics.jsonl")->required();
+  d.verb().lists("--data", o.run.data, "PATH...",
+                 "UTF-8 text: files, or directories with all files below them, but for those that are not UTF-8 and "
+                 "for what runs have written. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held out for "
+                 "evaluation");
+  declare_include(d.verb(), o.run.include);
+  d.word("--out", o.out, "DIR", "The run's directory, made if missing: checkpoint/ and metrics.jsonl").required();
   d.flag("--resume", o.resume,
          "Go on with the run in --out, with its own settings: the same bits as a run that was never interrupted, at "
          "the same number of threads. --steps, --data and --include (of the same content), --eval-*, --save-every and "
@@ -65,7 +52,7 @@ void declare_run(Declare& d, TrainOptions& o) {
           "Held-out tokens of an evaluation, at most, in whole sequences (default 65536)");
   d.count("--save-every", o.run.save_every, "Save every N steps and at the end (default 500; 0: at the end only)", 0);
   d.count("--log-every", o.run.log_every, "Where there is no terminal: a line every N steps (default 10)");
-  declare_threads(d.app(), o.run.threads, "Threads (default: all cores); on --resume as before")->group(d.current());
+  declare_threads(d.verb(), o.run.threads, "Threads (default: all cores); on --resume as before");
 }
 
 void declare_optimizer(Declare& d, RunOptions& o) {
@@ -80,16 +67,13 @@ void declare_optimizer(Declare& d, RunOptions& o) {
   d.number("--weight-decay", o.weight_decay, "Decoupled; of matrices and embeddings (default 0.1)");
   d.number("--beta2", o.beta2, "Decay of the second moment (default 0.95)");
   d.number("--clip", o.clip, "Largest norm of the gradient (default 1; 0: no limit)");
-  d.app()
-      .add_option("--seed", o.seed, "Of initial parameters and the order of data (default 1)")
-      ->option_text("N")
-      ->group(d.current());
+  d.verb().value("--seed", o.seed, "N", "Of initial parameters and the order of data (default 1)");
 }
 
 void declare_sizes(Declare& d, ModelOptions& o) {
   d.group("Model");
   d.word("--config", o.config_file, "FILE.json", "A config.json to start from; other options change it")
-      ->check(CLI::ExistingFile);
+      .existing_file();
   d.count("--layers", o.layers, "Layers (default: text 6, bigram-backcopy 1)");
   d.count("--dim", o.dim, "Width of the residual stream (default: text 256, bigram-backcopy 64)");
   d.count("--heads", o.heads, "Query heads (default: text 8, bigram-backcopy 1)");
@@ -128,18 +112,14 @@ void declare_gate(Declare& d, ModelOptions& o) {
 
 }  // namespace
 
-CLI::Option* declare_include(CLI::App& app, std::vector<std::string>& patterns) {
-  return app
-      .add_option("--include", patterns,
-                  "Of the files below a directory of --data only those whose name, or path below it, matches GLOB: "
-                  "'*.txt', 'docs/*' (* takes / too). May be given again; a file that matches any is taken")
-      ->option_text("GLOB")
-      ->allow_extra_args(false)
-      ->check(kNotEmpty);
+Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns) {
+  return verb.values("--include", patterns, "GLOB",
+                     "Of the files below a directory of --data only those whose name, or path below it, matches GLOB: "
+                     "'*.txt', 'docs/*' (* takes / too). May be given again; a file that matches any is taken");
 }
 
-void declare_train_options(CLI::App& app, TrainOptions& options) {
-  Declare declare(app);
+void declare_train_options(VerbOptions& verb, TrainOptions& options) {
+  Declare declare(verb);
   declare_run(declare, options);
   declare_optimizer(declare, options.run);
   declare_sizes(declare, options.model);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/command_line.hpp"
 #include "models/config.hpp"
 #include "train/settings.hpp"
 
@@ -49,7 +49,7 @@ struct TrainOptions {
   bool resume = false;
 };
 
-void declare_train_options(CLI::App& app, TrainOptions& options);
+void declare_train_options(VerbOptions& verb, TrainOptions& options);
 
 /// The task's own model, or the config file's, with the options over it.
 models::DecoderConfig make_config(const ModelOptions& options, train::Task task);
@@ -58,7 +58,7 @@ models::DecoderConfig make_config(const ModelOptions& options, train::Task task)
 train::TrainSettings make_settings(const RunOptions& options, std::int64_t seq_len);
 
 /// Declares --include, which belongs to --data, in a verb.
-CLI::Option* declare_include(CLI::App& app, std::vector<std::string>& patterns);
+Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns);
 
 /// A run's settings with those options over them that may change on the way: data (of the same content), steps,
 /// evaluation, saving, threads. Throws UsageError for any other that differs.
