@@ -197,7 +197,8 @@ Verb add_eval(CommandLine& line) {
       "Loss, sinks, activations and gate scores of a model on text\n\n"
       "MODEL is a directory with config.json and model.safetensors, or one that `headgate train` made. Several are "
       "evaluated on the same sequences and compared: a gated model's figures say little without those of a model "
-      "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not count.");
+      "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not "
+      "count.");
   verb.arguments("MODEL", o->models, "A model's directory; several are compared");
   verb.values("--data", o->data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, but for those that are not UTF-8 and for "
@@ -207,7 +208,8 @@ Verb add_eval(CommandLine& line) {
   verb.flag("--json", o->json, "Print JSON");
   verb.flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
   verb.value("--task", o->task, "TASK", "text or bigram-backcopy (default: the task that the model was trained on)");
-  verb.value("--seq-len", o->seq_len, "N", "Tokens of a sequence (default: the most that every model takes)").range(1, 1 << 20);
+  verb.value("--seq-len", o->seq_len, "N", "Tokens of a sequence (default: the most that every model takes)")
+      .range(1, 1 << 20);
   verb.value("--tokens", o->tokens, "N",
              "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
              "bigram-backcopy 65536). Fewer than a sequence has make a shorter one")
