@@ -12,6 +12,7 @@
 
 #include "cli/console.hpp"
 #include "cli/machine.hpp"
+#include "cli/memory.hpp"
 #include "cli/shell_word.hpp"
 #include "cli/train_display.hpp"
 #include "cli/train_options.hpp"
@@ -70,7 +71,8 @@ Run fresh_run(const TrainOptions& o) {
   Run run;
   run.source = train::open_data(train::data_of(settings, o.out));
   omp_set_num_threads(settings.threads);
-  run.trainer = std::make_unique<train::Trainer>(config, settings, *run.source);
+  run.trainer = with_memory(train::training_memory(config, settings, *run.source), 0,
+                            [&] { return std::make_unique<train::Trainer>(config, settings, *run.source); });
   run.directory = open_directory(o, train::RunStart::fresh);
   return run;
 }
@@ -109,7 +111,10 @@ Run resumed_run(const TrainOptions& o) {
   }
   run.source = train::open_data(train::data_of(state.settings, o.out));
   omp_set_num_threads(state.settings.threads);
-  run.trainer = std::make_unique<train::Trainer>(std::move(checkpoint), state, *run.source);
+  const std::uint64_t read = 3 * checkpoint.parameters.size() * sizeof(float);  // they and the moments: in the plan too
+  run.trainer = with_memory(train::training_memory(checkpoint.config, state.settings, *run.source), read, [&] {
+    return std::make_unique<train::Trainer>(std::move(checkpoint), state, *run.source);
+  });
   return run;
 }
 

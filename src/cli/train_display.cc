@@ -46,6 +46,7 @@ void print_line(const std::string& line) { say(stdout, line + "\n"); }
 }  // namespace
 
 std::string bytes_text(double bytes) {
+  if (bytes >= 1e12) return fmt::format("{:.2f} TB", bytes * 1e-12);
   if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes * 1e-9);
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes * 1e-6);
   return fmt::format("{:.0f} kB", bytes * 1e-3);
