@@ -142,7 +142,7 @@ typedef struct headgate_attention_options {
   headgate_causality causality; /* combines with the window by "and" */
   headgate_gate_fn gate_fn;     /* applied when `gate` is present */
   headgate_gate_op gate_op;
-  int32_t threads; /* 0: headgate_default_threads(). The result has the same bits for every value. */
+  int32_t threads; /* 0: headgate_default_threads(). At most 4 a processor, or 16, are used. Always the same bits. */
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \

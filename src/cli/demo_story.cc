@@ -18,7 +18,7 @@ using train::Task;
 
 constexpr std::int64_t kLeastBackcopySteps = 800;  // a sink takes its time: docs/notes/2026-11-21-backcopy.md
 constexpr std::int64_t kLeastTextSteps = 60;
-constexpr std::uint64_t kBackcopySeed = 2;  // without a gate some seeds make no sink, and then there is nothing to compare
+constexpr std::uint64_t kBackcopySeed = 2;  // one that makes a sink without a gate: not all do
 
 std::string score(const std::optional<double>& value) { return value ? fmt::format("{:.3f}", *value) : "-"; }
 
