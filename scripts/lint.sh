@@ -9,6 +9,10 @@ cd "$(dirname "$0")/.."
 since=
 if [[ "${1:-}" == --since && -n "${2:-}" ]]; then
   since=$2
+  git rev-parse --verify --quiet "$since^{commit}" >/dev/null || {
+    echo "lint: git knows no commit '$since'" >&2
+    exit 2
+  }
 elif (($# > 0)); then
   echo "usage: scripts/lint.sh [--since COMMIT]" >&2
   exit 2
@@ -37,7 +41,7 @@ tidy() {
   if [[ -z "$since" ]] || ! git diff --quiet "$since" -- .clang-tidy scripts/lint.sh; then
     files=$(compiled_files)
   else
-    scripts/affected_files.py --self-test && files=$(scripts/affected_files.py build "$since") || return 1
+    files=$(scripts/affected_files.py build "$since") || return 1
     echo "lint: changes since $since reach $(grep -c . <<<"$files") of $(compiled_files | grep -c .) compiled files"
   fi
   [[ -z "$files" ]] || xargs -P "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" -n 1 clang-tidy -p build --quiet \

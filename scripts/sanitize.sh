@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 # Folders of tests/: those whose code reads files, computes addresses or owns memory; and those with threads.
 memory=(arguments attention capi cases checkpoint core fuzz io layers models reference train)
 threads=(attention capi layers models train)
+single_threaded=models_gradients_test
 
 size=${1:-}
 [[ "$size" == full || "$size" == quick ]] && (($# > 1)) || {
@@ -32,6 +33,7 @@ for preset in "$@"; do
     build=(--target "${folders[@]/#/tests_}")
     tests=(--label-regex "^($(IFS='|' && echo "${folders[*]}"))\$" --label-exclude '^tool$')
   fi
+  [[ "$preset" != tsan ]] || tests+=(--exclude-regex "^$single_threaded\$")
   echo "== headgate: building for the $preset preset"
   scripts/configure.sh "$preset"
   cmake --build --preset "$preset" "${build[@]}"

@@ -49,7 +49,7 @@ struct AttentionOptions {
   std::int64_t window_right = -1;
   GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
   GateOp gate_op = GateOp::mul;
-  int threads = 0;  ///< 0: what OpenMP offers. The result has the same bits for every value.
+  int threads = 0;  ///< 0: default_threads(); at most max_threads() are used. The same bits for every value.
 };
 
 /// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.

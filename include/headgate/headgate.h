@@ -104,14 +104,14 @@ HEADGATE_API headgate_const_tensor headgate_make_const_tensor(const void* data, 
 /* g(z). */
 typedef int32_t headgate_gate_fn;
 enum {
+  HEADGATE_GATE_FN_NONE = -1,      /* no gate: `gate` is not applied */
   HEADGATE_GATE_FN_DEFAULT = 0,    /* sigmoid */
   HEADGATE_GATE_FN_SIGMOID = 1,    /* 1 / (1 + e^-z) */
   HEADGATE_GATE_FN_SIGMOID2 = 2,   /* 2 sigmoid(z) */
   HEADGATE_GATE_FN_NS_SIGMOID = 3, /* 0.5 + 0.5 sigmoid(z) */
   HEADGATE_GATE_FN_SILU = 4,       /* z sigmoid(z) */
   HEADGATE_GATE_FN_SOFTPLUS = 5,   /* log(1 + e^z) */
-  HEADGATE_GATE_FN_IDENTITY = 6,   /* z */
-  HEADGATE_GATE_FN_NONE = 7        /* no gate: `gate` is not applied */
+  HEADGATE_GATE_FN_IDENTITY = 6    /* z */
 };
 
 /* How g(z) meets the attention output o. */
@@ -142,7 +142,7 @@ typedef struct headgate_attention_options {
   headgate_causality causality; /* combines with the window by "and" */
   headgate_gate_fn gate_fn;     /* applied when `gate` is present */
   headgate_gate_op gate_op;
-  int32_t threads; /* 0: headgate_default_threads(). The result has the same bits for every value. */
+  int32_t threads; /* 0: headgate_default_threads(). At most 4 a processor, or 16, are used. Always the same bits. */
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \

@@ -28,7 +28,11 @@ HEADGATE_API std::string active_target();
 /// Throws headgate::Error if it is not in supported_targets(). Not to be called while a kernel runs.
 HEADGATE_API void set_target(const std::string& name);
 
-/// Threads that a call uses when its options say 0.
+/// The most threads that a call uses, whatever its options say: four for each processor that the process may run on,
+/// and 16 at least. More would only wait for each other.
+HEADGATE_API int max_threads();
+
+/// Threads that a call uses when its options say 0: what OpenMP offers, at most max_threads().
 HEADGATE_API int default_threads();
 
 /// Frees the scratch memory, at most 32 MiB, that the calling thread keeps from its last call for its next one.

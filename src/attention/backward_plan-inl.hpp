@@ -28,9 +28,9 @@ template <typename T>
 struct BackwardPlan {
   static constexpr std::size_t kTile = kQueryTile;
   static constexpr std::size_t kBlock = kBackwardKeys;
-  static constexpr std::size_t kScoreStride = kBlock + 16;  // not a power of two: rows spread over the cache's sets
+  static constexpr std::size_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
   static constexpr std::size_t kRows = 5 + kMR;             ///< row buffers of a thread
-  /// Packed operands of as many key/value heads as fit here are held at a time, at least one.
+  /// Packed operands of as many key/value heads as fit here are held at a time, at least one, as in the forward pass.
   static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 

@@ -33,8 +33,9 @@ template <typename T>
 struct ForwardPlan {
   static constexpr std::size_t kTile = kQueryTile;
   static constexpr std::size_t kBlock = kForwardKeys;
-  static constexpr std::size_t kScoreStride = kBlock + 16;  // not a power of two: rows spread over the cache's sets
-  /// Packed K and V of as many heads as fit here are held at a time, at least one.
+  static constexpr std::size_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
+  /// Packed K and V of as many heads as fit here are held at a time, at least one: three quarters of a third-level
+  /// cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
   static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
 
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q

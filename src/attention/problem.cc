@@ -2,7 +2,6 @@
 #include "attention/problem.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 #include "attention/overlap.hpp"
 #include "core/check.hpp"
 #include "core/element.hpp"
+#include "headgate/runtime.hpp"
 
 namespace headgate {
 namespace {
@@ -22,9 +22,6 @@ namespace {
 constexpr std::int64_t kMaxHeadDim = 512;
 /// A view may span this many bytes: beyond any address space (57 bits), and sums of a few spans still fit in int64.
 constexpr std::int64_t kMaxSpanBytes = std::int64_t{1} << 60;
-/// Requests for more threads than the machine has are lowered to this (or to the machine's, if that is more): an
-/// OpenMP runtime that cannot create a thread ends the process.
-constexpr int kMaxExtraThreads = 64;
 
 struct Argument {
   const char* name = "";
@@ -297,8 +294,8 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
   if (p.window_right >= p.T - 1) p.window_right = -1;
 
   if (options.threads < 0) call.fail("threads is {} but must be at least 0", options.threads);
-  const int limit = std::max({kMaxExtraThreads, omp_get_max_threads(), omp_get_num_procs()});
-  p.threads = options.threads == 0 ? omp_get_max_threads() : std::min(options.threads, limit);
+  // Not as many as are asked for at any price: an OpenMP runtime that cannot create a thread ends the process.
+  p.threads = options.threads == 0 ? default_threads() : std::min(options.threads, max_threads());
 }
 
 void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {

@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -87,7 +88,13 @@ void set_target(const std::string& name) {
   active_bit.store(name.empty() ? default_bit() : supported_bit(name, "set_target"), std::memory_order_release);
 }
 
-int default_threads() { return omp_get_max_threads(); }
+int max_threads() {
+  constexpr int kPerProcessor = 4;
+  constexpr int kAlways = 16;
+  return std::max(kAlways, kPerProcessor * omp_get_num_procs());
+}
+
+int default_threads() { return std::min(omp_get_max_threads(), max_threads()); }
 
 void release_workspace() { Arena::release(); }
 

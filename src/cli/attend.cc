@@ -11,12 +11,11 @@
 
 #include "cli/attend_job.hpp"
 #include "cli/names.hpp"
+#include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 
 namespace headgate::cli {
 namespace {
-
-constexpr int kMaxThreads = 65536;
 
 struct Options {
   AttendFiles files;
@@ -122,9 +121,7 @@ void add_options(VerbOptions& verb, Options& o) {
   verb.value("--dtype", o.dtype, "TYPE",
              "Compute in f32, f64, f16 or bf16: q, k, v, gate and grad-out are converted to it, and may then differ "
              "among themselves. Without it they must share one dtype");
-  verb.value("--threads", o.threads, "N",
-             "Threads, 1 or more (default: all cores); the result has the same bits for every number")
-      .range(1, kMaxThreads);
+  declare_threads(verb, o.threads, "Threads (default: all cores); the result has the same bits for every number");
 }
 
 }  // namespace

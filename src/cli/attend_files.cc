@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -50,17 +51,38 @@ io::Array read_small(const std::string& path) {
   return array.dtype == DType::f16 ? converted(array, DType::f32) : std::move(array);
 }
 
-struct OutputPath {
+struct OptionPath {
   const char* option;
   std::string path;
 };
+
+/// Equal for two paths of one file, by links of either kind too; what is not there yet is told by its path.
+std::string identity_of(const std::string& path) {
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);
+  std::error_code error;
+  return fs::weakly_canonical(path, error).string();
+}
+
+std::vector<OptionPath> input_paths(const AttendFiles& files) {
+  return {{"--q", files.q},
+          {"--k", files.k},
+          {"--v", files.v},
+          {"--gate", files.gate},
+          {"--bias", files.bias},
+          {"--mask", files.mask},
+          {"--key-lengths", files.key_lengths},
+          {"--alibi", files.alibi},
+          {"--sinks", files.sinks},
+          {"--grad-out", files.grad_out}};
+}
 
 std::string gradient_path(const AttendFiles& files, const char* name) {
   return (fs::path(files.grad_dir) / (std::string(name) + ".npy")).string();
 }
 
-std::vector<OutputPath> output_paths(const AttendFiles& files) {
-  std::vector<OutputPath> paths = {{"--out", files.out}};
+std::vector<OptionPath> output_paths(const AttendFiles& files) {
+  std::vector<OptionPath> paths = {{"--out", files.out}};
   if (!files.lse.empty()) paths.push_back({"--lse", files.lse});
   if (!files.weights.empty()) paths.push_back({"--weights", files.weights});
   if (files.grad_dir.empty()) return paths;
@@ -74,15 +96,22 @@ std::vector<OutputPath> output_paths(const AttendFiles& files) {
 }  // namespace
 
 void check_outputs(const AttendFiles& files) {
-  std::map<std::string, const char*> taken;
-  std::error_code error;
-  for (const OutputPath& output : output_paths(files)) {
-    const std::string canonical = fs::weakly_canonical(output.path, error).string();
-    const auto [other, is_new] = taken.emplace(canonical, output.option);
+  std::map<std::string, const char*> inputs, outputs;
+  for (const OptionPath& input : input_paths(files)) {
+    if (!input.path.empty()) inputs.emplace(identity_of(input.path), input.option);
+  }
+  for (const OptionPath& output : output_paths(files)) {
+    const std::string file = identity_of(output.path);
+    const auto input = inputs.find(file);
+    if (input != inputs.end()) {
+      throw UsageError(fmt::format("{} would overwrite the file of {}: {}", output.option, input->second, output.path));
+    }
+    const auto [other, is_new] = outputs.emplace(file, output.option);
     if (!is_new) throw UsageError(fmt::format("{} and {} both write {}", other->second, output.option, output.path));
   }
+  std::error_code error;
   const bool new_directory = !files.grad_dir.empty() && !fs::exists(files.grad_dir, error);
-  for (const OutputPath& output : output_paths(files)) {
+  for (const OptionPath& output : output_paths(files)) {
     const bool in_new_directory = new_directory && std::string_view(output.option) == "--grad-dir";
     io::check_writable(in_new_directory ? fs::path(output.path).parent_path().string() : output.path);
   }

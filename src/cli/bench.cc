@@ -13,6 +13,7 @@
 #include "cli/bench_on_demand.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/machine.hpp"
+#include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 #include "io/staged_file.hpp"
@@ -185,7 +186,7 @@ Verb add_bench(CommandLine& line) {
       "  A : B  the rate of A over that of B, run in turns");
   verb.value("--filter", arguments->filter, "REGEX", "Run only the cases whose names match REGEX (anywhere)");
   verb.value("--json", arguments->json, "FILE", "Write machine facts and results to FILE");
-  verb.value("--threads", arguments->threads, "N", "Threads (default: what OpenMP offers)").range(1, 1024);
+  declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
   verb.value("--repeat", arguments->repeat, "N",
              "Timed runs of each case, at least (default: 9, or 3 of runs of half a second and more)")
       .range(1, 10000);

@@ -42,6 +42,11 @@ Option& Option::existing_file() {
   return *this;
 }
 
+Option& Option::check(std::string (*complaint)(const std::string&)) {
+  option_->check(CLI::Validator(complaint, ""));
+  return *this;
+}
+
 Option& Option::hidden() {
   option_->group("");
   return *this;
@@ -65,6 +70,10 @@ Option VerbOptions::finish(CLI::Option* option, const std::string& type) const {
 }
 
 Option VerbOptions::argument(const std::string& name, std::string& to, const std::string& help) {
+  return Option(app_->add_option(name, to, help)->required());
+}
+
+Option VerbOptions::arguments(const std::string& name, std::vector<std::string>& to, const std::string& help) {
   return Option(app_->add_option(name, to, help)->required());
 }
 

@@ -29,6 +29,8 @@ class Option {
   Option& excludes(const Option& other);
   Option& one_of(const std::vector<std::string>& words);
   Option& existing_file();
+  /// `complaint` says what is wrong with a value; "" where nothing is.
+  Option& check(std::string (*complaint)(const std::string& value));
   /// Not in --help.
   Option& hidden();
 
@@ -60,6 +62,8 @@ class VerbOptions {
 
   /// A required argument without a name in front.
   Option argument(const std::string& name, std::string& to, const std::string& help);
+  /// One or more of them.
+  Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
   /// An option with a value, shown as `--name TYPE`; given twice, the last one holds. An empty word is refused: it is
   /// what a shell variable that is not set leaves. T: std::string, int, std::int64_t, std::uint64_t, double, or
   /// std::optional of one, empty while the option is absent.

@@ -14,6 +14,7 @@
 #include "cli/demo_story.hpp"
 #include "cli/demo_training.hpp"
 #include "cli/shell_word.hpp"
+#include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 
@@ -118,7 +119,7 @@ Verb add_demo(CommandLine& line) {
       .one_of({"worked", "layer", "backcopy", "text"});
   verb.value("--examples", arguments->examples, "DIR",
              "Where the worked problems lie (default: where they were installed)");
-  verb.value("--threads", arguments->threads, "N", "Threads (default: what OpenMP offers)").range(1, 1024);
+  declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
   verb.footer(
       "Example:\n"
       "  headgate demo --only backcopy --data book.txt");

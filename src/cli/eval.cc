@@ -9,9 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cli/eval_text.hpp"
+#include "cli/memory.hpp"
 #include "cli/progress.hpp"
+#include "cli/threads.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
 #include "core/check.hpp"
@@ -20,14 +24,14 @@
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/evaluation.hpp"
-#include "train/loop.hpp"
+#include "train/run_directory.hpp"
 #include "train/settings.hpp"
 
 namespace headgate::cli {
 namespace {
 
 struct EvalOptions {
-  std::string model;
+  std::vector<std::string> models;
   std::vector<std::string> data, include;
   std::string task;
   std::optional<std::int64_t> seq_len, tokens;
@@ -42,7 +46,7 @@ constexpr std::int64_t kBackcopyTokens = 65536;  // drawn where --tokens is not 
 
 /// A model's directory: a checkpoint, or a run that holds one.
 std::string model_directory(const std::string& path) {
-  for (const std::string& directory : {path, train::checkpoint_directory(path)}) {
+  for (const std::string& directory : {path, train::newest_checkpoint(path)}) {
     if (train::is_checkpoint(directory)) return directory;
   }
   throw UsageError(fmt::format("{}: neither a model (no config.json) nor a run (no checkpoint/config.json)", path));
@@ -57,20 +61,64 @@ std::optional<train::TrainSettings> settings_of(const train::Checkpoint& checkpo
   }
 }
 
-/// Options first, then what the model was trained with, then text.
-train::DataOptions data_options(const EvalOptions& o, const models::DecoderConfig& config,
-                                const std::optional<train::TrainSettings>& trained) {
+/// A model read from its directory.
+struct Model {
+  std::string name;  ///< as it was given
+  train::Checkpoint checkpoint;
+  std::optional<train::TrainSettings> trained;
+};
+
+std::vector<Model> read_models(const std::vector<std::string>& paths) {
+  std::vector<Model> out;
+  out.reserve(paths.size());
+  for (const std::string& path : paths) {
+    const std::string directory = model_directory(path);
+    Model model{path, train::load_checkpoint(directory, train::CheckpointParts::model), std::nullopt};
+    model.trained = settings_of(model.checkpoint, directory);
+    out.push_back(std::move(model));
+  }
+  return out;
+}
+
+/// The task that was asked for, or else the one that all models were trained on, or else text.
+train::Task task_of(const EvalOptions& o, const std::vector<Model>& models) {
+  if (!o.task.empty()) return train::parse_task(o.task);
+  const auto trained_on = [](const Model& model) { return model.trained ? model.trained->task : train::Task::text; };
+  const train::Task task = trained_on(models.front());
+  for (const Model& model : models) {
+    if (trained_on(model) != task) {
+      throw UsageError(fmt::format("{} was trained on {} and {} on {}: --task chooses one for both",
+                                   models.front().name, train::task_name(task), model.name,
+                                   train::task_name(trained_on(model))));
+    }
+  }
+  return task;
+}
+
+/// Tokens of a sequence: at most as many as every model has positions for.
+std::int64_t sequence_length(const EvalOptions& o, const std::vector<Model>& models) {
+  std::int64_t most = models.front().checkpoint.config.seq_len;
+  for (const Model& model : models) most = std::min(most, model.checkpoint.config.seq_len);
+  if (!o.seq_len) return std::min(most, o.tokens.value_or(most));
+  if (*o.seq_len > most) {
+    throw UsageError(
+        fmt::format("--seq-len {} is more than the model's {}, the most it has positions for", *o.seq_len, most));
+  }
+  if (o.tokens && *o.tokens < *o.seq_len) {
+    throw UsageError(fmt::format("--tokens {} is less than a sequence of --seq-len {}", *o.tokens, *o.seq_len));
+  }
+  return *o.seq_len;
+}
+
+/// Options first, then what the models were trained with, then text.
+train::DataOptions data_options(const EvalOptions& o, const std::vector<Model>& models) {
   train::DataOptions data;
   data.paths = o.data;
   data.files.include = o.include;
-  data.task = !o.task.empty() ? train::parse_task(o.task) : trained ? trained->task : train::Task::text;
-  data.seq_len = o.seq_len.value_or(config.seq_len);
-  data.seed = o.seed.value_or(trained ? trained->seed : data.seed);
+  data.task = task_of(o, models);
+  data.seq_len = sequence_length(o, models);
+  data.seed = o.seed.value_or(models.front().trained ? models.front().trained->seed : data.seed);
   data.split = o.held_out ? train::Split::training_and_tail : train::Split::all_held_out;
-  if (data.seq_len > config.seq_len) {
-    throw UsageError(fmt::format("--seq-len {} is more than the model's {}, the most it has positions for",
-                                 data.seq_len, config.seq_len));
-  }
   // A text shorter than a sequence is a sequence of its own.
   if (!o.seq_len && !o.held_out && data.task == train::Task::text) {
     data.seq_len = std::clamp<std::int64_t>(train::Corpus(o.data, data.files).size() - 1, 1, data.seq_len);
@@ -78,43 +126,30 @@ train::DataOptions data_options(const EvalOptions& o, const models::DecoderConfi
   return data;
 }
 
-std::string gate_cells(const models::AttentionStatistics& s) {
-  if (!s.gate_mean) return fmt::format("{:>8}{:>8}{:>8}", "-", "-", "-");
-  return fmt::format("{:>8.4f}{:>8.4f}{:>8.4f}", *s.gate_mean, s.gate_below_tenth.value_or(0.0),
-                     s.gate_below_hundredth.value_or(0.0));
+EvaluatedModel evaluated(const Model& model, const train::SequenceSource& source, const train::EvaluationPlan& plan) {
+  const models::DecoderConfig& config = model.checkpoint.config;
+  return with_memory(train::evaluation_memory(config, source, plan), 0, [&] {
+    train::HeldOutEvaluator evaluator(config, source, plan);
+    ProgressBar bar;
+    const train::Evaluation evaluation = evaluator.evaluate(
+        model.checkpoint.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
+    bar.clear();
+    return EvaluatedModel{model.name, config, evaluation};
+  });
 }
 
-std::string figures_row(const std::string& name, const models::Figures& figures) {
-  const models::AttentionStatistics& s = figures.attention;
-  return fmt::format("{:>6}{:>9.4f}{:>10.4f}{:>9.4f}{:>8.3f}{:>10.2f}{}\n", name, figures.loss.nats,
-                     s.first_token_attention, s.first_token_attention_uniform, s.sink_rate, s.massive_activation,
-                     gate_cells(s));
-}
-
-std::string backcopy_text(const models::BackcopyReport& r) {
-  const auto gate = [](const std::optional<double>& g) {
-    return g ? fmt::format("{:>8.4f}", *g) : fmt::format("{:>8}", "-");
-  };
-  return fmt::format(
-      "\n{:>16}{:>8}{:>8}{:>8}\n{:>16}{:>8.4f}{}{:>8.4f}\n{:>16}{:>8.4f}{}{:>8.4f}\n"
-      "norm of the BOS value over the others': {:.4f}\n",
-      "", "to BOS", "gate", "loss", "trigger", r.bos_attention_trigger, gate(r.gate_trigger), r.loss_trigger,
-      "other position", r.bos_attention_other, gate(r.gate_other), r.loss_other, r.bos_value_norm_ratio);
-}
-
-void print_text(const train::Evaluation& evaluation, const models::DecoderConfig& config) {
-  const models::EvaluationReport& report = evaluation.report;
-  fmt::print("{} parameters, gate {}; {} tokens\n", models::parameter_count(config), layers::gate_name(config.gate),
-             evaluation.tokens);
-  const models::LossFigures& loss = report.overall.loss;
-  fmt::print("loss {:.4f} nats, {:.4f} bits per byte, perplexity {:.4f}\n\n", loss.nats, loss.bits_per_token,
-             loss.perplexity);
-  std::string table = fmt::format("{:>6}{:>9}{:>10}{:>9}{:>8}{:>10}{:>8}{:>8}{:>8}\n", "layer", "loss", "to first",
-                                  "uniform", "sinks", "max |h|", "gate", "<0.1", "<0.01");
-  for (std::size_t i = 0; i < report.layers.size(); ++i) table += figures_row(std::to_string(i), report.layers[i]);
-  table += figures_row("all", report.overall);
-  if (evaluation.backcopy) table += backcopy_text(*evaluation.backcopy);
-  fmt::print("{}", table);
+/// One object for one model; for several a list of such objects, each with its model.
+nlohmann::ordered_json models_json(const std::vector<EvaluatedModel>& models) {
+  if (models.size() == 1) return train::evaluation_json(models.front().evaluation);
+  auto out = nlohmann::ordered_json::array();
+  for (const EvaluatedModel& model : models) {
+    nlohmann::ordered_json object = {{"model", model.name},
+                                     {"gate", layers::gate_name(model.config.gate)},
+                                     {"parameters", models::parameter_count(model.config)}};
+    object.update(train::evaluation_json(model.evaluation));
+    out.push_back(std::move(object));
+  }
+  return out;
 }
 
 /// Where a model's numbers stop being finite; empty where they are.
@@ -126,30 +161,30 @@ std::string not_finite(const models::EvaluationReport& report) {
 }
 
 int run_eval(const EvalOptions& o) {
-  const std::string directory = model_directory(o.model);
-  const train::Checkpoint checkpoint = train::load_checkpoint(directory, train::CheckpointParts::model);
-  const auto data = data_options(o, checkpoint.config, settings_of(checkpoint, directory));
+  const std::vector<Model> models = read_models(o.models);
+  const train::DataOptions data = data_options(o, models);
   const auto source = train::open_data(data);
   for (const std::string& what : source->left_out().phrases()) fmt::print(stderr, "left out: {}\n", what);
   omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   const std::int64_t all = data.task == train::Task::text ? std::numeric_limits<std::int64_t>::max() : kBackcopyTokens;
-  const std::int64_t sequences = std::max<std::int64_t>(1, o.tokens.value_or(all) / data.seq_len);
+  const std::int64_t sequences = o.tokens.value_or(all) / data.seq_len;
   const train::EvaluationPlan plan = train::plan_evaluation(source->held_out_count(), sequences, o.batch);
-  train::HeldOutEvaluator evaluator(checkpoint.config, *source, plan);
-  ProgressBar bar;
-  const train::Evaluation evaluation =
-      evaluator.evaluate(checkpoint.parameters.data(), [&bar](double done) { bar.show(done, "evaluating"); });
-  bar.clear();
+  std::vector<EvaluatedModel> results;
+  results.reserve(models.size());
+  for (const Model& model : models) results.push_back(evaluated(model, *source, plan));
   if (o.json) {
-    fmt::print("{}\n", train::evaluation_json(evaluation).dump(2));
+    fmt::print("{}\n", models_json(results).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
-    print_text(evaluation, checkpoint.config);
+    fmt::print("{}", results.size() == 1 ? layers_text(results.front()) : comparison_text(results));
   }
-  if (const std::string where = not_finite(evaluation.report); !where.empty()) {
-    fmt::print(stderr, "headgate eval: {}: the model gives numbers that are not finite, first {}\n", directory, where);
-    return kCheckFailed;
+  int status = kSuccess;
+  for (const EvaluatedModel& model : results) {
+    const std::string where = not_finite(model.evaluation.report);
+    if (where.empty()) continue;
+    fmt::print(stderr, "headgate eval: {}: the model gives numbers that are not finite, first {}\n", model.name, where);
+    status = kCheckFailed;
   }
-  return kSuccess;
+  return status;
 }
 
 }  // namespace
@@ -159,9 +194,11 @@ Verb add_eval(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "eval",
       "Loss, sinks, activations and gate scores of a model on text\n\n"
-      "MODEL is a directory with config.json and model.safetensors, or one that `headgate train` made. Attention is "
-      "averaged over heads and queries; query 0, which sees itself alone, does not count.");
-  verb.argument("MODEL", o->model, "The model's directory");
+      "MODEL is a directory with config.json and model.safetensors, or one that `headgate train` made. Several are "
+      "evaluated on the same sequences and compared: a gated model's figures say little without those of a model "
+      "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not "
+      "count.");
+  verb.arguments("MODEL", o->models, "A model's directory; several are compared");
   verb.values("--data", o->data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, but for those that are not UTF-8 and for "
               "what runs have written; may be given again")
@@ -170,15 +207,16 @@ Verb add_eval(CommandLine& line) {
   verb.flag("--json", o->json, "Print JSON");
   verb.flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
   verb.value("--task", o->task, "TASK", "text or bigram-backcopy (default: the task that the model was trained on)");
-  verb.value("--seq-len", o->seq_len, "N", "Tokens of a sequence (default: the model's)").range(1, 1 << 20);
+  verb.value("--seq-len", o->seq_len, "N", "Tokens of a sequence (default: the most that every model takes)")
+      .range(1, 1 << 20);
   verb.value("--tokens", o->tokens, "N",
              "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
-             "bigram-backcopy 65536)")
+             "bigram-backcopy 65536). Fewer than a sequence has make a shorter one")
       .range(std::int64_t{1}, std::int64_t{1} << 40);
   verb.value("--batch", o->batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
       .range(1, 1 << 16);
   verb.value("--seed", o->seed, "N", "Of drawn sequences (default: the run's)");
-  verb.value("--threads", o->threads, "N", "Threads (default: all cores)").range(1, 1024);
+  declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.footer(
       "JSON keys: loss_nats bits_per_byte perplexity first_token_attention\n"
       "  first_token_attention_uniform sink_rate massive_activation gate_mean\n"
@@ -186,14 +224,17 @@ Verb add_eval(CommandLine& line) {
       "  same; tokens; and on bigram-backcopy, backcopy:\n"
       "  bos_attention_trigger bos_attention_other gate_trigger gate_other\n"
       "  loss_trigger loss_other bos_value_norm_ratio\n"
+      "Figures of attention are null where sequences have one token. For several MODELs\n"
+      "a list of such objects, each with its model, gate and parameters.\n"
       "\n"
       "The uniform value is what first-token attention would be if each query looked at\n"
       "all it sees alike; the sink rate is the share of heads above 0.3. A layer's loss\n"
       "is that of the model that ends after it: the last norm and the logits on its output.\n"
       "A figure that is not finite is null in JSON, and the exit status is 1.\n"
       "\n"
-      "Example:\n"
-      "  headgate eval run --data book.txt --held-out --json");
+      "Examples:\n"
+      "  headgate eval run --data book.txt --held-out --json\n"
+      "  headgate eval run-plain run-gated --data book.txt --held-out");
   return {"eval", [o] { return run_eval(*o); }};
 }
 

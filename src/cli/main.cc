@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
+#include "cli/console.hpp"
 #include "cli/verbs.hpp"
 
 namespace headgate::cli {
@@ -19,7 +20,7 @@ int report(const std::string& who, std::string what) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte == 0x7F) c = ' ';
   }
-  fmt::print(stderr, "{}: {}\n", who, what);
+  say(stderr, fmt::format("{}: {}\n", who, what));
   return kBadUsage;
 }
 
@@ -38,7 +39,8 @@ int run(int argc, char** argv) {
                      "`headgate VERB --help` tells more.\n\n"
                      "Environment:\n"
                      "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
-                     "  OMP_NUM_THREADS  threads to use where --threads is not given");
+                     "  OMP_NUM_THREADS  threads to use where --threads is not given\n\n"
+                     "Of an option with one value that is given again the last counts.");
     const std::vector<Verb> verbs = add_verbs(line);
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;

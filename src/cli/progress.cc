@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cli/console.hpp"
+
 namespace headgate::cli {
 namespace {
 
@@ -38,16 +40,14 @@ void ProgressBar::show(double fraction, const std::string& label) {
   const double part = std::clamp(fraction, 0.0, 1.0);
   const int filled = static_cast<int>(part * bar_width_);
   const int room = std::max(0, terminal_columns() - bar_width_ - kBesideLabel);
-  fmt::print(stderr, "\r\x1b[K[{}{}] {:3.0f}%  {}", std::string(static_cast<std::size_t>(filled), '#'),
-             std::string(static_cast<std::size_t>(bar_width_ - filled), '.'), 100.0 * part,
-             label.substr(0, static_cast<std::size_t>(room)));
-  std::fflush(stderr);
+  say(stderr, fmt::format("\r\x1b[K[{}{}] {:3.0f}%  {}", std::string(static_cast<std::size_t>(filled), '#'),
+                          std::string(static_cast<std::size_t>(bar_width_ - filled), '.'), 100.0 * part,
+                          label.substr(0, static_cast<std::size_t>(room))));
 }
 
 void ProgressBar::clear() {
   if (!drawn_) return;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  say(stderr, "\r\x1b[K");
   drawn_ = false;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/threads.hpp"
 #include "cli/train_options.hpp"
 
 namespace headgate::cli {
@@ -47,10 +48,11 @@ void declare_run(Declare& d, TrainOptions& o) {
          "comes a copy of the token before. Each task has its own default sizes");
   d.count("--stop-at", o.run.stop_at, "Stop when N steps are done, as if interrupted there: all is saved");
   d.count("--eval-every", o.run.eval_every, "Evaluate every N steps and at the end (default 250; 0: never)", 0);
-  d.count("--eval-tokens", o.run.eval_tokens, "Held-out tokens of an evaluation, at most (default 65536)");
+  d.count("--eval-tokens", o.run.eval_tokens,
+          "Held-out tokens of an evaluation, at most, in whole sequences (default 65536)");
   d.count("--save-every", o.run.save_every, "Save every N steps and at the end (default 500; 0: at the end only)", 0);
   d.count("--log-every", o.run.log_every, "Where there is no terminal: a line every N steps (default 10)");
-  d.verb().value("--threads", o.run.threads, "N", "Threads (default: all cores); on --resume as before").range(1, 1024);
+  declare_threads(d.verb(), o.run.threads, "Threads (default: all cores); on --resume as before");
 }
 
 void declare_optimizer(Declare& d, RunOptions& o) {

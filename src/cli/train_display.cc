@@ -4,29 +4,49 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
+#include <utility>
+
+#include "cli/console.hpp"
 
 namespace headgate::cli {
 namespace {
 
-volatile std::sig_atomic_t g_signal = 0;
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
 
-extern "C" void headgate_cli_note_signal(int number) {
-  g_signal = number;
-  for (const int each : kSignals) std::signal(each, SIG_DFL);
+// Both are also read and written by the handler, in whatever thread.
+std::atomic<int> g_signal{0};
+std::atomic<std::int64_t> g_noted_at{0};  // milliseconds of the monotonic clock
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
+
+std::int64_t milliseconds_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
 }
 
-void print_line(const std::string& line) {
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+extern "C" void headgate_cli_note_signal(int number) {
+  constexpr std::int64_t kCopies = 1000;
+  const std::int64_t now = milliseconds_now();
+  int none = 0;
+  if (g_signal.compare_exchange_strong(none, number)) {
+    g_noted_at.store(now);
+  } else if (number != SIGHUP && now - g_noted_at.load() >= kCopies) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  }
 }
+
+void print_line(const std::string& line) { say(stdout, line + "\n"); }
 
 }  // namespace
 
 std::string bytes_text(double bytes) {
+  if (bytes >= 1e12) return fmt::format("{:.2f} TB", bytes * 1e-12);
   if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes * 1e-9);
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes * 1e-6);
   return fmt::format("{:.0f} kB", bytes * 1e-3);
@@ -55,8 +75,8 @@ std::string evaluation_line(const train::Evaluation& evaluation) {
   return line;
 }
 
-TrainDisplay::TrainDisplay(const train::Trainer& trainer, std::int64_t log_every)
-    : bar_(16), steps_(trainer.settings().schedule.steps), log_every_(log_every) {}
+TrainDisplay::TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every)
+    : bar_(16), checkpoint_(std::move(checkpoint)), steps_(trainer.settings().schedule.steps), log_every_(log_every) {}
 
 std::string TrainDisplay::status(const train::Progress& progress) const {
   const train::StepReport& step = progress.step;
@@ -86,14 +106,26 @@ void TrainDisplay::after_step(const train::Progress& progress) {
   }
 }
 
-void TrainDisplay::saved(std::int64_t step) {
+void TrainDisplay::saved(std::int64_t step, const std::string& directory) {
+  if (directory != checkpoint_) {
+    bar_.clear();
+    say(stderr, fmt::format("headgate train: step {} is saved in {}: files in {} are no part of a checkpoint. "
+                            "--resume and `headgate eval` take the newest\n",
+                            step, directory, checkpoint_));
+    checkpoint_ = directory;
+  }
   if (!bar_.visible() && step > 0) print_line(fmt::format("step {}: saved", step));
+}
+
+void TrainDisplay::not_written(const std::string& what) {
+  bar_.clear();
+  say(stderr, fmt::format("headgate train: {}\n", what));
 }
 
 bool TrainDisplay::interrupted() { return SignalWatch::received() != 0; }
 
 SignalWatch::SignalWatch() {
-  g_signal = 0;
+  g_signal.store(0);
   for (const int number : kSignals) {
     struct sigaction action {};
     action.sa_handler = headgate_cli_note_signal;
@@ -115,6 +147,6 @@ SignalWatch::~SignalWatch() {
   }
 }
 
-int SignalWatch::received() { return g_signal; }
+int SignalWatch::received() { return g_signal.load(); }
 
 }  // namespace headgate::cli

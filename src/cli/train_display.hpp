@@ -19,10 +19,12 @@ std::string evaluation_line(const train::Evaluation& evaluation);
 /// Shows a run as it goes: a progress bar on a terminal, lines elsewhere.
 class TrainDisplay : public train::LoopObserver {
  public:
-  TrainDisplay(const train::Trainer& trainer, std::int64_t log_every);
+  /// `checkpoint`: where the run's newest one lies, so far.
+  TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every);
 
   void after_step(const train::Progress& progress) override;
-  void saved(std::int64_t step) override;
+  void saved(std::int64_t step, const std::string& directory) override;
+  void not_written(const std::string& what) override;
   bool interrupted() override;
 
   /// Takes the bar away.
@@ -33,14 +35,16 @@ class TrainDisplay : public train::LoopObserver {
   std::string status(const train::Progress& progress) const;
 
   ProgressBar bar_;
+  std::string checkpoint_;
   std::int64_t steps_;
   std::int64_t log_every_;
   double loss_ = 0.0;              ///< of the last step
   double seconds_per_step_ = 0.0;  ///< running mean
 };
 
-/// From here on, until the end of its life, SIGINT, SIGTERM and SIGHUP are noted instead of ending the process; the
-/// second one ends it.
+/// From here on, until the end of its life, SIGINT, SIGTERM and SIGHUP are noted instead of ending the process. Another
+/// SIGINT or SIGTERM a second later ends it; within the second it is taken for a copy of the first, as `timeout` and a
+/// shell whose terminal closes send to the process and to its group.
 class SignalWatch {
  public:
   SignalWatch();

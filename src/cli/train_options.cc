@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/gate_variant.hpp"
@@ -175,6 +176,14 @@ void require_same(const char* option, const T& given, const T& run) {
   }
 }
 
+/// An evaluation takes whole sequences; fewer tokens than one has would not be what was asked for.
+void require_eval_tokens(const RunOptions& o, const TrainSettings& settings) {
+  if (o.eval_tokens && *o.eval_tokens < settings.seq_len) {
+    throw UsageError(
+        fmt::format("--eval-tokens {} is less than a sequence, which has {} tokens", *o.eval_tokens, settings.seq_len));
+  }
+}
+
 }  // namespace
 
 bool ModelOptions::any() const {
@@ -210,6 +219,8 @@ train::TrainSettings make_settings(const RunOptions& o, std::int64_t seq_len) {
   TrainSettings settings = task_settings(o.task.empty() ? Task::text : train::parse_task(o.task));
   apply(settings, o);
   settings.seq_len = seq_len;
+  require_eval_tokens(o, settings);
+  settings.eval_tokens = std::max(settings.eval_tokens, seq_len);
   constexpr std::int64_t kWarmup = 100;
   if (!o.warmup) settings.schedule.warmup = std::min(kWarmup, settings.schedule.steps / 10);
   if (settings.schedule.warmup > settings.schedule.steps) {
@@ -234,6 +245,10 @@ train::TrainSettings resumed_settings(const RunOptions& o, const TrainSettings& 
   require_same("--beta2", now.beta2, run.beta2);
   require_same("--clip", now.clip, run.clip);
   require_same("--seed", now.seed, run.seed);
+  if (const std::string complaint = thread_complaint(std::to_string(now.threads)); !complaint.empty()) {
+    throw UsageError(fmt::format("the run's {}; --threads goes on with fewer", complaint));
+  }
+  require_eval_tokens(o, now);
   train::validate(now);
   return now;
 }

@@ -60,18 +60,35 @@ std::string present_directory(const std::string& target) {
   return fs::is_directory(old, error) ? old : target;
 }
 
+void check_replaceable(const std::string& target, const std::vector<std::string>& names) {
+  std::error_code error;
+  const fs::path there = resolved(target);
+  const fs::file_status status = fs::symlink_status(there, error);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) fail<NotReplaceable>(target, "cannot write: not a directory");
+  fs::directory_iterator entries(there, error);
+  if (error) fail<WriteError>(target, "cannot write: {}", error.message());
+  for (const auto& entry : entries) {
+    const std::string file = entry.path().filename().string();
+    if (std::find(names.begin(), names.end(), file) == names.end()) {
+      fail<NotReplaceable>(target, "is not replaced: '{}' in it is no part of a checkpoint; move it away",
+                           printable(file));
+    }
+  }
+}
+
 StagedDirectory::StagedDirectory(const std::string& target, std::vector<std::string> names)
     : target_(target), names_(std::move(names)) {
   const fs::path path = resolved(target);
   parent_ = path.parent_path().string();
   name_ = path.filename().string();
-  if (name_.empty() || name_ == "." || name_ == "..") fail(target_, "cannot write: no directory name");
+  if (name_.empty() || name_ == "." || name_ == "..") fail<WriteError>(target_, "cannot write: no directory name");
   there_ = path.string();
   old_ = old_name(path);
   std::error_code error;
   fs::create_directories(parent_, error);
-  if (error) fail(target_, "cannot write: {}", error.message());
-  check_replaceable();
+  if (error) fail<WriteError>(target_, "cannot write: {}", error.message());
+  check_replaceable(target_, names_);
   remove_abandoned();
   open_staging();
 }
@@ -81,7 +98,7 @@ StagedDirectory::~StagedDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-void StagedDirectory::fail_with_reason() const { fail(target_, "cannot write: {}", std::strerror(errno)); }
+void StagedDirectory::fail_with_reason() const { fail<WriteError>(target_, "cannot write: {}", std::strerror(errno)); }
 
 void StagedDirectory::open_staging() {
   constexpr int kAttempts = 16;
@@ -91,12 +108,13 @@ void StagedDirectory::open_staging() {
     if (::mkdir(path.c_str(), 0777) == 0) {
       path_ = path;
       lock_ = open_directory(path_);
-      if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) fail_with_reason();
+      if (lock_ < 0) fail_with_reason();
+      ::flock(lock_, LOCK_EX | LOCK_NB);  // where there are no locks, nobody finds it unlocked
       return;
     }
     if (errno != EEXIST) fail_with_reason();
   }
-  fail(target_, "cannot write: no free temporary name");
+  fail<WriteError>(target_, "cannot write: no free temporary name");
 }
 
 void StagedDirectory::remove_abandoned() const {
@@ -110,24 +128,9 @@ void StagedDirectory::remove_abandoned() const {
   }
 }
 
-void StagedDirectory::check_replaceable() const {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(there_, error);
-  if (!fs::exists(status)) return;
-  if (!fs::is_directory(status)) fail(target_, "cannot write: not a directory");
-  fs::directory_iterator entries(there_, error);
-  if (error) fail(target_, "cannot write: {}", error.message());
-  for (const auto& entry : entries) {
-    const std::string file = entry.path().filename().string();
-    if (std::find(names_.begin(), names_.end(), file) == names_.end()) {
-      fail(target_, "is not replaced: '{}' in it is no part of a checkpoint", printable(file));
-    }
-  }
-}
-
 void StagedDirectory::commit(Replacing replacing) {
   if (::fsync(lock_) != 0) fail_with_reason();
-  check_replaceable();
+  check_replaceable(target_, names_);
   if (replacing == Replacing::two_renames || !exchange()) rename_twice();
   sync_parent();
   remove_known(path_);  // the old one has taken the new one's name, if there was one to exchange

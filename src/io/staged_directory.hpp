@@ -12,26 +12,28 @@ namespace headgate::io {
 /// systems without it; between the two the old directory lies at ".NAME.old", where present_directory finds it.
 enum class Replacing { automatic, two_renames };
 
+/// Throws NotReplaceable where `target` is there and is no directory or holds anything but `names`.
+void check_replaceable(const std::string& target, const std::vector<std::string>& names);
+
 /// A directory of known files that appears at its path whole or not at all, over the one that was there.
 ///
 /// Files are written below path(), ".NAME.XXXXXXXX.new" beside the target, which the destructor removes; what a killed
 /// process left of the kind is removed by the next one. A directory that holds anything but `names` is never replaced.
 class StagedDirectory {
  public:
-  /// Makes parent directories that are missing. Throws FileError.
+  /// Makes parent directories that are missing. Throws WriteError.
   StagedDirectory(const std::string& target, std::vector<std::string> names);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
   ~StagedDirectory();
 
   const std::string& path() const { return path_; }
-  /// Files must be on the disk already. Throws FileError; what was at the target then stays.
+  /// Files must be on the disk already. Throws WriteError; what was at the target then stays.
   void commit(Replacing replacing = Replacing::automatic);
 
  private:
   void open_staging();
   void remove_abandoned() const;
-  void check_replaceable() const;
   bool exchange() const;
   void rename_twice() const;
   void remove_known(const std::string& directory) const;

@@ -9,8 +9,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -20,15 +20,27 @@
 namespace headgate::io {
 namespace {
 
-// Named temporary files of this process, for the signal handler, which may touch nothing but lock-free atomics.
-constexpr int kSlots = 64;
-std::array<std::atomic<char*>, kSlots> g_temporaries{};
-static_assert(std::atomic<char*>::is_always_lock_free);
+// Named temporary files of this process, for the signal handler, which may run in any thread at any moment and touches
+// nothing but lock-free atomics and the path of a slot that it has taken. A slot belongs to whoever moved it out of
+// `empty` or `named`, and nobody else reads or writes its path.
+enum class SlotState { empty, writing, named, removing };
+
+struct Slot {
+  std::atomic<SlotState> state{SlotState::empty};
+  std::array<char, PATH_MAX> path{};
+};
+
+constexpr std::size_t kSlots = 64;
+std::array<Slot, kSlots> g_temporaries{};
+static_assert(std::atomic<SlotState>::is_always_lock_free);
+
+bool take(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
 
 extern "C" void headgate_io_remove_temporaries(int signal_number) {
-  for (auto& slot : g_temporaries) {
-    const char* path = slot.load();
-    if (path != nullptr) ::unlink(path);
+  for (Slot& slot : g_temporaries) {
+    if (!take(slot, SlotState::named, SlotState::removing)) continue;
+    ::unlink(slot.path.data());
+    slot.state.store(SlotState::empty);
   }
   std::signal(signal_number, SIG_DFL);
   std::raise(signal_number);
@@ -43,19 +55,23 @@ void catch_signals() {
   }
 }
 
+/// The slot that now holds the path; −1 where there is none for it.
 int remember(const std::string& path) {
   catch_signals();
-  char* copy = ::strdup(path.c_str());
-  for (int i = 0; i < kSlots; ++i) {
-    char* expected = nullptr;
-    if (g_temporaries[static_cast<std::size_t>(i)].compare_exchange_strong(expected, copy)) return i;
+  if (path.size() >= PATH_MAX) return -1;
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    Slot& slot = g_temporaries[i];
+    if (!take(slot, SlotState::empty, SlotState::writing)) continue;
+    std::memcpy(slot.path.data(), path.c_str(), path.size() + 1);
+    slot.state.store(SlotState::named);
+    return static_cast<int>(i);
   }
-  std::free(copy);
   return -1;
 }
 
+/// A slot that a handler has taken is the handler's to empty.
 void forget(int slot) {
-  if (slot >= 0) std::free(g_temporaries[static_cast<std::size_t>(slot)].exchange(nullptr));
+  if (slot >= 0) take(g_temporaries[static_cast<std::size_t>(slot)], SlotState::named, SlotState::empty);
 }
 
 std::string directory_of(const std::string& target) {
@@ -76,9 +92,9 @@ std::string resolved(const std::string& path) {
   std::error_code error;
   std::string target = path;
   if (fs::is_symlink(fs::symlink_status(path, error))) target = fs::weakly_canonical(path, error).string();
-  if (!fs::path(target).has_filename()) fail(path, "cannot write: no file name");
+  if (!fs::path(target).has_filename()) fail<WriteError>(path, "cannot write: no file name");
   const fs::file_status there = fs::status(target, error);
-  if (fs::exists(there) && !fs::is_regular_file(there)) fail(path, "cannot write: not a regular file");
+  if (fs::exists(there) && !fs::is_regular_file(there)) fail<WriteError>(path, "cannot write: not a regular file");
   return target;
 }
 
@@ -87,7 +103,7 @@ std::string resolved(const std::string& path) {
 void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path)) + "/.";  // the dot: a file is no directory
   if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    fail(path, "cannot write: {}", std::strerror(errno));
+    fail<WriteError>(path, "cannot write: {}", std::strerror(errno));
   }
 }
 
@@ -130,9 +146,9 @@ void StagedFile::open_named() {
     const int reason = errno;
     temporary_.clear();
     forget(std::exchange(slot_, -1));
-    if (reason != EEXIST) fail(path_, "cannot write: {}", std::strerror(reason));
+    if (reason != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(reason));
   }
-  fail(path_, "cannot write: no free temporary name");
+  fail<WriteError>(path_, "cannot write: no free temporary name");
 }
 
 void StagedFile::write(const void* data, std::size_t bytes) {
@@ -142,26 +158,26 @@ void StagedFile::write(const void* data, std::size_t bytes) {
   while (bytes > 0) {
     const ssize_t put = ::write(descriptor_, at, std::min(bytes, kMaxWrite));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(path_, "cannot write: {}", std::strerror(errno));
+    if (put < 0) fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
     at += put;
     bytes -= static_cast<std::size_t>(put);
   }
 }
 
 void StagedFile::flush() {
-  if (::fsync(descriptor_) != 0) fail(path_, "cannot write: {}", std::strerror(errno));
+  if (::fsync(descriptor_) != 0) fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
   flushed_ = true;
 }
 
 void StagedFile::give_name() {
   const std::string source = fmt::format("/proc/self/fd/{}", descriptor_);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
-  if (errno != EEXIST) fail(path_, "cannot write: {}", std::strerror(errno));
+  if (errno != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
   // A link replaces nothing; a rename does.
   const std::string name = random_name(stage_in_, target_);
   slot_ = remember(name);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
-    fail(path_, "cannot write: {}", std::strerror(errno));
+    fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
   }
   temporary_ = name;
 }
@@ -170,7 +186,8 @@ void StagedFile::commit() {
   if (!flushed_) flush();
   if (temporary_.empty()) give_name();
   if (!temporary_.empty()) {
-    if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(path_, "cannot write: {}", std::strerror(errno));
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0)
+      fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
     temporary_.clear();
   }
   forget(std::exchange(slot_, -1));

@@ -8,7 +8,7 @@
 
 namespace headgate::io {
 
-/// Throws FileError if a StagedFile at `path` is bound to fail; touches nothing.
+/// Throws WriteError if a StagedFile at `path` is bound to fail; touches nothing.
 void check_writable(const std::string& path);
 
 /// automatic: nameless where the file system offers it; named: always under a temporary name.
@@ -23,7 +23,7 @@ enum class Staging { automatic, named };
 class StagedFile {
  public:
   /// `stage_in`: another directory of the same file system for the bytes, where the target's own is yet to be made.
-  /// Throws FileError if the directory takes no new file.
+  /// Throws WriteError if the directory takes no new file; so do write, flush and commit where they fail.
   explicit StagedFile(const std::string& path, Staging staging = Staging::automatic, const std::string& stage_in = {});
   StagedFile(StagedFile&& other) noexcept;
   StagedFile(const StagedFile&) = delete;

@@ -24,7 +24,11 @@ using layers::LinearShape;
 using layers::rows_view;
 using layers::Store;
 
-constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;  // of one chunk of the logits
+/// Logits of one chunk: 16 MiB in f32, half of a third-level cache of 32 MiB, in which they are written, turned into
+/// their gradient, and read by two products.
+constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
+/// Rows of a chunk at least, whatever the vocabulary: each weight of the head, 4 bytes, then serves 128 operations, and
+/// a core that does 118 GFLOP/s asks memory for no more than 3.7 GB/s.
 constexpr std::int64_t kLeastLogitRows = 64;
 
 layers::GatedAttentionShape attention_shape(const DecoderConfig& config, BatchShape shape) {
@@ -103,6 +107,8 @@ struct Decoder<T>::State {
   layers::HeadShape rows() const { return {N, 1, C}; }
 
   void plan_memory();
+  void take_memory();
+  std::vector<MemoryItem> planned() const;
   void plan_layer(SavedLayer<T>& layer);
 
   void forward(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
@@ -157,8 +163,19 @@ void Decoder<T>::State::plan_memory() {
     plan.add("gradient of the stream", dh, N * C);
     if (sandwich()) plan.add("gradient of the stream", dout, N * C);
   }
+}
+
+template <typename T>
+void Decoder<T>::State::take_memory() {
   plan.allocate();
   attention.prepare();
+}
+
+template <typename T>
+std::vector<MemoryItem> Decoder<T>::State::planned() const {
+  std::vector<MemoryItem> items;
+  for (const auto& item : plan.items()) items.push_back({item.name, item.bytes});
+  return items;
 }
 
 template <typename T>
@@ -323,6 +340,17 @@ void Decoder<T>::State::attention_backward(const LayerWeights<T*>& g, const Laye
 
 namespace {
 
+/// Working memory whose bytes can be counted in 63 bits. Bounds the sum of all widths of all layers' rows from above.
+void require_countable(const DecoderConfig& c, BatchShape shape) {
+  constexpr double kMost = 0x1p57;  // numbers
+  const auto of = [](std::int64_t size) { return static_cast<double>(size); };
+  const double q_width = of(c.heads) * of(c.head_dim), kv_width = of(c.kv_heads) * of(c.head_dim);
+  const double row = 12.0 * of(c.dim) + 10.0 * q_width + 6.0 * kv_width + 3.0 * of(c.ffn);
+  const double numbers = of(shape.batch) * of(shape.seq) * of(c.layers + 2) * row;
+  require(numbers <= kMost, "decoder: a batch of {} x {} tokens takes about {:.3g} numbers of working memory",
+          shape.batch, shape.seq, numbers);
+}
+
 /// Before any size is multiplied.
 const DecoderConfig& checked(const DecoderConfig& config, BatchShape shape) {
   validate(config);
@@ -331,6 +359,7 @@ const DecoderConfig& checked(const DecoderConfig& config, BatchShape shape) {
   constexpr std::int64_t kMaxBatch = std::int64_t{1} << 20;
   require(shape.batch >= 1 && shape.batch <= kMaxBatch, "decoder: a batch of {}, not between 1 and {}", shape.batch,
           kMaxBatch);
+  require_countable(config, shape);
   return config;
 }
 
@@ -338,7 +367,14 @@ const DecoderConfig& checked(const DecoderConfig& config, BatchShape shape) {
 
 template <typename T>
 Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose)
-    : state_(std::make_unique<State>(checked(config, shape), shape, purpose)) {}
+    : state_(std::make_unique<State>(checked(config, shape), shape, purpose)) {
+  state_->take_memory();
+}
+
+template <typename T>
+std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose) {
+  return State(checked(config, shape), shape, purpose).planned();
+}
 
 template <typename T>
 Decoder<T>::~Decoder() = default;
@@ -383,9 +419,7 @@ double Decoder<T>::loss_and_gradients(T* gradients, const T* parameters, const s
 
 template <typename T>
 std::vector<MemoryItem> Decoder<T>::memory_plan() const {
-  std::vector<MemoryItem> items;
-  for (const auto& item : state_->plan.items()) items.push_back({item.name, item.bytes});
-  return items;
+  return state_->planned();
 }
 
 template <typename T>

@@ -80,6 +80,9 @@ class Decoder {
   double loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
                             double gradient_scale = 1.0, T* token_losses = nullptr);
 
+  /// The memory_plan() that a decoder would have, for the asking; throws as the constructor does, but takes nothing.
+  static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose);
+
   /// Working memory by purpose, parameters and gradients not included; the items add up to memory_bytes().
   std::vector<MemoryItem> memory_plan() const;
   std::size_t memory_bytes() const;

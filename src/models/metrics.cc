@@ -71,9 +71,14 @@ struct Evaluator<T>::Sums {
     const auto N = static_cast<std::size_t>(shape.batch * shape.seq);
     token_losses.resize(N);
     attention.resize(N * static_cast<std::size_t>(config.heads));
-    const layers::GateLogits logits =
-        layers::gate_logits(config.gate, config.dim, config.heads, config.kv_heads, config.head_dim);
-    gates.resize(N * static_cast<std::size_t>(shared() ? logits.features : logits.count()));
+    gates.resize(N * gate_width(config));
+  }
+
+  /// Gates of a token.
+  static std::size_t gate_width(const DecoderConfig& c) {
+    const layers::GateLogits logits = layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim);
+    const bool shared = c.gate.grain == layers::GateGrain::head_shared;
+    return static_cast<std::size_t>(shared ? logits.features : logits.count());
   }
 
   bool shared() const { return config.gate.grain == layers::GateGrain::head_shared; }
@@ -273,6 +278,13 @@ AttentionStatistics mean_over_layers(const std::vector<Figures>& layers) {
 bool is_finite(const Figures& figures) {
   return std::isfinite(figures.loss.nats) && std::isfinite(figures.attention.first_token_attention) &&
          std::isfinite(figures.attention.massive_activation);
+}
+
+template <typename T>
+std::size_t Evaluator<T>::planned_bytes(const DecoderConfig& config, BatchShape shape) {
+  const std::size_t heads = static_cast<std::size_t>(config.heads);
+  const std::size_t of_token = sizeof(T) * (1 + Sums::gate_width(config)) + sizeof(double) * heads;
+  return static_cast<std::size_t>(shape.batch * shape.seq) * of_token;
 }
 
 template <typename T>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -73,6 +74,9 @@ class Evaluator : private LayerObserver<T> {
   /// trigger; every batch or none has them.
   void add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
            const std::uint8_t* triggers = nullptr);
+
+  /// Memory that an evaluator takes beside its decoder's.
+  static std::size_t planned_bytes(const DecoderConfig& config, BatchShape shape);
 
   EvaluationReport report() const;
   /// Empty when no batch had triggers.

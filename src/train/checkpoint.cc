@@ -11,6 +11,7 @@
 #include "io/staged_file.hpp"
 #include "models/config_file.hpp"
 #include "models/tensor_file.hpp"
+#include "train/settings.hpp"
 
 namespace headgate::train {
 namespace {
@@ -22,6 +23,7 @@ constexpr const char* kState = "trainer_state.json";
 constexpr const char* kFirst = ".first_moment";
 constexpr const char* kSecond = ".second_moment";
 constexpr std::size_t kMaxState = std::size_t{1} << 24;
+const std::vector<std::string> kFiles = {kConfig, kModel, kOptimizer, kState};
 
 std::string file_of(const std::string& directory, const char* name) { return directory + "/" + name; }
 
@@ -39,7 +41,7 @@ bool exists(const std::string& path) {
 }  // namespace
 
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint) {
-  io::StagedDirectory staged(directory, {kConfig, kModel, kOptimizer, kState});
+  io::StagedDirectory staged(directory, kFiles);
   write_text(file_of(staged.path(), kConfig), models::write_config(checkpoint.config));
   models::write_tensors(file_of(staged.path(), kModel), checkpoint.table, {{"", checkpoint.parameters}});
   if (checkpoint.first_moment != nullptr && checkpoint.second_moment != nullptr) {
@@ -54,6 +56,17 @@ bool is_checkpoint(const std::string& directory) { return exists(file_of(io::pre
 
 bool is_training_checkpoint(const std::string& directory) {
   return is_checkpoint(directory) && exists(file_of(io::present_directory(directory), kState));
+}
+
+void check_checkpoint_replaceable(const std::string& directory) { io::check_replaceable(directory, kFiles); }
+
+std::int64_t checkpoint_step(const std::string& directory) {
+  const std::string path = file_of(io::present_directory(directory), kState);
+  try {
+    return read_state(io::read_text(path, kMaxState)).step;
+  } catch (const Error& error) {
+    io::fail(path, "{}", error.what());
+  }
 }
 
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,8 @@ struct Checkpoint {
 enum class CheckpointParts { model, all };
 
 /// Puts a checkpoint at `directory`, over the one that is there, whole or not at all, whenever the process ends: until
-/// the new one is on the disk under its name, the old one is. Parent directories are made. Throws io::FileError, also
-/// for a directory that holds anything but a checkpoint's files, which is never replaced; the old one then stays.
+/// the new one is on the disk under its name, the old one is. Parent directories are made. Throws io::WriteError, and
+/// io::NotReplaceable for a directory that holds anything but a checkpoint's files; the old one then stays.
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint);
 
 /// Whether `directory` holds a checkpoint (it has a config.json); its content is not looked at.
@@ -48,6 +49,12 @@ bool is_checkpoint(const std::string& directory);
 
 /// Whether it is one to go on training from (it has a trainer_state.json too).
 bool is_training_checkpoint(const std::string& directory);
+
+/// Throws io::NotReplaceable where save_checkpoint would find another's files in `directory`.
+void check_checkpoint_replaceable(const std::string& directory);
+
+/// The steps that a checkpoint's trainer has done. Throws io::FileError.
+std::int64_t checkpoint_step(const std::string& directory);
 
 /// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, mis-shaped, oversized, or not fitting
 /// the config. Files are hostile. With `all`, moments and trainer state must be there; with `model`, moments are not

@@ -14,14 +14,19 @@ using nlohmann::ordered_json;
 
 ordered_json optional_json(const std::optional<double>& value) { return value ? ordered_json(*value) : ordered_json(); }
 
-ordered_json figures_json(const models::Figures& figures) {
+/// null where there is no attention to speak of.
+ordered_json attention_json(double value, bool has_attention) {
+  return has_attention ? ordered_json(value) : ordered_json();
+}
+
+ordered_json figures_json(const models::Figures& figures, bool has_attention) {
   const models::AttentionStatistics& statistics = figures.attention;
   ordered_json out = {{"loss_nats", figures.loss.nats},
                       {"bits_per_byte", figures.loss.bits_per_token},
                       {"perplexity", figures.loss.perplexity}};
-  out["first_token_attention"] = statistics.first_token_attention;
-  out["first_token_attention_uniform"] = statistics.first_token_attention_uniform;
-  out["sink_rate"] = statistics.sink_rate;
+  out["first_token_attention"] = attention_json(statistics.first_token_attention, has_attention);
+  out["first_token_attention_uniform"] = attention_json(statistics.first_token_attention_uniform, has_attention);
+  out["sink_rate"] = attention_json(statistics.sink_rate, has_attention);
   out["massive_activation"] = statistics.massive_activation;
   out["gate_mean"] = optional_json(statistics.gate_mean);
   out["gate_below_0.1"] = optional_json(statistics.gate_below_tenth);
@@ -29,14 +34,14 @@ ordered_json figures_json(const models::Figures& figures) {
   return out;
 }
 
-ordered_json backcopy_json(const models::BackcopyReport& report) {
-  return {{"bos_attention_trigger", report.bos_attention_trigger},
-          {"bos_attention_other", report.bos_attention_other},
+ordered_json backcopy_json(const models::BackcopyReport& report, bool has_attention) {
+  return {{"bos_attention_trigger", attention_json(report.bos_attention_trigger, has_attention)},
+          {"bos_attention_other", attention_json(report.bos_attention_other, has_attention)},
           {"gate_trigger", optional_json(report.gate_trigger)},
           {"gate_other", optional_json(report.gate_other)},
-          {"loss_trigger", report.loss_trigger},
+          {"loss_trigger", attention_json(report.loss_trigger, has_attention)},  // the only token is BOS
           {"loss_other", report.loss_other},
-          {"bos_value_norm_ratio", report.bos_value_norm_ratio}};
+          {"bos_value_norm_ratio", attention_json(report.bos_value_norm_ratio, has_attention)}};
 }
 
 }  // namespace
@@ -49,6 +54,16 @@ EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, st
     if (wanted % batch < wanted % best) best = batch;
   }
   return {best, wanted / best};
+}
+
+std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
+                                                  const EvaluationPlan& plan) {
+  const models::BatchShape shape{plan.batch, source.seq_len()};
+  auto items = models::Decoder<float>::planned_memory(config, shape, models::Purpose::evaluate);
+  const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
+  items.push_back({"figures", models::Evaluator<float>::planned_bytes(config, shape)});
+  items.push_back({"tokens and targets", static_cast<std::size_t>(shape.batch * shape.seq) * of_token});
+  return items;
 }
 
 HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source,
@@ -77,13 +92,13 @@ void HeldOutEvaluator::add_batch(models::Evaluator<float>& evaluator, const floa
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
 }
 
-std::size_t HeldOutEvaluator::memory_bytes() const { return decoder_.memory_bytes(); }
-
 ordered_json evaluation_json(const Evaluation& evaluation) {
-  ordered_json out = figures_json(evaluation.report.overall);
+  const bool has_attention = evaluation.has_attention();
+  ordered_json out = figures_json(evaluation.report.overall, has_attention);
   out["layers"] = ordered_json::array();
-  for (const models::Figures& layer : evaluation.report.layers) out["layers"].push_back(figures_json(layer));
-  if (evaluation.backcopy) out["backcopy"] = backcopy_json(*evaluation.backcopy);
+  for (const models::Figures& layer : evaluation.report.layers)
+    out["layers"].push_back(figures_json(layer, has_attention));
+  if (evaluation.backcopy) out["backcopy"] = backcopy_json(*evaluation.backcopy, has_attention);
   out["tokens"] = evaluation.tokens;
   return out;
 }

@@ -16,6 +16,10 @@ struct Evaluation {
   models::EvaluationReport report;
   std::optional<models::BackcopyReport> backcopy;  ///< where the task has triggers
   std::int64_t tokens = 0;                         ///< that the figures are over
+  std::int64_t seq_len = 0;                        ///< tokens of a sequence
+
+  /// A sequence of one token has no query that could look at another: its attention figures mean nothing.
+  bool has_attention() const { return seq_len > 1; }
 };
 
 /// Which held-out sequences an evaluation takes: batches of equal size, spread evenly.
@@ -27,6 +31,10 @@ struct EvaluationPlan {
 /// At most `sequences` (but one at least) of `held_out`, in batches of at most `max_batch`. The batch is chosen so that
 /// the fewest are left over.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
+
+/// What evaluating takes beside the parameters, by purpose; nothing is taken. Throws Error for sizes beyond all memory.
+std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
+                                                  const EvaluationPlan& plan);
 
 /// Evaluates a model of one shape again and again.
 class HeldOutEvaluator {
@@ -42,13 +50,12 @@ class HeldOutEvaluator {
       add_batch(evaluator, parameters, i);
       progress(static_cast<double>(i + 1) / static_cast<double>(plan_.batches));
     }
-    return {evaluator.report(), evaluator.backcopy(), plan_.batches * plan_.batch * source_.seq_len()};
+    return {evaluator.report(), evaluator.backcopy(), plan_.batches * plan_.batch * source_.seq_len(),
+            source_.seq_len()};
   }
   Evaluation evaluate(const float* parameters) {
     return evaluate(parameters, [](double) {});
   }
-
-  std::size_t memory_bytes() const;
 
  private:
   void add_batch(models::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
@@ -62,10 +69,9 @@ class HeldOutEvaluator {
 };
 
 /// The keys of `headgate eval --json`: loss_nats, bits_per_byte, perplexity, first_token_attention,
-/// first_token_attention_uniform, sink_rate, massive_activation, gate_mean, gate_below_0.1, gate_below_0.01 (null
-/// without a gate), layers (a list of the same keys; a layer's loss is that of the model
-/// that ends after it), backcopy where the task has triggers,
-/// tokens.
+/// first_token_attention_uniform, sink_rate (null where sequences have one token), massive_activation, gate_mean,
+/// gate_below_0.1, gate_below_0.01 (null without a gate), layers (a list of the same keys; a layer's loss is that of
+/// the model that ends after it), backcopy where the task has triggers, tokens.
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation);
 
 }  // namespace headgate::train

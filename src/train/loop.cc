@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/loop.hpp"
 
-#include <sys/stat.h>
+#include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "io/file_error.hpp"
-#include "train/metrics_log.hpp"
 
 namespace headgate::train {
 
 namespace {
-
-using nlohmann::ordered_json;
-
-void make_directory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
-    io::fail(path, "cannot make the directory: {}", std::strerror(errno));
-  }
-}
 
 bool due(std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; }
 
@@ -42,47 +32,87 @@ Progress advance(Trainer& trainer, const LoopOptions& options) {
   return progress;
 }
 
-ordered_json record_of(const Progress& progress) {
-  ordered_json out = {{"step", progress.step.step},
-                      {"loss", progress.step.loss},
-                      {"grad_norm", progress.step.grad_norm},
-                      {"lr", progress.step.lr},
-                      {"tokens", progress.step.tokens},
-                      {"seconds", progress.step.seconds},
-                      {"tokens_per_second", progress.tokens_per_second}};
-  if (progress.mfu) out["mfu"] = *progress.mfu;
-  if (progress.step.spike) out["spike"] = true;
-  if (progress.evaluation) out["eval"] = evaluation_json(*progress.evaluation);
-  return out;
+/// Why the loop ends after the step that was taken; empty where it goes on.
+std::optional<LoopReason> reason_to_end(const Trainer& trainer, LoopObserver& observer, const LoopOptions& options) {
+  const bool interrupted = observer.interrupted();
+  if (trainer.finished()) return LoopReason::finished;
+  if (interrupted) return LoopReason::interrupted;
+  if (trainer.steps_done() == options.stop_at) return LoopReason::stopped;
+  return std::nullopt;
 }
+
+/// Saves and logs, and outlives what cannot be written.
+class Record {
+ public:
+  Record(const Trainer& trainer, RunDirectory& run, LoopObserver& observer)
+      : trainer_(trainer),
+        run_(run),
+        observer_(observer),
+        log_(metrics_path(run.path()), trainer.steps_done()),
+        saved_step_(trainer.steps_done()) {}
+
+  void save_start() {
+    run_.save(trainer_);
+    observer_.saved(saved_step_, run_.checkpoint());
+  }
+
+  /// The reason where it could not; then the last checkpoint stays.
+  std::string save() {
+    try {
+      run_.save(trainer_);
+    } catch (const io::WriteError& error) {
+      return error.what();
+    }
+    saved_step_ = trainer_.steps_done();
+    observer_.saved(saved_step_, run_.checkpoint());
+    return "";
+  }
+
+  void save_and_go_on() {
+    const std::string reason = save();
+    if (reason.empty()) return;
+    observer_.not_written(fmt::format("step {} is not saved: {}; {} keeps step {}, and the next save tries again",
+                                      trainer_.steps_done(), reason, run_.checkpoint(), saved_step_));
+  }
+
+  void log(const Progress& progress) {
+    const bool behind = !log_.trouble().empty();
+    log_.add(progress);
+    if (behind || log_.trouble().empty()) return;
+    observer_.not_written(fmt::format("{}; its lines from step {} on are kept in memory until it takes them",
+                                      log_.trouble(), progress.step.step));
+  }
+
+  LoopEnd end(LoopReason reason, std::string not_saved) {
+    log_.flush();
+    return {reason, saved_step_, std::move(not_saved), log_.trouble()};
+  }
+
+ private:
+  const Trainer& trainer_;
+  RunDirectory& run_;
+  LoopObserver& observer_;
+  MetricsLog log_;
+  std::int64_t saved_step_;
+};
 
 }  // namespace
 
-std::string checkpoint_directory(const std::string& run) { return run + "/checkpoint"; }
-std::string metrics_path(const std::string& run) { return run + "/metrics.jsonl"; }
-
-LoopEnd run_loop(Trainer& trainer, LoopObserver& observer, const LoopOptions& options) {
-  make_directory(options.run);
-  const std::string checkpoint = checkpoint_directory(options.run);
-  MetricsLog log(metrics_path(options.run), trainer.steps_done());
-  const auto save = [&] {
-    trainer.save(checkpoint);
-    observer.saved(trainer.steps_done());
-  };
+LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options) {
+  Record record(trainer, run, observer);
   // A directory that takes no file is known before the first step, and a run that diverges early leaves its start.
-  if (trainer.steps_done() == 0) save();
-  while (!trainer.finished()) {
+  if (trainer.steps_done() == 0) record.save_start();
+  std::optional<LoopReason> reason;
+  if (trainer.finished()) reason = LoopReason::finished;
+  while (!reason) {
     const Progress progress = advance(trainer, options);
-    log.add(record_of(progress));
+    record.log(progress);
     observer.after_step(progress);
-    const bool interrupted = observer.interrupted();
-    const bool stop = trainer.steps_done() == options.stop_at;
-    if (interrupted || stop || trainer.finished() || due(trainer.steps_done(), trainer.settings().save_every)) save();
-    if (trainer.finished()) break;
-    if (interrupted) return LoopEnd::interrupted;
-    if (stop) return LoopEnd::stopped;
+    reason = reason_to_end(trainer, observer, options);
+    if (reason) return record.end(*reason, record.save());
+    if (due(trainer.steps_done(), trainer.settings().save_every)) record.save_and_go_on();
   }
-  return LoopEnd::finished;
+  return record.end(*reason, "");
 }
 
 }  // namespace headgate::train

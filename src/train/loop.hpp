@@ -2,46 +2,45 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
+#include "train/metrics_log.hpp"
+#include "train/run_directory.hpp"
 #include "train/trainer.hpp"
-
-// A run lives in a directory: checkpoint/ (see checkpoint.hpp) and metrics.jsonl.
 
 namespace headgate::train {
 
-std::string checkpoint_directory(const std::string& run);
-std::string metrics_path(const std::string& run);
-
 struct LoopOptions {
-  std::string run;               ///< directory; made if missing (its parent is not)
   std::int64_t stop_at = 0;      ///< stop when so many steps are done, as an interruption would; 0: do not
   double fma_peak_gflops = 0.0;  ///< of the run's threads; 0: not known, then there is no MFU
-};
-
-/// What is told after each step.
-struct Progress {
-  StepReport step;
-  double tokens_per_second = 0.0;
-  std::optional<double> mfu;             ///< model FLOPs (models::training_flops) over FMA peak
-  std::optional<Evaluation> evaluation;  ///< where one was due
 };
 
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  virtual void saved(std::int64_t step) = 0;
+  /// `directory` is another than before where a checkpoint had to be saved beside the last one.
+  virtual void saved(std::int64_t step, const std::string& directory) = 0;
+  /// Something could not be written, and training goes on: one line on what, why, and what becomes of it.
+  virtual void not_written(const std::string& what) = 0;
   /// Asked after each step: true ends the loop, with all saved.
   virtual bool interrupted() = 0;
 };
 
-enum class LoopEnd { finished, stopped, interrupted };
+enum class LoopReason { finished, stopped, interrupted };
+
+/// How a loop ended.
+struct LoopEnd {
+  LoopReason reason = LoopReason::finished;
+  std::int64_t saved_step = 0;  ///< of the newest checkpoint
+  std::string not_saved;        ///< why that is not the last step taken; empty where it is
+  std::string not_logged;       ///< why metrics.jsonl lacks lines; empty where it does not
+};
 
 /// Trains until all steps are done, `stop_at` or an interruption. Saves at the start of a fresh run, every save_every
-/// steps and at the end; evaluates every eval_every steps and at the last. Throws Diverged (the checkpoint is that of
-/// the last save) and io::FileError.
-LoopEnd run_loop(Trainer& trainer, LoopObserver& observer, const LoopOptions& options);
+/// steps and at the end; evaluates every eval_every steps and at the last. What cannot be written on the way, for want
+/// of space or otherwise, is tried again at the next save or line. Throws Diverged (the checkpoint is that of the last
+/// save), and io::FileError: before the first step for what cannot be written then, later for data that changed.
+LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options);
 
 }  // namespace headgate::train

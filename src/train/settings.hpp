@@ -26,7 +26,7 @@ struct TrainSettings {
   double clip = 1.0;             ///< largest gradient norm; 0: no limit
   std::uint64_t seed = 1;        ///< of the initial parameters and of the data's order
   std::int64_t eval_every = 0;   ///< steps; 0: never
-  std::int64_t eval_tokens = 0;  ///< held-out tokens of an evaluation, at most (but one batch at least)
+  std::int64_t eval_tokens = 0;  ///< held-out tokens of an evaluation, at most (but one sequence at least)
   std::int64_t save_every = 0;   ///< steps; 0: at the end only
   int threads = 1;
 

@@ -14,17 +14,38 @@ namespace headgate::train {
 
 namespace {
 
-template <typename T>
-std::size_t bytes_of(const std::vector<T>& buffer) {
-  return buffer.size() * sizeof(T);
-}
-
 const TrainSettings& validated(const TrainSettings& settings) {
   validate(settings);
   return settings;
 }
 
+/// The evaluations of a run with settings.eval_tokens > 0.
+EvaluationPlan evaluation_plan(const TrainSettings& settings, const SequenceSource& source) {
+  return plan_evaluation(source.held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
+}
+
 }  // namespace
+
+std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
+                                                const SequenceSource& source) {
+  validate(settings);
+  const auto numbers = static_cast<std::size_t>(models::parameter_count(config));
+  const auto tokens = static_cast<std::size_t>(settings.batch * settings.seq_len);
+  std::vector<models::MemoryItem> items = {{"parameters", numbers * sizeof(float)},
+                                           {"gradients", numbers * sizeof(float)},
+                                           {"optimizer moments", 2 * numbers * sizeof(float)},
+                                           {"tokens and targets", 2 * tokens * sizeof(std::int32_t)}};
+  const models::BatchShape shape{settings.batch, settings.seq_len};
+  for (auto& item : models::Decoder<float>::planned_memory(config, shape, models::Purpose::train)) {
+    items.push_back(std::move(item));
+  }
+  if (settings.eval_tokens > 0) {
+    std::size_t bytes = 0;
+    for (const auto& item : evaluation_memory(config, source, evaluation_plan(settings, source))) bytes += item.bytes;
+    items.push_back({"evaluation", bytes});
+  }
+  return items;
+}
 
 Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source)
     : settings_(validated(settings)),
@@ -68,8 +89,7 @@ void Trainer::plan() {
     segments_.back().count += parameter.count;
   }
   if (settings_.eval_tokens > 0) {
-    const std::int64_t sequences = settings_.eval_tokens / settings_.seq_len;
-    evaluator_.emplace(config(), source_, plan_evaluation(source_.held_out_count(), sequences, settings_.batch));
+    evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_));
   }
 }
 
@@ -154,16 +174,6 @@ void Trainer::save(const std::string& directory) const {
   }
   save_checkpoint(directory, {config(), decoder_.table(), parameters_.data(), first_moment_.data(),
                               second_moment_.data(), write_state(state())});
-}
-
-std::vector<models::MemoryItem> Trainer::memory_plan() const {
-  std::vector<models::MemoryItem> plan = {{"parameters", bytes_of(parameters_)},
-                                          {"gradients", bytes_of(gradients_)},
-                                          {"optimizer moments", bytes_of(first_moment_) + bytes_of(second_moment_)},
-                                          {"tokens and targets", bytes_of(tokens_) + bytes_of(targets_)}};
-  for (const models::MemoryItem& item : decoder_.memory_plan()) plan.push_back(item);
-  if (evaluator_) plan.push_back({"evaluation", evaluator_->memory_bytes()});
-  return plan;
 }
 
 }  // namespace headgate::train

@@ -33,6 +33,11 @@ struct StepReport {
   bool spike = false;       ///< a loss spike begins here
 };
 
+/// All that a run takes, in bytes, by purpose; nothing is taken. Throws Error where config and settings are not valid,
+/// or ask for sizes beyond all memory.
+std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
+                                                const SequenceSource& source);
+
 /// A model in training: parameters, AdamW's moments, and the way to the next step.
 class Trainer {
  public:
@@ -62,8 +67,7 @@ class Trainer {
   double flops_per_step() const;
   TrainerState state() const;
 
-  /// All that the run takes, in bytes, by purpose.
-  std::vector<models::MemoryItem> memory_plan() const;
+  std::vector<models::MemoryItem> memory_plan() const { return training_memory(config(), settings_, source_); }
 
  private:
   /// Parameters that follow each other and are decayed alike.

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <limits>
 #include <new>
 #include <vector>
 
 #include "arguments/sample_call.hpp"
 #include "core/element.hpp"
+#include "headgate/runtime.hpp"
 
 // What is accepted, and the normal form that kernels read.
 
@@ -129,11 +131,17 @@ TEST(Problem, WindowsThatHideNothingBecomeNoLimit) {
 
 TEST(Problem, ThreadsZeroIsWhatOpenMpOffersAndExcessIsLowered) {
   SampleCall call;
-  EXPECT_EQ(forward(call).threads, omp_get_max_threads());
+  EXPECT_EQ(forward(call).threads, default_threads());
+  const int offered = omp_get_max_threads();
+  omp_set_num_threads(100000);
+  EXPECT_EQ(forward(call).threads, max_threads());
+  omp_set_num_threads(offered);
+  EXPECT_EQ(forward(call).threads, std::min(offered, max_threads()));
   call.options.threads = 3;
   EXPECT_EQ(forward(call).threads, 3);
   call.options.threads = std::numeric_limits<int>::max();
-  EXPECT_LE(forward(call).threads, std::max({64, omp_get_max_threads(), omp_get_num_procs()}));
+  EXPECT_EQ(forward(call).threads, max_threads());
+  EXPECT_EQ(max_threads(), std::max(16, 4 * omp_get_num_procs()));
 }
 
 TEST(Problem, EmptyDimensionsNeedNoMemory) {

@@ -365,12 +365,12 @@ static void test_refusals(void) {
   CHECK_SAYS("options.window_left and window_right are 3 and -1 but has_window is 0");
 
   setup(&p);
-  p.options.gate_fn = HEADGATE_GATE_FN_NONE + 1;
+  p.options.gate_fn = HEADGATE_GATE_FN_IDENTITY + 1;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.gate_fn is 8 but must be 0 to 7");
-  p.options.gate_fn = -1;
+  CHECK_SAYS("gate_fn is 7");
+  p.options.gate_fn = HEADGATE_GATE_FN_NONE - 1;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.gate_fn is -1 but must be 0 to 7");
+  CHECK_SAYS("gate_fn is -2");
 
   setup(&p);
   p.outputs.y.reserved = -1;

@@ -354,6 +354,38 @@ TEST_F(AttendTest, RefusesTwoOutputsAtOnePath) {
          "--lse and --grad-dir both write");
 }
 
+TEST_F(AttendTest, RefusesAnOutputThatIsAnInput) {
+  const auto refuse_out = [this](const std::string& path, const std::string& option) {
+    const std::string before = read_bytes(path);
+    const Outcome outcome = testing::headgate({"attend", "--q", in("q"), "--k", in("k"), "--v", in("v"), "--gate",
+                                               in("z"), "--bias", in("bias"), "--out", path});
+    expect_refused(outcome, "attend", "--out would overwrite the file of " + option + ": " + path);
+    EXPECT_EQ(read_bytes(path), before);
+  };
+  refuse_out(in("q"), "--q");
+  refuse_out(scratch / "out/../k.npy", "--k");
+  refuse_out(in("z"), "--gate");
+  refuse_out(in("bias"), "--bias");
+  fs::create_symlink(in("v"), out("link.npy"));
+  refuse_out(out("link.npy"), "--v");
+  fs::create_hard_link(in("v"), out("hard.npy"));
+  refuse_out(out("hard.npy"), "--v");
+  put("dq", {kB, kHq, kT, kDv});
+  const std::string before = read_bytes(in("dq"));
+  refuse({"--grad-out", in("dq"), "--grad-dir", scratch.path()}, "--grad-dir would overwrite the file of --grad-out");
+  EXPECT_EQ(read_bytes(in("dq")), before);
+  refuse({"--lse", in("q")}, "--lse would overwrite the file of --q");
+}
+
+TEST_F(AttendTest, RefusesTwoOutputsThatAreOneFile) {
+  write_bytes(scratch / "old.npy", "old");
+  fs::create_hard_link(scratch / "old.npy", scratch / "same.npy");
+  const Outcome outcome = testing::headgate({"attend", "--q", in("q"), "--k", in("k"), "--v", in("v"), "--out",
+                                             scratch / "old.npy", "--lse", scratch / "same.npy"});
+  expect_refused(outcome, "attend", "--out and --lse both write");
+  EXPECT_EQ(read_bytes(scratch / "old.npy"), "old");
+}
+
 TEST_F(AttendTest, RefusesPathsThatTakeNoFile) {
   refuse({"--lse", out("missing/lse.npy")}, "missing/lse.npy: cannot write: No such file");
   refuse({"--lse", out_dir}, "not a regular file");

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "cases/spec.hpp"
 #include "cli/tool.hpp"
 #include "io/scratch.hpp"
 
@@ -64,10 +65,18 @@ TEST(Demo, RefusesABadTextBeforeItShowsAnything) {
 }
 
 TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
-  const Outcome outcome = testing::headgate({"verify", "--seconds", "0"});
+  const Outcome outcome = testing::headgate({"verify", "--problems", "2", "--seed", "3486"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "") << "no progress bar without a terminal";
-  EXPECT_NE(outcome.out.find("agree with the oracle"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("listed, then 2 random ones from seed 3486\n"), std::string::npos) << outcome.out;
+  const std::string all = std::to_string(cases::standard_cases().size() + 2) + " problems, forward and backward, agree";
+  EXPECT_NE(outcome.out.find(all), std::string::npos) << outcome.out;
+}
+
+TEST(Verify, TakesATimeOrACountOfProblems) {
+  expect_refused(testing::headgate({"verify", "--problems", "2", "--seconds", "1"}), "verify", "--problems");
+  expect_refused(testing::headgate({"verify", "--problems", "-1"}), "verify", "--problems: Value -1 not in range");
+  expect_refused(testing::headgate({"verify", "--problems", "many"}), "verify", "--problems");
 }
 
 }  // namespace

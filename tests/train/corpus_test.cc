@@ -73,6 +73,66 @@ TEST(Corpus, RefusesWhatIsNotText) {
   EXPECT_EQ(refusal(scratch / "empty"), scratch / "empty" + ": no file in this directory");
 }
 
+TEST(Corpus, ADirectoryIsTakenWithoutWhatIsNotText) {
+  const Scratch scratch;
+  std::filesystem::create_directory(scratch / "deep");
+  write_bytes(scratch / "a.txt", "one ");
+  write_bytes(scratch / "latin.txt", "caf\xE9");
+  write_bytes(scratch / "deep/zip", "PK\x03\x04\xFF\xFE");
+  write_bytes(scratch / "z.txt", "two");
+  const Corpus corpus({scratch.path()});
+  EXPECT_EQ(text_of(corpus), "one two");
+  EXPECT_EQ(corpus.left_out().not_text, (std::vector<std::string>{scratch / "deep/zip", scratch / "latin.txt"}));
+  EXPECT_EQ(refusal(scratch / "deep"), scratch / "deep" +
+                                           ": no text in this directory, only 1 file that is not UTF-8 text (" +
+                                           scratch / "deep/zip" + ")");
+}
+
+TEST(Corpus, PatternsMatchNamesAndPathsBelowTheDirectory) {
+  const Scratch scratch;
+  std::filesystem::create_directories(scratch / "docs/deep");
+  for (const char* name : {"a.md", "b.txt", "docs/c.md", "docs/deep/d.txt", "docs/e.rst"}) {
+    write_bytes(scratch / name, std::string(name).substr(std::string(name).rfind('.') - 1, 1));
+  }
+  const auto taken = [&](const std::vector<std::string>& include) {
+    return text_of(Corpus({scratch.path() + "/"}, {include, ""}));
+  };
+  EXPECT_EQ(taken({}), "abcde");
+  EXPECT_EQ(taken({"*.md"}), "ac");
+  EXPECT_EQ(taken({"*.md", "*.rst"}), "ace");
+  EXPECT_EQ(taken({"docs/*"}), "cde");
+  EXPECT_EQ(taken({"docs/*.txt"}), "d");
+  EXPECT_EQ(taken({"[ab].*"}), "ab");
+  EXPECT_EQ(text_of(Corpus({scratch / "b.txt"}, {{"*.md"}, ""})), "b") << "a file that is named is taken";
+  EXPECT_THROW(taken({"*.tex"}), io::FileError);
+}
+
+TEST(Corpus, WhatRunsWriteIsLeftOut) {
+  const Scratch scratch;
+  for (const char* name : {"full/checkpoint", "young/checkpoint", "model", "checkpoint-like", "mine", "text"}) {
+    std::filesystem::create_directories(scratch / name);
+  }
+  write_bytes(scratch / "full/checkpoint/config.json", "no");
+  write_bytes(scratch / "full/checkpoint/trainer_state.json", "no");
+  write_bytes(scratch / "full/notes.txt", "no");
+  write_bytes(scratch / "young/metrics.jsonl", "no");
+  write_bytes(scratch / "model/config.json", "no");
+  write_bytes(scratch / "model/trainer_state.json", "no");
+  write_bytes(scratch / "checkpoint-like/config.json", "b");
+  write_bytes(scratch / "mine/notes.txt", "c");
+  write_bytes(scratch / "text/metrics.jsonl", "d");
+  write_bytes(scratch / "a.txt", "a");
+  const Corpus all({scratch.path()});
+  EXPECT_EQ(text_of(all), "abcd");
+  EXPECT_EQ(all.left_out().runs, (std::vector<std::string>{scratch / "full", scratch / "model", scratch / "young"}));
+  EXPECT_EQ(text_of(Corpus({scratch.path()}, {{}, scratch / "text/../mine/"})), "abd");
+  EXPECT_EQ(text_of(Corpus({scratch.path()}, {{}, scratch / "not/there/yet"})), "abcd");
+  // A run in the directory of the data itself.
+  EXPECT_EQ(text_of(Corpus({scratch / "text"}, {{}, scratch / "mine"})), "d");
+  EXPECT_EQ(refusal(scratch / "full"), "");
+  EXPECT_EQ(text_of(Corpus({scratch / "full"})), "no") << "the notes, named by their directory";
+}
+
 TEST(Corpus, AFileThatIsShortenedIsAnErrorNotACrash) {
   const Scratch scratch;
   const std::string path = scratch / "text";

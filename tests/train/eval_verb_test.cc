@@ -145,6 +145,64 @@ TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
   EXPECT_EQ(verb.eval("run").status, 1);
 }
 
+TEST_F(EvalVerbTest, EvaluatesAtMostSoManyTokens) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  for (const int tokens : {1, 2, 15, 16, 31, 32, 100, 1000}) {
+    const int got = evaluated("run", {"--tokens", std::to_string(tokens)}).at("tokens");
+    EXPECT_LE(got, tokens);
+    EXPECT_GE(got, tokens < 16 ? tokens : tokens / 16 * 16 * 3 / 4) << "batches of equal size leave a little over";
+  }
+  const json one = evaluated("run", {"--tokens", "1"});
+  EXPECT_TRUE(one.at("loss_nats").is_number());
+  for (const char* key : {"first_token_attention", "first_token_attention_uniform", "sink_rate"}) {
+    EXPECT_TRUE(one.at(key).is_null()) << key << " of a sequence of one token";
+    EXPECT_TRUE(one.at("layers")[1].at(key).is_null()) << key;
+  }
+  EXPECT_NE(verb.eval("run", {"--tokens", "1"}).out.find("-"), std::string::npos);
+  expect_refused(verb.eval("run", {"--tokens", "3", "--seq-len", "4"}), "eval",
+                 "--tokens 3 is less than a sequence of --seq-len 4");
+}
+
+TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
+  ASSERT_EQ(verb.train("plain").status, 0);
+  ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
+  const std::vector<std::string> both = {"eval", verb.path("plain"), verb.path("gated"), "--data", verb.text()};
+  std::vector<std::string> command = both;
+  command.emplace_back("--json");
+  const Outcome outcome = testing::headgate(command);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json list = json::parse(outcome.out);
+  ASSERT_EQ(list.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::string run = i == 0 ? "plain" : "gated";
+    json object = list[i];
+    EXPECT_EQ(object.at("model"), verb.path(run));
+    EXPECT_EQ(object.at("gate"), i == 0 ? "none" : "g1-headwise-sigmoid-mul");
+    EXPECT_GT(object.at("parameters"), 1000);
+    for (const char* key : {"model", "gate", "parameters"}) object.erase(key);
+    EXPECT_EQ(object, evaluated(run)) << "as if evaluated alone";
+  }
+  const Outcome table = testing::headgate(both);
+  for (const std::string& told : {verb.path("plain") + " ", verb.path("gated") + " ", std::string("to first")}) {
+    EXPECT_NE(table.out.find(told), std::string::npos) << table.out;
+  }
+  ASSERT_EQ(verb.train("backcopy", {"--task", "bigram-backcopy"}).status, 0);
+  expect_refused(testing::headgate({"eval", verb.path("plain"), verb.path("backcopy"), "--data", verb.text()}), "eval",
+                 "--task chooses one for both");
+}
+
+TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
+  std::filesystem::create_directory(verb.path("data"));
+  testing::write_bytes(verb.path("data/text"), testing::read_bytes(verb.text()));
+  testing::write_bytes(verb.path("data/latin"), "caf\xE9");
+  ASSERT_EQ(verb.train("data/run").status, 0);
+  const Outcome outcome = testing::headgate({"eval", verb.path("data/run"), "--data", verb.path("data"), "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out), evaluated("data/run"));
+  EXPECT_EQ(outcome.err, "left out: 1 file that is not UTF-8 text (" + verb.path("data/latin") +
+                             ")\nleft out: 1 path that a run writes (" + verb.path("data/run") + ")\n");
+}
+
 TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
   ASSERT_EQ(verb.train("run").status, 0);
   expect_refused(verb.eval("none"), "eval", "neither a model");

@@ -2,7 +2,12 @@
 #include "train/loop.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -26,11 +31,18 @@ class Recorder : public LoopObserver {
   void after_step(const Progress& progress) override {
     last_ = progress.step.step;
     if (progress.evaluation) evaluated.push_back(last_);
+    if (after) after(last_);
   }
-  void saved(std::int64_t step) override { saves.push_back(step); }
+  void saved(std::int64_t step, const std::string& directory) override {
+    saves.push_back(step);
+    if (places.empty() || places.back() != directory) places.push_back(directory);
+  }
+  void not_written(const std::string& what) override { troubles.push_back(what); }
   bool interrupted() override { return last_ == interrupt_at_; }
 
   Steps evaluated, saves;
+  std::vector<std::string> places, troubles;
+  std::function<void(std::int64_t)> after;  ///< called after each step with its number, where set
 
  private:
   std::int64_t interrupt_at_;
@@ -52,12 +64,37 @@ std::vector<json> timeless(std::vector<json> all) {
   return all;
 }
 
-LoopOptions in(const std::string& directory, std::int64_t stop_at = 0) {
+/// The loop in a directory, which is a fresh run's where the trainer has done nothing yet.
+LoopEnd loop(Trainer& trainer, LoopObserver& observer, const std::string& directory, std::int64_t stop_at = 0) {
+  RunDirectory run(directory, trainer.steps_done() == 0 ? RunStart::fresh : RunStart::resumed);
   LoopOptions options;
-  options.run = directory;
   options.stop_at = stop_at;
-  return options;
+  options.fma_peak_gflops = 100.0;
+  return run_loop(trainer, run, observer, options);
 }
+
+std::int64_t saved_step(const std::string& run) { return checkpoint_step(newest_checkpoint(run)); }
+
+/// No file may grow beyond so many bytes, as on a disk that is full: EFBIG in place of ENOSPC.
+class FileLimit {
+ public:
+  FileLimit() : handler_(std::signal(SIGXFSZ, SIG_IGN)) { ::getrlimit(RLIMIT_FSIZE, &before_); }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+  ~FileLimit() {
+    lift();
+    std::signal(SIGXFSZ, handler_);
+  }
+  void set(std::uint64_t bytes) const {
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  void lift() const { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
 
 TEST(Loop, SavesEvaluatesAndLogsOnTime) {
   SmallRun run;
@@ -66,9 +103,7 @@ TEST(Loop, SavesEvaluatesAndLogsOnTime) {
   run.settings.eval_every = 3;
   Trainer trainer = run.fresh();
   Recorder recorder;
-  LoopOptions options = in(run.path("run"));
-  options.fma_peak_gflops = 100.0;
-  EXPECT_EQ(run_loop(trainer, recorder, options), LoopEnd::finished);
+  EXPECT_EQ(loop(trainer, recorder, run.path("run")).reason, LoopReason::finished);
   EXPECT_EQ(recorder.saves, (Steps{0, 4, 8, 10}));
   EXPECT_EQ(recorder.evaluated, (Steps{3, 6, 9, 10}));
   const std::vector<json> log = records(run.path("run"));
@@ -91,20 +126,20 @@ TEST(Loop, AnInterruptedRunGoesOnBitForBit) {
   run.settings.eval_every = 7;
   Trainer whole = run.fresh();
   Recorder quiet;
-  run_loop(whole, quiet, in(run.path("whole")));
+  loop(whole, quiet, run.path("whole"));
 
   Trainer first = run.fresh();
   Recorder interrupted(10);
-  EXPECT_EQ(run_loop(first, interrupted, in(run.path("parts"))), LoopEnd::interrupted);
+  EXPECT_EQ(loop(first, interrupted, run.path("parts")).reason, LoopReason::interrupted);
   EXPECT_EQ(interrupted.saves, (Steps{0, 10}));
-  Trainer second = run.resumed(checkpoint_directory(run.path("parts")));
+  Trainer second = run.resumed(newest_checkpoint(run.path("parts")));
   Recorder rest;
-  EXPECT_EQ(run_loop(second, rest, in(run.path("parts"))), LoopEnd::finished);
+  EXPECT_EQ(loop(second, rest, run.path("parts")).reason, LoopReason::finished);
   EXPECT_EQ(rest.saves, (Steps{20}));
 
   for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/trainer_state.json", "/config.json"}) {
-    EXPECT_EQ(testing::read_bytes(checkpoint_directory(run.path("parts")) + file),
-              testing::read_bytes(checkpoint_directory(run.path("whole")) + file))
+    EXPECT_EQ(testing::read_bytes(newest_checkpoint(run.path("parts")) + file),
+              testing::read_bytes(newest_checkpoint(run.path("whole")) + file))
         << file;
   }
   EXPECT_EQ(timeless(records(run.path("parts"))), timeless(records(run.path("whole"))));
@@ -115,16 +150,19 @@ TEST(Loop, StepsAfterTheLastSaveAreTakenAgain) {
   run.settings.save_every = 5;
   Trainer whole = run.fresh();
   Recorder quiet;
-  run_loop(whole, quiet, in(run.path("run")));
+  loop(whole, quiet, run.path("run"));
   const std::vector<json> expected = timeless(records(run.path("run")));
 
   // As after SIGKILL at step 8: the checkpoint is that of step 5, the log goes on to step 8.
   Trainer killed = run.fresh();
-  run_loop(killed, quiet, in(run.path("again"), 5));
-  testing::write_bytes(metrics_path(run.path("again")),
-                       testing::read_bytes(metrics_path(run.path("again"))) + "{\"step\":6}\n{\"step\":7}\n{\"st");
-  Trainer second = run.resumed(checkpoint_directory(run.path("again")));
-  run_loop(second, quiet, in(run.path("again")));
+  loop(killed, quiet, run.path("again"), 5);
+  std::istringstream whole_log(testing::read_bytes(metrics_path(run.path("run"))));
+  std::string kept = testing::read_bytes(metrics_path(run.path("again")));
+  std::string line;
+  for (int step = 1; step <= 7 && std::getline(whole_log, line); ++step) kept += step > 5 ? line + "\n" : "";
+  testing::write_bytes(metrics_path(run.path("again")), kept + "{\"step\":8,\"lo");
+  Trainer second = run.resumed(newest_checkpoint(run.path("again")));
+  loop(second, quiet, run.path("again"));
   EXPECT_EQ(timeless(records(run.path("again"))), expected);
 }
 
@@ -132,7 +170,7 @@ TEST(Loop, StopsWhereItIsTold) {
   SmallRun run;
   Trainer trainer = run.fresh();
   Recorder recorder;
-  EXPECT_EQ(run_loop(trainer, recorder, in(run.path("run"), 6)), LoopEnd::stopped);
+  EXPECT_EQ(loop(trainer, recorder, run.path("run"), 6).reason, LoopReason::stopped);
   EXPECT_EQ(recorder.saves, (Steps{0, 6}));
   EXPECT_EQ(trainer.steps_done(), 6);
 }
@@ -148,18 +186,116 @@ TEST(Loop, ADivergedRunKeepsItsLastGoodCheckpoint) {
   state.settings.save_every = 1;
   Trainer wild(std::move(checkpoint), state, run.source());
   Recorder recorder;
-  EXPECT_THROW(run_loop(wild, recorder, in(run.path("run"))), Diverged);
+  EXPECT_THROW(loop(wild, recorder, run.path("run")), Diverged);
   ASSERT_FALSE(recorder.saves.empty());
-  const Checkpoint last = load_checkpoint(checkpoint_directory(run.path("run")), CheckpointParts::all);
+  const Checkpoint last = load_checkpoint(newest_checkpoint(run.path("run")), CheckpointParts::all);
   EXPECT_EQ(read_state(last.trainer_state).step, recorder.saves.back());
   EXPECT_EQ(records(run.path("run")).size(), static_cast<std::size_t>(wild.steps_done()));
+}
+
+TEST(Loop, SavesBesideADirectoryThatForeignFilesCameInto) {
+  SmallRun run;
+  run.settings.save_every = 5;
+  Trainer whole = run.fresh();
+  Recorder quiet;
+  loop(whole, quiet, run.path("whole"));
+
+  const std::string place = run.path("run") + "/checkpoint";
+  Trainer trainer = run.fresh();
+  Recorder recorder;
+  recorder.after = [&place](std::int64_t step) {
+    if (step == 7) testing::write_bytes(place + "/.DS_Store", "a visitor's");
+  };
+  const LoopEnd end = loop(trainer, recorder, run.path("run"), 15);
+  EXPECT_EQ(end.not_saved, "");
+  EXPECT_EQ(recorder.saves, (Steps{0, 5, 10, 15}));
+  EXPECT_EQ(recorder.places, (std::vector{place, place + ".1"}));
+  EXPECT_EQ(checkpoint_step(place), 5);
+  EXPECT_EQ(testing::read_bytes(place + "/.DS_Store"), "a visitor's");
+
+  // The newest is the one that is gone on with, and replaced from then on.
+  EXPECT_EQ(checkpoints_of(run.path("run")), (std::vector{place + ".1", place}));
+  Trainer second = run.resumed(newest_checkpoint(run.path("run")));
+  EXPECT_EQ(second.steps_done(), 15);
+  loop(second, quiet, run.path("run"));
+  EXPECT_EQ(second.parameters(), whole.parameters());
+  EXPECT_EQ(checkpoint_step(place + ".1"), 20);
+  EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole"))));
+}
+
+TEST(Loop, WhatASaveFindsBesideItStays) {
+  SmallRun run;
+  const std::string place = run.path("run") + "/checkpoint";
+  Trainer trainer = run.fresh();
+  Recorder recorder;
+  recorder.after = [&place](std::int64_t step) {
+    if (step != 3) return;
+    std::filesystem::create_directory(place + ".1");  // the user's own
+    testing::write_bytes(place + "/notes", "mine");
+  };
+  loop(trainer, recorder, run.path("run"), 4);
+  EXPECT_TRUE(std::filesystem::is_empty(place + ".1"));
+  EXPECT_EQ(checkpoint_step(place + ".2"), 4);
+}
+
+TEST(Loop, AFullDiskIsOutlived) {
+  SmallRun run;
+  run.settings.save_every = 3;
+  Trainer whole = run.fresh();
+  Recorder quiet;
+  loop(whole, quiet, run.path("whole"));
+
+  const FileLimit limit;
+  Trainer trainer = run.fresh();
+  Recorder recorder;
+  recorder.after = [&limit](std::int64_t step) {
+    if (step == 4) limit.set(700);  // the log has more already, and a checkpoint has far more
+    if (step == 10) limit.lift();
+  };
+  const LoopEnd end = loop(trainer, recorder, run.path("run"));
+  EXPECT_EQ(end.reason, LoopReason::finished);
+  EXPECT_EQ(end.not_saved + end.not_logged, "");
+  EXPECT_EQ(recorder.saves, (Steps{0, 3, 12, 15, 18, 20}));
+  ASSERT_EQ(recorder.troubles.size(), 3U) << "the log once, and the saves of steps 6 and 9";
+  EXPECT_NE(recorder.troubles[0].find("metrics.jsonl: cannot write: File too large"), std::string::npos);
+  EXPECT_NE(recorder.troubles[0].find("lines from step 5 on"), std::string::npos) << recorder.troubles[0];
+  EXPECT_TRUE(recorder.troubles[1].starts_with("step 6 is not saved: ")) << recorder.troubles[1];
+  EXPECT_NE(recorder.troubles[2].find("keeps step 3"), std::string::npos) << recorder.troubles[2];
+  EXPECT_EQ(trainer.parameters(), whole.parameters());
+  EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole")))) << "no line is lost or torn";
+}
+
+TEST(Loop, ADiskThatStaysFullLeavesTheLastGoodCheckpoint) {
+  SmallRun run;
+  run.settings.save_every = 5;
+  const FileLimit limit;
+  Trainer trainer = run.fresh();
+  Recorder recorder(13);
+  recorder.after = [&limit](std::int64_t step) {
+    if (step == 7) limit.set(700);
+  };
+  const LoopEnd end = loop(trainer, recorder, run.path("run"));
+  limit.lift();
+  EXPECT_EQ(end.reason, LoopReason::interrupted);
+  EXPECT_EQ(end.saved_step, 5);
+  EXPECT_NE(end.not_saved.find("File too large"), std::string::npos) << end.not_saved;
+  EXPECT_NE(end.not_logged.find("metrics.jsonl: cannot write"), std::string::npos) << end.not_logged;
+  EXPECT_EQ(saved_step(run.path("run")), 5);
+  // What is there goes on to the same end.
+  Trainer second = run.resumed(newest_checkpoint(run.path("run")));
+  Recorder rest;
+  loop(second, rest, run.path("run"));
+  Trainer whole = run.fresh();
+  loop(whole, rest, run.path("whole"));
+  EXPECT_EQ(second.parameters(), whole.parameters());
+  EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole"))));
 }
 
 TEST(Loop, SaysWhereItCannotWrite) {
   SmallRun run;
   Trainer trainer = run.fresh();
   Recorder recorder;
-  EXPECT_THROW(run_loop(trainer, recorder, in("/nonexistent/run")), io::FileError);
+  EXPECT_THROW(loop(trainer, recorder, "/nonexistent/run"), io::FileError);
   EXPECT_EQ(trainer.steps_done(), 0);
 }
 

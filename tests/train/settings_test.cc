@@ -17,6 +17,7 @@ using nlohmann::json;
 TrainerState sample() {
   TrainerState state;
   state.settings.paths = {"a.txt", "dir"};
+  state.settings.include = {"*.md", "docs/*"};
   state.settings.task = Task::bigram_backcopy;
   state.settings.schedule = {Decay::linear, 0.1 + 0.2, 1.0 / 3.0, 7, 20};
   state.settings.beta2 = 0.999;
@@ -54,10 +55,17 @@ TEST(Settings, AStateReadsBackToTheLastBit) {
   EXPECT_EQ(back.settings.schedule.decay, Decay::linear);
   EXPECT_EQ(back.settings.task, Task::bigram_backcopy);
   EXPECT_EQ(back.settings.paths, state.settings.paths);
+  EXPECT_EQ(back.settings.include, state.settings.include);
   EXPECT_EQ(back.settings.seed, state.settings.seed);
   EXPECT_EQ(back.data_fingerprint, state.data_fingerprint);
   EXPECT_EQ(back.recent_losses, state.recent_losses);
   EXPECT_TRUE(back.inside_spike);
+}
+
+TEST(Settings, AStateWithoutPatternsReadsAsOneThatHasNone) {
+  json state = json::parse(write_state(sample()));
+  state.erase("include");
+  EXPECT_TRUE(read_state(state.dump()).settings.include.empty());
 }
 
 TEST(Settings, AStateThatLiesIsRefused) {
@@ -71,6 +79,7 @@ TEST(Settings, AStateThatLiesIsRefused) {
   EXPECT_EQ(refusal(with("lr", nullptr)), "trainer state: \"lr\" is not a number");
   EXPECT_EQ(refusal(with("inside_spike", 1)), "trainer state: \"inside_spike\" is not true or false");
   EXPECT_EQ(refusal(with("data", {1})), "trainer state: \"data\" is not a text");
+  EXPECT_EQ(refusal(with("include", "*.md")), "trainer state: \"include\" is not a list");
   EXPECT_EQ(refusal(with("step", -1)), "trainer state: \"step\" is -1");
   EXPECT_NE(refusal(with("task", "poetry")).find("poetry"), std::string::npos);
   EXPECT_NE(refusal(with("format", "headgate-trainer-9")).find("headgate-trainer-9"), std::string::npos);

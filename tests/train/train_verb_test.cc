@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,9 +11,11 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train/small_verbs.hpp"
@@ -200,7 +203,7 @@ class Process {
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
-  ~Process() { ::close(out_); }
+  ~Process() { stop_reading(); }
 
   /// Reads until `text` has been printed; false if the process ends first.
   bool wait_for(const std::string& text) {
@@ -212,9 +215,19 @@ class Process {
     }
     return true;
   }
+  void stop_reading() {
+    if (out_ >= 0) ::close(std::exchange(out_, -1));
+  }
+  /// As on a disk that is full: no file of the process grows beyond so many bytes.
+  void limit_files(std::uint64_t bytes) const {
+    rlimit limit{};
+    ::prlimit(child_, RLIMIT_FSIZE, nullptr, &limit);
+    limit.rlim_cur = bytes;
+    ::prlimit(child_, RLIMIT_FSIZE, &limit, nullptr);
+  }
   void send(int signal_number) const { ::kill(child_, signal_number); }
   int wait() {
-    wait_for("\x01");  // never printed: to the end of the output
+    if (out_ >= 0) wait_for("\x01");  // never printed: to the end of the output
     int status = 0;
     ::waitpid(child_, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -230,6 +243,102 @@ std::vector<std::string> endless(const TrainVerb& verb, const std::string& run) 
   std::vector<std::string> command = verb.command(run, {"--log-every", "1"});
   *std::find(command.begin(), command.end(), "20") = "1000000";
   return command;
+}
+
+std::int64_t saved_step(const TrainVerb& verb, const std::string& run, const std::string& place = "checkpoint") {
+  const std::string state = testing::read_bytes(verb.path(run) + "/" + place + "/trainer_state.json");
+  return json::parse(state).at("step").get<std::int64_t>();
+}
+
+/// Waits until a file holds `text`; false if it never does.
+bool wait_for_text(const std::string& path, const std::string& text) {
+  constexpr int kPatience = 3000;  // times 20 ms
+  for (int i = 0; i < kPatience; ++i) {
+    if (testing::read_bytes(path).find(text) != std::string::npos) return true;
+    ::usleep(20000);
+  }
+  return false;
+}
+
+TEST_F(TrainVerbTest, ASecondTrainerIsKeptOut) {
+  Process first(endless(verb, "run"), verb.path("err"));
+  ASSERT_TRUE(first.wait_for("step 1/"));
+  expect_refused(verb.resume("run"), "train",
+                 "--out " + verb.path("run") + " cannot be used: " + verb.path("run") + ": in use by");
+  first.send(SIGTERM);
+  EXPECT_EQ(first.wait(), 128 + SIGTERM);
+  EXPECT_EQ(verb.resume("run", {"--stop-at", std::to_string(saved_step(verb, "run") + 1)}).status, 0)
+      << "the lock ends with its process";
+}
+
+TEST_F(TrainVerbTest, SavesAndEndsAsEverWhenNobodyReadsItsOutput) {
+  const std::string err = verb.path("err");
+  Process process(endless(verb, "run"), err);
+  ASSERT_TRUE(process.wait_for("step 3/"));
+  process.stop_reading();
+  const std::int64_t lines = std::ssize(testing::read_bytes(verb.path("run") + "/metrics.jsonl"));
+  while (std::ssize(testing::read_bytes(verb.path("run") + "/metrics.jsonl")) < lines + 2000) ::usleep(20000);
+  process.send(SIGINT);
+  EXPECT_EQ(process.wait(), 128 + SIGINT);
+  EXPECT_GT(saved_step(verb, "run"), 5);
+  EXPECT_NE(testing::read_bytes(err).find("all is saved"), std::string::npos);
+}
+
+TEST_F(TrainVerbTest, AFullDiskIsToldAndTheEndSaysWhatIsKept) {
+  const std::string err = verb.path("err");
+  std::vector<std::string> command = endless(verb, "run");
+  command.insert(command.end(), {"--save-every", "100"});
+  Process process(command, err);
+  ASSERT_TRUE(process.wait_for("step 100: saved"));
+  process.limit_files(20000);  // less than the model takes, and more than what is told
+  ASSERT_TRUE(wait_for_text(err, "is not saved: "));
+  process.send(SIGINT);
+  EXPECT_EQ(process.wait(), 2) << "not all is saved";
+  const std::string told = testing::read_bytes(err);
+  EXPECT_NE(told.find("and the next save tries again"), std::string::npos) << told;
+  EXPECT_NE(told.find("are lost: "), std::string::npos) << told;
+  const std::int64_t kept = saved_step(verb, "run");
+  EXPECT_NE(told.find("has step " + std::to_string(kept)), std::string::npos) << told;
+  const Outcome resumed = verb.resume("run", {"--stop-at", std::to_string(kept + 2)});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+}
+
+TEST_F(TrainVerbTest, AStrayFileIsRefusedAtTheStartAndSavedBesideLater) {
+  ASSERT_EQ(verb.train("run", {"--stop-at", "5"}).status, 0);
+  const std::string stray = verb.path("run") + "/checkpoint/.DS_Store";
+  testing::write_bytes(stray, "x");
+  expect_refused(verb.resume("run"), "train", "'.DS_Store' in it is no part of a checkpoint; move it away");
+  std::filesystem::remove(stray);
+
+  const std::string err = verb.path("err");
+  Process process(endless(verb, "other"), err);
+  ASSERT_TRUE(process.wait_for("step 3/"));
+  testing::write_bytes(verb.path("other") + "/checkpoint/.DS_Store", "x");
+  process.send(SIGINT);
+  EXPECT_EQ(process.wait(), 128 + SIGINT);
+  EXPECT_NE(testing::read_bytes(err).find("is saved in " + verb.path("other") + "/checkpoint.1"), std::string::npos);
+  EXPECT_EQ(saved_step(verb, "other"), 0);
+  const std::int64_t saved = saved_step(verb, "other", "checkpoint.1");
+  EXPECT_GE(saved, 3);
+  const Outcome resumed = verb.resume("other", {"--stop-at", std::to_string(saved + 1)});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("the newest is " + verb.path("other") + "/checkpoint.1, of step " + std::to_string(saved)),
+            std::string::npos)
+      << resumed.out;
+  EXPECT_EQ(saved_step(verb, "other", "checkpoint.1"), saved + 1);
+  // An evaluation takes the newest too: the same figures by the run's name and by the checkpoint's.
+  const Outcome by_run = verb.eval("other"), by_checkpoint = verb.eval("other/checkpoint.1");
+  EXPECT_EQ(by_run.status, 0) << by_run.err;
+  EXPECT_EQ(by_run.out, by_checkpoint.out);
+  EXPECT_NE(by_run.out, verb.eval("other/checkpoint").out);
+}
+
+TEST_F(TrainVerbTest, AForeignLogIsLeftAsItIs) {
+  std::filesystem::create_directory(verb.path("run"));
+  const std::string log = verb.path("run") + "/metrics.jsonl";
+  testing::write_bytes(log, "epoch,loss\n");
+  expect_refused(verb.train("run"), "train", log + ": is there already and would be overwritten");
+  EXPECT_EQ(testing::read_bytes(log), "epoch,loss\n");
 }
 
 TEST_F(TrainVerbTest, ASignalSavesAndSaysHowToGoOn) {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "io/file_error.hpp"
+
+namespace headgate::io {
+
+/// A directory for one process at a time, by flock: the kernel lets go of it when the process ends, however it ends.
+class DirectoryLock {
+ public:
+  /// Throws FileError where the directory cannot be opened or is locked already, then with the holder's process id if
+  /// the kernel tells it.
+  explicit DirectoryLock(const std::string& path);
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  ~DirectoryLock();
+
+  /// Why there is no lock, where the file system has none; empty where the directory is locked.
+  const std::string& unavailable() const { return unavailable_; }
+
+ private:
+  int descriptor_ = -1;
+  std::string unavailable_;
+};
+
+}  // namespace headgate::io

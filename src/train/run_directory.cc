@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run_directory.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "io/staged_directory.hpp"
+#include "train/checkpoint.hpp"
+#include "train/metrics_log.hpp"
+
+namespace headgate::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostBeside = 99;
+
+/// `run`/checkpoint for 0, `run`/checkpoint.N beside it.
+std::string numbered_checkpoint(const std::string& run, int number) {
+  return number == 0 ? run + "/checkpoint" : fmt::format("{}/checkpoint.{}", run, number);
+}
+
+/// The first place where nothing is yet.
+std::optional<std::string> free_place(const std::string& run) {
+  for (int number = 0; number <= kMostBeside; ++number) {
+    std::error_code error;
+    const std::string place = numbered_checkpoint(run, number);
+    if (!is_checkpoint(place) && !fs::exists(fs::symlink_status(place, error))) return place;
+  }
+  return std::nullopt;
+}
+
+const std::string& made_if_fresh(const std::string& path, RunStart start) {
+  if (start == RunStart::fresh) {
+    require_no_run(path);
+    if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
+      io::fail<io::WriteError>(path, "cannot make the directory: {}", std::strerror(errno));
+    }
+  }
+  return path;
+}
+
+}  // namespace
+
+std::string metrics_path(const std::string& run) { return run + "/metrics.jsonl"; }
+
+bool is_run_or_checkpoint(const std::string& directory) {
+  const std::string checkpoint = numbered_checkpoint(directory, 0);
+  std::error_code error;
+  return is_training_checkpoint(directory) || is_training_checkpoint(checkpoint) ||
+         (fs::exists(metrics_path(directory), error) && fs::exists(io::present_directory(checkpoint), error));
+}
+
+std::vector<std::string> checkpoints_of(const std::string& run) {
+  std::vector<std::string> found;
+  for (int number = 0; number <= kMostBeside; ++number) {
+    const std::string place = numbered_checkpoint(run, number);
+    if (is_checkpoint(place)) found.push_back(place);
+  }
+  if (found.size() < 2) return found;
+  std::vector<std::pair<std::int64_t, std::string>> by_step;
+  by_step.reserve(found.size());
+  for (const std::string& place : found) by_step.emplace_back(checkpoint_step(place), place);
+  std::stable_sort(by_step.begin(), by_step.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::transform(by_step.begin(), by_step.end(), found.begin(), [](auto& entry) { return std::move(entry.second); });
+  return found;
+}
+
+std::string newest_checkpoint(const std::string& run) {
+  const std::vector<std::string> found = checkpoints_of(run);
+  return found.empty() ? numbered_checkpoint(run, 0) : found.front();
+}
+
+void require_no_run(const std::string& run) {
+  if (!checkpoints_of(run).empty()) io::fail(run, "holds a run already");
+  std::error_code error;
+  const std::string metrics = metrics_path(run);
+  if (fs::exists(fs::symlink_status(metrics, error)) &&
+      (!fs::is_regular_file(metrics, error) || fs::file_size(metrics, error) != 0)) {
+    io::fail(metrics, "is there already and would be overwritten");
+  }
+  check_checkpoint_replaceable(numbered_checkpoint(run, 0));
+}
+
+RunDirectory::RunDirectory(const std::string& path, RunStart start) : path_(path), lock_(made_if_fresh(path, start)) {
+  // Another process may have trained here between the check and the lock.
+  if (start == RunStart::fresh) require_no_run(path);
+  check_metrics(metrics_path(path));
+  checkpoint_ = newest_checkpoint(path);
+  check_checkpoint_replaceable(checkpoint_);
+}
+
+void RunDirectory::save(const Trainer& trainer) {
+  try {
+    trainer.save(checkpoint_);
+  } catch (const io::NotReplaceable&) {
+    const std::optional<std::string> beside = free_place(path_);
+    if (!beside) throw;
+    trainer.save(*beside);
+    checkpoint_ = *beside;
+  }
+}
+
+}  // namespace headgate::train
