@@ -288,9 +288,9 @@ TEST_F(TrainVerbTest, SavesAndEndsAsEverWhenNobodyReadsItsOutput) {
 TEST_F(TrainVerbTest, AFullDiskIsToldAndTheEndSaysWhatIsKept) {
   const std::string err = verb.path("err");
   std::vector<std::string> command = endless(verb, "run");
-  command.insert(command.end(), {"--save-every", "100"});
+  command.insert(command.end(), {"--save-every", "20"});
   Process process(command, err);
-  ASSERT_TRUE(process.wait_for("step 100: saved"));
+  ASSERT_TRUE(process.wait_for("step 20: saved"));
   process.limit_files(20000);  // less than the model takes, and more than what is told
   ASSERT_TRUE(eventually([&] { return testing::read_bytes(err).find("is not saved: ") != std::string::npos; }));
   process.send(SIGINT);
