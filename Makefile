@@ -1,74 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-# The two commands (demo, test) and shorthands for the presets of CMakePresets.json.
+# The commands (demo, test, check) and shorthands for the presets of CMakePresets.json. What each installs first are groups
+# of scripts/packages.txt.
 
 PREFIX ?= /usr/local
+# A commit: clang-tidy of `make check` reads what changed since, in place of scripts/check.sh's choice.
+SINCE ?=
 
 # Debian's tools first: those are the versions that the project is tested with.
 export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help demo test setup configure build lint sanitize fuzz mutants bench experiments install clean
+.PHONY: help demo test check setup tool build lint sanitize fuzz mutants verify-long bench experiments install clean
 
 help:
-	@echo "make demo      install what is missing, build, show worked problems, a real-size layer and training"
-	@echo "make test      install what is missing, build, check the sources, run sanitizers and every test"
-	@echo "make setup     install the Debian packages of scripts/packages.txt that are missing"
-	@echo "make build     build everything in build/"
-	@echo "make lint      formatting, clang-tidy, direction of includes"
-	@echo "make sanitize  the whole suite under the address, undefined-behaviour and thread sanitizers"
-	@echo "make fuzz      a minute of libFuzzer on every parser of files"
-	@echo "make mutants   flip each sign of the backward pass: the tests must notice"
-	@echo "make bench     measure this machine: build/headgate bench"
+	@echo "make demo         install what is missing, build, show worked problems, a real-size layer and training"
+	@echo "make test         install what is missing, build everything, run every test"
+	@echo "make check        a shorter run each of lint, sanitizers, clang, aarch64 and mutants, after make test;"
+	@echo "                  SINCE=COMMIT: clang-tidy reads the files that changed since"
+	@echo "make setup        install every Debian package of scripts/packages.txt that is missing"
+	@echo "make tool         build the command line: build/headgate"
+	@echo "make build        build everything in build/"
+	@echo "make lint         formatting, clang-tidy of every file, direction of includes"
+	@echo "make sanitize     the whole suite under the address and undefined-behaviour sanitizers, threads under theirs"
+	@echo "make fuzz         a minute of libFuzzer on every parser of files"
+	@echo "make mutants      change one sign or operator at a time: the tests must notice"
+	@echo "make verify-long  10,000 random problems against the oracle on every vector target"
+	@echo "make bench        measure this machine: build/headgate bench"
 	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
-	@echo "make install   install below PREFIX=$(PREFIX)"
-	@echo "make clean     remove build*/"
+	@echo "make install      build library and tool alone and install them below PREFIX=$(PREFIX)"
+	@echo "make clean        remove build*/"
 
-demo: configure
-	@echo "== headgate: building the command line"
-	@cmake --build --preset release --target headgate_tool
+demo: tool
 	@echo "== headgate: demo"
 	@text=$$(scripts/english_text.sh) || \
 	  { echo "make demo: no English text to train on; with one of yours: build/headgate demo --data FILE" >&2; exit 1; }; \
 	  build/headgate demo --data "$$text"
 
-test: setup
-	@scripts/test.sh
+test: build
+	@echo "== headgate: every test"
+	@ctest --preset release --parallel 2
+
+check: setup
+	@scripts/check.sh $(SINCE)
 
 setup:
-	@echo "== headgate: Debian packages"
-	@scripts/setup.sh
+	@scripts/setup.sh build tool tests lint clang aarch64 experiments
 
-configure: setup
-	@echo "== headgate: configuring build/"
-	@scripts/configure.sh release
+tool:
+	@scripts/setup.sh build tool
+	@echo "== headgate: building the command line in build/"
+	@scripts/configure.sh tool
+	@cmake --build --preset tool
 
-build: configure
+build:
+	@scripts/setup.sh build tool tests
 	@echo "== headgate: building everything in build/"
+	@scripts/configure.sh release
 	@cmake --build --preset release
 
-lint: configure
+lint:
+	@scripts/setup.sh build tool tests lint
+	@scripts/configure.sh release
 	@scripts/lint.sh
 
-sanitize: setup
-	@scripts/sanitize.sh full
+sanitize:
+	@scripts/setup.sh build tool tests clang
+	@scripts/sanitize.sh full asan tsan
 
-fuzz: setup
+fuzz:
+	@scripts/setup.sh build tool tests clang
 	@scripts/sanitize.sh full fuzz
 
-mutants: setup
+mutants:
+	@scripts/setup.sh build tool tests
 	@python3 scripts/mutation_check.py
 
-bench: configure
-	@cmake --build --preset release --target headgate_tool
+verify-long: tool
+	@build/headgate verify --problems 10000
+
+bench: tool
 	@build/headgate bench
 
-experiments: configure
-	@cmake --build --preset release --target headgate_tool
+experiments: tool
+	@scripts/setup.sh experiments
 	@for name in backcopy text stability; do experiments/run.py $$name || exit; done
 
-install: build
+install: tool
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz
+	rm -rf build build-*

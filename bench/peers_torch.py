@@ -86,11 +86,11 @@ class Options(Sized):
         ("window_left", ctypes.c_int64),
         ("window_right", ctypes.c_int64),
         ("has_scale", ctypes.c_int32),
+        ("has_window", ctypes.c_int32),
         ("causality", ctypes.c_int32),
         ("gate_fn", ctypes.c_int32),
         ("gate_op", ctypes.c_int32),
         ("threads", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
     ]
 
 
@@ -110,9 +110,7 @@ class Headgate:
         return name.value.decode()
 
     def _options(self, causal):
-        sigmoid = 1
-        return Options(window_left=-1, window_right=-1, causality=CAUSAL if causal else 0, gate_fn=sigmoid,
-                       threads=self.threads)
+        return Options(causality=CAUSAL if causal else 0, threads=self.threads)
 
     @staticmethod
     def _inputs(q, k, v, z):

@@ -1,11 +1,12 @@
-# Installs libheadgate, its headers, its CMake package and its pkg-config file. Every path in them is relative, so that the
-# installed tree may be moved.
+# Installs libheadgate, its headers, its CMake package and its pkg-config file; where it was built, the tool with the worked
+# problems of its demo. Every path in them is relative, so that the installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS headgate EXPORT headgateTargets)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headgate DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET headgate_tool)
   install(TARGETS headgate_tool)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${headgate_examples_dir} FILES_MATCHING PATTERN *.json)
 endif()
 
 # libheadgate.so hides what it is made of; a user of libheadgate.a has to link it.

@@ -54,7 +54,7 @@ def bars_figure(experiment, spec, records):
         for variant in block.variants:
             own = finished(runs_of(block, records, variant=variant)[0])
             values = [value for value in (value_at(record, spec["value"]) for record in own) if value is not None]
-            rows += [(variant.label, [figure_point(0, values)[1:]])] if values else []
+            rows += [(variant.label, *figure_point(0, values)[1:])] if values else []
     return plot.bars(spec["title"], spec["title"], rows, spec.get("most"))
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on a link in a Markdown file that leads to no file or no heading of this repository.
+"""Fails on a link in a Markdown file that leads to no file or no heading of this repository, and on a document that no
+chain of links from README.md leads to.
 
     check_links.py [ROOT]        check README.md, docs/, bench/ and experiments/ (default: of the tree that holds this script)
     check_links.py --self-test
@@ -35,26 +36,43 @@ def anchors(path):
     return names
 
 
-def check_file(root, path):
-    problems = []
+def links(path):
+    """(link as written, file it leads to, heading) of the document's links to this repository."""
     text = CODE.sub("", FENCE.sub("", path.read_text(encoding="utf-8")))
     for link in LINK.findall(text):
-        if re.match(r"[a-z]+:", link):
-            continue
-        name, _, fragment = link.partition("#")
-        target = (path.parent / name).resolve() if name else path.resolve()
-        where = path.relative_to(root)
-        if not target.is_relative_to(root.resolve()) or not target.exists():
+        if not re.match(r"[a-z]+:", link):
+            name, _, fragment = link.partition("#")
+            yield link, (path.parent / name).resolve() if name else path, fragment
+
+
+def check_file(root, path):
+    problems = []
+    where = path.relative_to(root)
+    for link, target, fragment in links(path):
+        if not target.is_relative_to(root) or not target.exists():
             problems.append(f"{where}: {link}: no such file")
         elif fragment and (target.suffix != ".md" or fragment not in anchors(target)):
             problems.append(f"{where}: {link}: no such heading")
     return problems
 
 
+def unreachable(files):
+    """The documents that no chain of links from the first one leads to."""
+    reached, ahead = set(), [files[0]]
+    while ahead:
+        path = ahead.pop()
+        reached.add(path)
+        ahead += {target for _, target, _ in links(path)} & (set(files) - reached)
+    return [path for path in files if path not in reached]
+
+
 def check_tree(root):
+    root = root.resolve()
     folders = ("docs", "bench", "experiments")
     files = [root / "README.md", *(path for folder in folders for path in sorted(root.glob(f"{folder}/**/*.md")))]
-    return len(files), [problem for path in files for problem in check_file(root, path)]
+    problems = [problem for path in files for problem in check_file(root, path)]
+    problems += [f"{path.relative_to(root)}: no link leads here from README.md" for path in unreachable(files)]
+    return len(files), problems
 
 
 def self_test():
@@ -63,15 +81,17 @@ def self_test():
         ("[a](docs/b.md)", None),
         ("[a](docs/b.md#two-words)", None),
         ("[a](docs/b.md#why-d-and-z)", None),
-        ("# Here\n[a](#here)", None),
-        ("[a](https://example.org/nowhere)", None),
-        ("`[a](nowhere.md)`", None),
-        ("```\n[a](nowhere.md)\n```", None),
-        ("[a](nowhere.md)", "no such file"),
-        ("[a](../outside.md)", "no such file"),
+        ("# Here\n[a](#here) [b](docs/b.md)", None),
+        ("[a](https://example.org/nowhere) [b](docs/b.md)", None),
+        ("`[a](nowhere.md)` [b](docs/b.md)", None),
+        ("```\n[a](nowhere.md)\n```\n[b](docs/b.md)", None),
+        ("[a](nowhere.md) [b](docs/b.md)", "README.md: nowhere.md: no such file"),
+        ("[a](../outside.md) [b](docs/b.md)", "README.md: ../outside.md: no such file"),
         ("[a](docs/b.md#three-words)", "no such heading"),
         ("[a](docs/b.md#in-code)", "no such heading"),
-        ("[a](#there)", "no such heading"),
+        ("[a](#there) [b](docs/b.md)", "no such heading"),
+        ("no link", "docs/b.md: no link leads here from README.md"),
+        ("`[a](docs/b.md)`", "docs/b.md: no link leads here from README.md"),
     ]
     for text, expected in cases:
         with tempfile.TemporaryDirectory() as directory:
@@ -82,14 +102,29 @@ def self_test():
             problems = check_tree(root)[1]
         if len(problems) != (expected is not None) or (expected and expected not in problems[0]):
             sys.exit(f"check_links.py: self-test: {text!r} yields {problems}, expected {expected}")
+    island_test()
+
+
+def island_test():
+    """Documents that link each other alone are not reached; one is where another that is reached leads to it."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        (root / "docs").mkdir()
+        (root / "README.md").write_text("[a](docs/a.md)")
+        for name, content in (("a", "[b](b.md)"), ("b", ""), ("c", "[d](d.md)"), ("d", "[c](c.md) [b](b.md)")):
+            (root / f"docs/{name}.md").write_text(content)
+        problems = check_tree(root)[1]
+        if problems != [f"docs/{name}.md: no link leads here from README.md" for name in "cd"]:
+            sys.exit(f"check_links.py: self-test: an island yields {problems}")
 
 
 def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent
-    count, problems = check_tree(root.resolve())
-    print("\n".join(problems) if problems else f"{count} documents, every link leads somewhere")
+    count, problems = check_tree(root)
+    good = f"{count} documents: every link leads somewhere, and README.md to every document"
+    print("\n".join(problems) if problems else good)
     return sys.exit(1 if problems else 0)
 
 

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 text=${1:-build/text/gcide.txt}
 member=usr/share/dictd/gcide.dict.dz # dictzip: a gzip file that can be read from the middle
-package=$(sed -n 's/^unpack:\([a-z0-9.+-]*\).*/\1/p' scripts/packages.txt)
+package=$(scripts/setup.sh --list text)
 
 fail() {
   echo "english_text: $*" >&2

@@ -1,10 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh: direction of includes, licence lines, whether mutation_check.py fits the code, formatting and clang-tidy over
-# the sources; needs a configured build/.
-# Every check runs, whatever the others say.
+# lint.sh [--since COMMIT]: direction of includes, licence lines, whether mutation_check.py fits the code, formatting and
+# clang-tidy over the sources, or over those that changes since COMMIT reach; needs a configured build/, with --since a
+# built one. Every check runs, whatever the others say.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+
+since=
+if [[ "${1:-}" == --since && -n "${2:-}" ]]; then
+  since=$2
+  git rev-parse --verify --quiet "$since^{commit}" >/dev/null || {
+    echo "lint: git knows no commit '$since'" >&2
+    exit 2
+  }
+elif (($# > 0)); then
+  echo "usage: scripts/lint.sh [--since COMMIT]" >&2
+  exit 2
+fi
 
 sources() { find include src tests bench examples -name '*.cc' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' | sort; }
 
@@ -21,11 +33,20 @@ mutation_patterns() { scripts/mutation_check.py --patterns; }
 
 formatting() { sources | xargs clang-format --dry-run -Werror; }
 
+compiled_files() { sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/compile_commands.json | sort -u; }
+
 # One portable vector target is enough to read the kernels' sources once.
 tidy() {
-  sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/compile_commands.json | sort -u |
-    xargs -P "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" -n 1 clang-tidy -p build --quiet \
-      --extra-arg=-Wno-unknown-warning-option --extra-arg=-DHWY_COMPILE_ONLY_STATIC 2> >(grep -v 'warnings\? generated' >&2)
+  local files
+  if [[ -z "$since" ]] || ! git diff --quiet "$since" -- .clang-tidy scripts/lint.sh; then
+    files=$(compiled_files)
+  else
+    files=$(scripts/affected_files.py build "$since") || return 1
+    echo "lint: changes since $since reach $(grep -c . <<<"$files") of $(compiled_files | grep -c .) compiled files"
+  fi
+  [[ -z "$files" ]] || xargs -P "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" -n 1 clang-tidy -p build --quiet \
+    --extra-arg=-Wno-unknown-warning-option --extra-arg=-DHWY_COMPILE_ONLY_STATIC \
+    <<<"$files" 2> >(grep -v 'warnings\? generated' >&2)
 }
 
 failed=()

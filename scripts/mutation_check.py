@@ -1,87 +1,38 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Shows that the tests would notice a wrong sign in the backward pass.
+"""Shows that the tests would notice a wrong formula in attention's backward pass, a layer, the decoder or AdamW.
 
-Flips one sign at a time in a copy of the source tree, in each formula of the backward code, builds backward_test and
-demands that it fails. A pattern that is not found exactly once, a mutant that does not build, or one that passes is an
-error: exit status 1. Takes some minutes; one portable vector target is compiled, for the formulas are written once.
+Changes one formula at a time in a copy of the source tree (mutations.py: mostly a flipped sign), builds the test that
+covers it and demands that it fails. A text that is not found exactly once, a mutant that does not build, or one that
+passes is an error: exit status 1. A mutant takes some 10 to 30 s; one portable vector target is compiled, for the formulas
+are written once.
 
-  scripts/mutation_check.py [--only REGEX] [--keep] [--jobs N]
+  scripts/mutation_check.py [--only REGEX] [--sample N [--seed S]] [--keep] [--jobs N]
   scripts/mutation_check.py --patterns      only whether the table fits the code, at once
 """
 
 import argparse
+import collections
 import os
 import pathlib
+import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
+from mutations import GROUPS
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPIED = ("CMakeLists.txt", "README.md", "cmake", "examples", "include", "src", "tests")
 
-ROWS = "src/attention/backward_rows-inl.hpp"
-GATE = "src/attention/gate-inl.hpp"
-SCORES = "src/attention/scores-inl.hpp"
-KERNEL = "src/attention/backward_kernel.cc"
+Mutation = collections.namedtuple("Mutation", "test file name text changed")
+MUTATIONS = [Mutation(test, file, *row) for test, file, rows in GROUPS for row in rows]
 
-# (name, file, text that occurs exactly once there, the same with one sign flipped)
-MUTATIONS = (
-    ("delta, no gate", ROWS, "hn::MulAdd(dy, hn::LoadU(d, row.y + x), delta)",
-     "hn::NegMulAdd(dy, hn::LoadU(d, row.y + x), delta)"),
-    ("o = y - g, added gate", ROWS, "hn::Sub(y, g)", "hn::Add(y, g)"),
-    ("delta, added gate", ROWS, "hn::MulAdd(dy, o, delta)", "hn::NegMulAdd(dy, o, delta)"),
-    ("dz, added gate", ROWS, "hn::StoreU(hn::Mul(dy, gate.derivative(d, z)), d, row.dz + x)",
-     "hn::StoreU(hn::Neg(hn::Mul(dy, gate.derivative(d, z))), d, row.dz + x)"),
-    ("do, multiplied gate", ROWS, "hn::StoreU(hn::Mul(dy, g), d, row.d_o + x)",
-     "hn::StoreU(hn::Neg(hn::Mul(dy, g)), d, row.d_o + x)"),
-    ("delta, multiplied gate", ROWS, "hn::Add(delta, dy_y)", "hn::Sub(delta, dy_y)"),
-    ("dz from y", ROWS, "hn::Mul(dy_y, gate.ratio(d, z))", "hn::Neg(hn::Mul(dy_y, gate.ratio(d, z)))"),
-    ("dz from o", ROWS, "hn::Mul(dy, hn::LoadU(d, row.o + x))", "hn::Neg(hn::Mul(dy, hn::LoadU(d, row.o + x)))"),
 
-    ("sigmoid'", GATE, "hn::Mul(s.sigma, s.complement)", "hn::Neg(hn::Mul(s.sigma, s.complement))"),
-    ("1 - sigmoid", GATE, "return SigmoidPair<D>(d, z).complement;",
-     "return hn::Neg(SigmoidPair<D>(d, z).complement);"),
-    ("sigmoid2'/sigmoid2", GATE, "return SigmoidGate::ratio(d, z);", "return hn::Neg(SigmoidGate::ratio(d, z));"),
-    ("sigmoid2'", GATE, "const V s = SigmoidGate::derivative(d, z);",
-     "const V s = hn::Neg(SigmoidGate::derivative(d, z));"),
-    ("ns_sigmoid'", GATE, "hn::Mul(hn::Set(d, static_cast<hn::TFromD<D>>(0.5)), SigmoidGate::derivative(d, z))",
-     "hn::Mul(hn::Set(d, static_cast<hn::TFromD<D>>(-0.5)), SigmoidGate::derivative(d, z))"),
-    ("ns_sigmoid'/ns_sigmoid", GATE, "hn::Div(derivative(d, z), value(d, z))",
-     "hn::Neg(hn::Div(derivative(d, z), value(d, z)))"),
-    ("silu'", GATE, "hn::MulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma)",
-     "hn::NegMulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma)"),
-    ("softplus'", GATE, "return SigmoidGate::value(d, z);", "return hn::Neg(SigmoidGate::value(d, z));"),
-    ("softplus'/softplus", GATE, "hn::Div(derivative(d, z), g)", "hn::Neg(hn::Div(derivative(d, z), g))"),
-    ("identity'", GATE, "return hn::Set(d, hn::TFromD<D>{1});", "return hn::Set(d, hn::TFromD<D>{-1});"),
-
-    ("1 - tanh^2", SCORES, "hn::NegMulAdd(t, t, one)", "hn::MulAdd(t, t, one)"),
-    ("alibi", SCORES, "s[j] -= weight *", "s[j] += weight *"),
-    ("bias", SCORES, "s[j] += buffer[j]", "s[j] -= buffer[j]"),
-
-    ("delta - dlse", KERNEL, "*delta -= dlse;", "*delta += dlse;"),
-    ("dsink", KERNEL, "*sink_part -= std::exp(", "*sink_part += std::exp("),
-    ("sink - lse", KERNEL, "std::exp(p_.sink(h) - lse_natural)", "std::exp(p_.sink(h) + lse_natural)"),
-    ("row that sees nothing", KERNEL, "lse_natural == -std::numeric_limits<double>::infinity()",
-     "lse_natural == +std::numeric_limits<double>::infinity()"),
-    ("lse of a row that sees nothing", KERNEL, "nothing_seen ? std::numeric_limits<T>::infinity()",
-     "nothing_seen ? -std::numeric_limits<T>::infinity()"),
-    ("P = exp(s - lse)", KERNEL, "hn::Sub(hn::Load(d, s + j), lse)", "hn::Add(hn::Load(d, s + j), lse)"),
-    ("dP - delta", KERNEL, "hn::Sub(hn::Load(d, ds + j), delta)", "hn::Add(hn::Load(d, ds + j), delta)"),
-    ("ds = P (dP - delta)", KERNEL, "hn::Mul(hn::Load(d, probability + j), hn::Sub(",
-     "hn::Mul(hn::Neg(hn::Load(d, probability + j)), hn::Sub("),
-    ("softcap's slope on ds", KERNEL, "ds[j] *= slope[j];", "ds[j] *= -slope[j];"),
-    ("dk's scale", KERNEL, "plan_.D_padded, static_cast<T>(p_.scale), block)",
-     "plan_.D_padded, -static_cast<T>(p_.scale), block)"),
-    ("dv", KERNEL, "plan_.Dv_padded, T{1}, block)", "plan_.Dv_padded, T{-1}, block)"),
-    ("dq's scale", KERNEL, "const T factor = static_cast<T>(p_.scale);", "const T factor = -static_cast<T>(p_.scale);"),
-    ("dbias sum over queries", KERNEL, "sum[j] += ds[j];", "sum[j] -= ds[j];"),
-    ("dbias sum over heads and batches", KERNEL, "sum[j] += from[j];", "sum[j] -= from[j];"),
-    ("headwise dz", KERNEL, "sum += static_cast<double>(dz[x]);", "sum -= static_cast<double>(dz[x]);"),
-    ("dsinks sum", KERNEL, "sum += parts[", "sum -= parts["),
-)
+def title(mutation):
+    return f"{mutation.file}: {mutation.name}"
 
 
 def run(command, **options):
@@ -91,7 +42,7 @@ def run(command, **options):
 def configure(tree, build):
     """One target without vector instructions and little optimisation: mutants build fast."""
     command = ["cmake", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-               "-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC", "-DHEADGATE_TOOLS=OFF", "-DHEADGATE_INSTALL=OFF",
+               "-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC", "-DHEADGATE_TOOLS=ON", "-DHEADGATE_INSTALL=OFF",
                "-DHEADGATE_WERROR=OFF"]
     if shutil.which("ninja"):
         command += ["-G", "Ninja"]
@@ -102,80 +53,108 @@ def configure(tree, build):
         sys.exit("mutation_check: the tree does not configure:\n" + result.stdout)
 
 
-def build_and_test(build, jobs):
+def build_and_test(build, test, jobs):
     """None if the test program cannot be built, else whether it passes, and its output."""
-    built = run(["cmake", "--build", build, "--target", "backward_test", "--parallel", str(jobs)])
+    built = run(["cmake", "--build", build, "--target", pathlib.Path(test).name, "--parallel", str(jobs)])
     if built.returncode != 0:
         return None, built.stdout
-    test = build / "tests" / "attention" / "backward_test"
-    environment = dict(os.environ, HEADGATE_TEST_RUNS="10")
-    tested = run([test, "--gtest_fail_fast", "--gtest_brief=1"], env=environment, timeout=900)
+    # Few random problems each, and threads that do not spin for each other.
+    environment = dict(os.environ, HEADGATE_TEST_RUNS="10", OMP_WAIT_POLICY="PASSIVE")
+    tested = run([build / "tests" / test, "--gtest_fail_fast", "--gtest_brief=1"], env=environment, timeout=900)
     return tested.returncode == 0, tested.stdout
 
 
-def check_patterns():
+def check_table():
     wrong = []
-    for name, file, pattern, flipped in MUTATIONS:
-        count = (ROOT / file).read_text(encoding="utf-8").count(pattern)
+    for mutation in MUTATIONS:
+        count = (ROOT / mutation.file).read_text(encoding="utf-8").count(mutation.text)
         if count != 1:
-            wrong.append(f"{name}: found {count} times in {file}: {pattern}")
-        if pattern == flipped:
-            wrong.append(f"{name}: changes nothing")
+            wrong.append(f"{title(mutation)}: found {count} times: {mutation.text}")
+        if mutation.text == mutation.changed:
+            wrong.append(f"{title(mutation)}: changes nothing")
+    for name, count in collections.Counter(title(m) for m in MUTATIONS).items():
+        if count > 1:
+            wrong.append(f"{name}: {count} rows of that name")
     if wrong:
         sys.exit("mutation_check: the table no longer fits the code:\n  " + "\n  ".join(wrong))
 
 
+def chosen_mutations(arguments):
+    found = [m for m in MUTATIONS if re.search(arguments.only, title(m))]
+    if not found:
+        sys.exit(f"mutation_check: --only '{arguments.only}' matches none of {len(MUTATIONS)} mutations")
+    if arguments.sample is None or arguments.sample >= len(found):
+        return found
+    places = random.Random(arguments.seed).sample(range(len(found)), arguments.sample)
+    return [found[place] for place in sorted(places)]
+
+
 def mutate(tree, build, mutation, jobs):
     """A complaint, or None when the mutant was caught."""
-    name, file, pattern, flipped = mutation
-    path = tree / file
+    path = tree / mutation.file
     original = path.read_text(encoding="utf-8")
-    path.write_text(original.replace(pattern, flipped), encoding="utf-8")
+    path.write_text(original.replace(mutation.text, mutation.changed), encoding="utf-8")
     try:
-        passed, output = build_and_test(build, jobs)
+        passed, output = build_and_test(build, mutation.test, jobs)
     except subprocess.TimeoutExpired:
-        return f"{name}: the tests did not end"
+        return f"{title(mutation)}: the tests did not end"
     finally:
         path.write_text(original, encoding="utf-8")
     if passed is None:
-        return f"{name}: the mutant does not build:\n{output}"
-    return f"{name}: SURVIVED ({pattern} -> {flipped})" if passed else None
+        return f"{title(mutation)}: the mutant does not build:\n{output}"
+    return f"{title(mutation)}: SURVIVED ({mutation.text} -> {mutation.changed})" if passed else None
+
+
+def check_mutants(work, chosen, jobs):
+    """Complaints about the mutants that were not caught, in a copy of the tree below `work`."""
+    tree, build = work / "tree", work / "build"
+    tree.mkdir()
+    for name in COPIED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tree / name)
+    configure(tree, build)
+    for test in sorted({m.test for m in chosen}):
+        passed, output = build_and_test(build, test, jobs)
+        if not passed:
+            sys.exit(f"mutation_check: {test} fails on the unchanged tree:\n{output}")
+    complaints = []
+    for number, mutation in enumerate(chosen, 1):
+        complaint = mutate(tree, build, mutation, jobs)
+        print(f"[{number}/{len(chosen)}] {complaint or 'caught: ' + title(mutation)}", flush=True)
+        if complaint:
+            complaints.append(complaint)
+    return complaints
+
+
+def count_of(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="", help="regular expression on the mutation's name")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--only", default="", metavar="REGEX", help="mutations whose 'file: name' it matches")
+    parser.add_argument("--sample", type=count_of, metavar="N", help="N of them, the same ones for the same --seed")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="which sample (default 1)")
     parser.add_argument("--keep", action="store_true", help="keep the mutated tree's copy and its build")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel compilations")
-    parser.add_argument("--patterns", action="store_true", help="only check that every pattern occurs once")
+    parser.add_argument("--jobs", type=count_of, default=os.cpu_count(), help="parallel compilations")
+    parser.add_argument("--patterns", action="store_true", help="only check that every text occurs once")
     arguments = parser.parse_args()
-    check_patterns()
+    check_table()
     if arguments.patterns:
         return 0
-    chosen = [m for m in MUTATIONS if re.search(arguments.only, m[0])]
+    chosen = chosen_mutations(arguments)
     work = pathlib.Path(tempfile.mkdtemp(prefix="headgate-mutation-"))
     try:
-        tree, build = work / "tree", work / "build"
-        tree.mkdir()
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, tree / name)
-        configure(tree, build)
-        passed, output = build_and_test(build, arguments.jobs)
-        if not passed:
-            sys.exit("mutation_check: the tests fail on the unchanged tree:\n" + output)
-        complaints = []
-        for number, mutation in enumerate(chosen, 1):
-            complaint = mutate(tree, build, mutation, arguments.jobs)
-            print(f"[{number}/{len(chosen)}] {complaint or 'caught: ' + mutation[0]}", flush=True)
-            if complaint:
-                complaints.append(complaint)
+        complaints = check_mutants(work, chosen, arguments.jobs)
     finally:
         if arguments.keep:
             print(f"kept: {work}")
         else:
             shutil.rmtree(work)
-    print(f"{len(chosen) - len(complaints)} of {len(chosen)} flipped signs caught")
+    print(f"{len(chosen) - len(complaints)} of {len(chosen)} wrong formulas caught")
     return 1 if complaints else 0
 
 

@@ -1,31 +1,42 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# sanitize.sh full|quick [preset …]: builds and tests under the presets asan (addresses and undefined behaviour) and tsan
-# (threads), or those named: fuzz runs libFuzzer for a minute a parser. "quick" leaves out the tool and what only it needs
-# (files, layers, models, training) and meets fewer random problems (HEADGATE_TEST_RUNS), to fit a run of continuous
-# integration.
+# sanitize.sh full|quick PRESET …: builds and tests under the presets asan (addresses and undefined behaviour), tsan
+# (threads) or fuzz (libFuzzer, a minute a parser). "quick" leaves out what runs the command line and meets fewer random
+# problems (HEADGATE_TEST_RUNS).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-case "${1:-}" in
-  full) tools=ON ;;
-  quick)
-    export HEADGATE_TEST_RUNS=${HEADGATE_TEST_RUNS:-8}
-    tools=OFF
-    ;;
-  *)
-    echo "usage: scripts/sanitize.sh full|quick [preset …]" >&2
-    exit 2
-    ;;
-esac
+# Folders of tests/: those whose code reads files, computes addresses or owns memory; and those with threads.
+memory=(arguments attention capi cases checkpoint core fuzz io layers models reference train)
+threads=(attention capi layers models train)
+single_threaded=models_gradients_test
+
+size=${1:-}
+[[ "$size" == full || "$size" == quick ]] && (($# > 1)) || {
+  echo "usage: scripts/sanitize.sh full|quick PRESET …" >&2
+  exit 2
+}
 shift
-(($# > 0)) || set -- asan tsan
+[[ "$size" == full ]] || export HEADGATE_TEST_RUNS=${HEADGATE_TEST_RUNS:-8}
+
+folders_under() { # preset; nothing means all of it
+  case "$size $1" in
+    *" tsan") echo "${threads[@]}" ;;
+    "quick asan") echo "${memory[@]}" ;;
+  esac
+}
 
 for preset in "$@"; do
+  read -ra folders <<<"$(folders_under "$preset")"
+  build=() tests=()
+  if ((${#folders[@]} > 0)); then
+    build=(--target "${folders[@]/#/tests_}")
+    tests=(--label-regex "^($(IFS='|' && echo "${folders[*]}"))\$" --label-exclude '^tool$')
+  fi
+  [[ "$preset" != tsan ]] || tests+=(--exclude-regex "^$single_threaded\$")
   echo "== headgate: building for the $preset preset"
-  [[ "$preset" != tsan ]] || tools=OFF
-  scripts/configure.sh "$preset" -DHEADGATE_TOOLS="$tools"
-  cmake --build --preset "$preset"
+  scripts/configure.sh "$preset"
+  cmake --build --preset "$preset" "${build[@]}"
   echo "== headgate: testing under the $preset preset"
-  ctest --preset "$preset"
+  ctest --preset "$preset" "${tests[@]}"
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the packages of scripts/packages.txt that this Debian machine lacks, but for those marked unpack:. Needs no
-# network when none is missing.
+# setup.sh [--list] GROUP …: installs the packages of these groups of scripts/packages.txt that this Debian machine lacks,
+# or lists the groups' packages. Needs no network when none is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,21 +10,46 @@ fail() {
   exit 1
 }
 
-mapfile -t packages < <(sed -e 's/#.*//' -e '/^unpack:/d' -e '/^[[:space:]]*$/d' scripts/packages.txt)
+packages_of() {
+  local group
+  for group in "$@"; do
+    grep -q "^\[$group\]" scripts/packages.txt ||
+      fail "no group '$group' in scripts/packages.txt; there are: $(sed -n 's/^\[\(.*\)\].*/\1/p' scripts/packages.txt | paste -sd' ')"
+    sed -n "/^\[$group\]/,/^\[/{/^\[/d;s/#.*//;s/[[:space:]]*\$//;/./p}" scripts/packages.txt
+  done | sort -u
+}
 
+# A name may be installed for several architectures; without one it means this machine's.
 missing_of() {
-  local package
+  local package architecture native
+  native=$(dpkg --print-architecture)
   for package in "$@"; do
-    [[ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] || echo "$package"
+    architecture=$native
+    [[ "$package" != *:* ]] || architecture=${package#*:}
+    dpkg-query -W -f '${Architecture} ${db:Status-Status}\n' "${package%:*}" 2>/dev/null |
+      grep -qxE "($architecture|all) installed" || echo "$package"
   done
 }
+
+list_only=false
+if [[ "${1:-}" == --list ]]; then
+  list_only=true
+  shift
+fi
+(($# > 0)) || fail "usage: scripts/setup.sh [--list] GROUP … of scripts/packages.txt"
+names=$(packages_of "$@")
+if $list_only; then
+  echo "$names"
+  exit 0
+fi
+mapfile -t packages <<<"$names"
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
   fail "this is no Debian system; install the equivalents of scripts/packages.txt and call cmake --preset release"
 
 mapfile -t missing < <(missing_of "${packages[@]}")
 if ((${#missing[@]} == 0)); then
-  echo "setup: all ${#packages[@]} Debian packages are installed"
+  echo "setup: all ${#packages[@]} Debian packages for $* are installed"
   exit 0
 fi
 
@@ -34,6 +59,14 @@ if (($(id -u) != 0)); then
   as_root=(sudo "${as_root[@]}")
   [[ -t 0 ]] || sudo -n true 2>/dev/null || fail "cannot install ${missing[*]}: sudo wants a password and there is no terminal"
 fi
+
+# Packages of another architecture need dpkg's consent to it, once.
+for architecture in $(printf '%s\n' "${missing[@]}" | sed -n 's/.*://p' | sort -u); do
+  if ! { dpkg --print-architecture && dpkg --print-foreign-architectures; } | grep -qx "$architecture"; then
+    echo "setup: adding the architecture $architecture to this machine's packages (dpkg --add-architecture)"
+    "${as_root[@]}" dpkg --add-architecture "$architecture"
+  fi
+done
 
 echo "setup: installing ${missing[*]}"
 log=$(mktemp)
@@ -48,9 +81,9 @@ done
 ((${#unknown[@]} == 0)) ||
   fail "cannot be had: ${unknown[*]} (no package of that name in apt's lists; is this Debian 12 with network?)"
 
-if ! "${as_root[@]}" apt-get install -qq -y --no-install-recommends -o Acquire::Retries=3 "${missing[@]}" >"$log" 2>&1; then
+if ! "${as_root[@]}" apt-get install -qq -y --no-install-recommends -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "${missing[@]}" >"$log" 2>&1; then
   mapfile -t missing < <(missing_of "${missing[@]}")
   fail "cannot be had: ${missing[*]} ($(grep -m1 '^E:' "$log" || echo "apt-get install failed"); log: $log)"
 fi
 rm -f "$log"
-echo "setup: installed ${#missing[@]} of ${#packages[@]} Debian packages"
+echo "setup: installed ${#missing[@]} of ${#packages[@]} Debian packages for $*"

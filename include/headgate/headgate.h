@@ -21,15 +21,18 @@
  * key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
  * Query i stands at key position i + S - T.
  *
- * Structs that may grow begin with struct_size. Initialise each with its _INIT macro, which sets struct_size and the
- * defaults:
+ * Structs that may grow begin with struct_size; the other fields are absent or at their default where they are zero.
+ * Initialise each with its _INIT macro, which sets struct_size and zeros the rest, or do the same by hand:
  *
  *   headgate_attention_inputs inputs = HEADGATE_ATTENTION_INPUTS_INIT;
  *   inputs.q = headgate_make_const_tensor(q, HEADGATE_DTYPE_F32, B, Hq, T, D);
+ *   headgate_attention_options options = {.struct_size = sizeof options, .causality = HEADGATE_CAUSALITY_CAUSAL};
  *
  * Later versions add fields at the end, and zero there will mean what their absence meant. So a library takes the
  * smaller structs of every older version, and a larger one of a newer version as long as the bytes it does not know
- * are zero; if not, or if struct_size fits no version, the call returns HEADGATE_INVALID_ARGUMENT.
+ * are zero; if not, or if struct_size fits no version, the call returns HEADGATE_INVALID_ARGUMENT. Before 1.0 a minor
+ * version may change structs and constants otherwise, and has a library name (soname) of its own. 0.2 did: a window
+ * is read when has_window is 1, and the gate function 0 is the default.
  *
  * Every function may be called from several threads at once, except where it says otherwise. No C++ exception leaves
  * the library, and it never prints nor ends the process.
@@ -101,7 +104,8 @@ HEADGATE_API headgate_const_tensor headgate_make_const_tensor(const void* data, 
 /* g(z). */
 typedef int32_t headgate_gate_fn;
 enum {
-  HEADGATE_GATE_FN_NONE = 0,       /* no gate */
+  HEADGATE_GATE_FN_NONE = -1,      /* no gate: `gate` is not applied */
+  HEADGATE_GATE_FN_DEFAULT = 0,    /* sigmoid */
   HEADGATE_GATE_FN_SIGMOID = 1,    /* 1 / (1 + e^-z) */
   HEADGATE_GATE_FN_SIGMOID2 = 2,   /* 2 sigmoid(z) */
   HEADGATE_GATE_FN_NS_SIGMOID = 3, /* 0.5 + 0.5 sigmoid(z) */
@@ -123,26 +127,28 @@ enum {
   HEADGATE_CAUSALITY_CAUSAL = 1 /* key j is visible to query i iff j <= i + S - T */
 };
 
+/* Zeros are the defaults: 1/sqrt(D), no cap, no window, not causal, sigmoid, multiplied. A value that stands where its
+ * has_ field is 0 is refused, so that none is passed over unnoticed. */
 typedef struct headgate_attention_options {
   size_t struct_size;
-  double scale;   /* read when has_scale is 1; finite */
+  double scale;   /* with has_scale 1; finite */
   double softcap; /* c > 0; 0 for no cap */
-  /* Key j is visible to query i iff i + S - T - window_left <= j <= i + S - T + window_right; -1 for no limit. */
+  /* With has_window 1: key j is visible to query i iff i + S - T - window_left <= j <= i + S - T + window_right; -1 for
+   * no limit on that side. */
   int64_t window_left;
   int64_t window_right;
   int32_t has_scale;            /* 1: scale as given; 0: 1/sqrt(D) */
+  int32_t has_window;           /* 1: the window as given; 0: no window */
   headgate_causality causality; /* combines with the window by "and" */
   headgate_gate_fn gate_fn;     /* applied when `gate` is present */
   headgate_gate_op gate_op;
-  int32_t threads;  /* 0: headgate_default_threads(). The result has the same bits for every value. */
-  int32_t reserved; /* 0 */
+  int32_t threads; /* 0: headgate_default_threads(). The result has the same bits for every value. */
 } headgate_attention_options;
 
-/* 1/sqrt(D), no cap, no window, not causal, sigmoid, multiplied. */
-#define HEADGATE_ATTENTION_OPTIONS_INIT                                                                         \
-  {                                                                                                             \
-    sizeof(headgate_attention_options), 0.0, 0.0, -1, -1, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_SIGMOID, \
-        HEADGATE_GATE_OP_MUL, 0, 0                                                                              \
+#define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \
+  {                                                                                                              \
+    sizeof(headgate_attention_options), 0.0, 0.0, 0, 0, 0, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_DEFAULT, \
+        HEADGATE_GATE_OP_MUL, 0                                                                                  \
   }
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
@@ -250,7 +256,7 @@ HEADGATE_API headgate_status headgate_attention_backward(const headgate_attentio
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */
 
-/* "0.1.0": the library's; HEADGATE_VERSION is the header's. */
+/* "0.2.0": the library's; HEADGATE_VERSION is the header's. */
 HEADGATE_API const char* headgate_version(void);
 
 /* Vector targets, best first: "avx3" (AVX-512), "avx2", "sse4", "neon", "emu128" or "scalar". *count becomes the number

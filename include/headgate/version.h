@@ -4,7 +4,7 @@
 
 /* Semantic versioning; the build reads the version from here. */
 #define HEADGATE_VERSION_MAJOR 0
-#define HEADGATE_VERSION_MINOR 1
+#define HEADGATE_VERSION_MINOR 2
 #define HEADGATE_VERSION_PATCH 0
 
 #define HEADGATE_STRINGIZE_(x) #x

@@ -113,7 +113,9 @@ struct BackwardWorker<T>::Tile {
   std::size_t keys;  // keys, at most kBlock
 };
 
-/// Packs k transposed and as panels, v transposed. Keys that no query sees become zeros, unread.
+/// Packs the block's keys up to the last that a query sees: k transposed and as panels, v transposed. Keys before the
+/// first that is seen are read like the others. Those beyond the last are not: products reach them in the transposed
+/// operands alone, whose register tiles pack_transposed fills up with zeros.
 template <typename T>
 void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   const KeyRange seen = Visibility(p_, b_).rows(0, p_.T);
@@ -124,9 +126,7 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   const std::size_t at = key_row(block);
   const Slice k{&plan_.call.inputs.k, b_, hkv_, plan_.D};
   pack_transposed(k, j0, n, plan_.at(plan_.keys_t_at, at * plan_.D), row(0));
-  T* panels = plan_.at(plan_.keys_at, at * plan_.D_padded);
-  if (n < Plan::kBlock) std::fill_n(panels, Plan::kBlock * plan_.D_padded, T{0});
-  pack_panels(k, j0, n, Plan::kBlock, 0, panels, row(0));
+  pack_panels(k, j0, n, Plan::kBlock, 0, plan_.at(plan_.keys_at, at * plan_.D_padded), row(0));
   pack_transposed(Slice{&plan_.call.inputs.v, b_, hkv_, plan_.Dv}, j0, n, plan_.at(plan_.values_t_at, at * plan_.Dv),
                   row(0));
 }
@@ -143,9 +143,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
 
   const Slice q{&plan_.call.inputs.q, b_, h, plan_.D};
   pack_strips(q, i0, n, plan_.rules.query_factor(), plan_.at(plan_.query_strips_at, at * plan_.D), row(0));
-  T* query_panels = plan_.at(plan_.query_panels_at, at * plan_.D_padded);
-  if (n < Plan::kTile) std::fill_n(query_panels, Plan::kTile * plan_.D_padded, T{0});
-  pack_panels(q, i0, n, Plan::kTile, 0, query_panels, row(0));
+  pack_panels(q, i0, n, Plan::kTile, 0, plan_.at(plan_.query_panels_at, at * plan_.D_padded), row(0));
   std::fill_n(plan_.at(plan_.dq_at, at * plan_.D_padded), Plan::kTile * plan_.D_padded, T{0});
 }
 
@@ -156,13 +154,10 @@ void BackwardWorker<T>::prepare_out_gradients(std::int64_t h, std::int64_t i0, s
   T* delta = plan_.at(plan_.delta_at, at);
   T* strips = plan_.at(plan_.out_strips_at, at * plan_.Dv);
   T* panels = plan_.at(plan_.out_panels_at, at * plan_.Dv_padded);
-  // Rows beyond T: zero operands and lse = ∞, hence P = 0.
+  // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
   std::fill(lse + n, lse + Plan::kTile, std::numeric_limits<T>::infinity());
   std::fill(delta + n, delta + Plan::kTile, T{0});
-  if (n < Plan::kTile) {
-    std::fill_n(strips, Plan::kTile * plan_.Dv, T{0});
-    std::fill_n(panels, Plan::kTile * plan_.Dv_padded, T{0});
-  }
+  if (n < Plan::kTile) std::fill_n(strips, Plan::kTile * plan_.Dv, T{0});
   double sink_part = 0;
   const T* d_o[kMR];
   for (std::size_t r0 = 0; r0 < n; r0 += kMR) {
@@ -220,14 +215,12 @@ const T* BackwardWorker<T>::gate_logits(std::int64_t h, std::int64_t i, T* buffe
   return buffer;
 }
 
-/// dgate's row of query i = dz, or its sum; zero without a gate.
+/// dgate's row of query i = dz, or its sum. A call that asks for dgate has a gate (check_backward).
 template <typename T>
 void BackwardWorker<T>::store_gate_gradient(std::int64_t h, std::int64_t i, T* dz) const {
   const TensorView& to = plan_.call.gradients.dgate;
   if (!to.present()) return;
-  if (p_.gate_fn == GateFn::none) {
-    std::fill_n(dz, plan_.Dv, T{0});
-  } else if (p_.gate_headwise) {
+  if (p_.gate_headwise) {
     double sum = 0;
     for (std::size_t x = 0; x < plan_.Dv; ++x) sum += static_cast<double>(dz[x]);
     dz[0] = static_cast<T>(sum);

@@ -14,6 +14,7 @@
 #include "attention/multiply-inl.hpp"
 #include "attention/scores-inl.hpp"
 #include "core/arena.hpp"
+#include "core/sum_blocks.hpp"
 #include "core/turnstile.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,11 +26,11 @@ namespace headgate::HWY_NAMESPACE {
 /// Both tile sides are multiples of the register tile's rows and columns on every target.
 template <typename T>
 struct BackwardPlan {
-  static constexpr std::size_t kTile = 96;
-  static constexpr std::size_t kBlock = 192;
-  static constexpr std::size_t kScoreStride = kBlock + 16;  // not a power of two: rows spread over the cache's sets
+  static constexpr std::size_t kTile = kQueryTile;
+  static constexpr std::size_t kBlock = kBackwardKeys;
+  static constexpr std::size_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
   static constexpr std::size_t kRows = 5 + kMR;             ///< row buffers of a thread
-  /// Packed operands of as many key/value heads as fit here are held at a time, at least one.
+  /// Packed operands of as many key/value heads as fit here are held at a time, at least one, as in the forward pass.
   static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 

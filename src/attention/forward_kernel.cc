@@ -12,6 +12,7 @@
 #include "attention/targets.hpp"
 #include "attention/visibility.hpp"
 #include "core/arena.hpp"
+#include "core/sum_blocks.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/forward_kernel.cc"
@@ -30,10 +31,11 @@ namespace headgate::HWY_NAMESPACE {
 /// L1 and a block of packed K and V in L2 while the kTile queries of a tile pass over it.
 template <typename T>
 struct ForwardPlan {
-  static constexpr std::size_t kTile = 96;
-  static constexpr std::size_t kBlock = 384;
-  static constexpr std::size_t kScoreStride = kBlock + 16;  // not a power of two: rows spread over the cache's sets
-  /// Packed K and V of as many heads as fit here are held at a time, at least one.
+  static constexpr std::size_t kTile = kQueryTile;
+  static constexpr std::size_t kBlock = kForwardKeys;
+  static constexpr std::size_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
+  /// Packed K and V of as many heads as fit here are held at a time, at least one: three quarters of a third-level
+  /// cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
   static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
 
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
@@ -98,7 +100,8 @@ struct ForwardPlan {
   Arena arena;
 };
 
-/// Packs block `block` of key/value head `head` (b · Hkv + h) into `slot`: keys that no query sees stay untouched.
+/// Packs block `block` of key/value head `head` (b · Hkv + h) into `slot`: keys that no query sees stay unread,
+/// but for those that share a panel with one that is seen.
 template <typename T>
 void pack_block(const ForwardPlan<T>& plan, std::int64_t head, std::int64_t slot, std::int64_t block, T* rows) {
   const Problem& p = plan.p;

@@ -23,14 +23,13 @@ static_assert(same(HEADGATE_DTYPE_NONE, DType::none) && same(HEADGATE_DTYPE_F32,
               same(HEADGATE_DTYPE_F64, DType::f64) && same(HEADGATE_DTYPE_BF16, DType::bf16) &&
               same(HEADGATE_DTYPE_F16, DType::f16) && same(HEADGATE_DTYPE_BOOL, DType::boolean) &&
               same(HEADGATE_DTYPE_I32, DType::i32) && same(HEADGATE_DTYPE_I64, DType::i64));
-static_assert(same(HEADGATE_GATE_FN_NONE, GateFn::none) && same(HEADGATE_GATE_FN_SIGMOID, GateFn::sigmoid) &&
-              same(HEADGATE_GATE_FN_SIGMOID2, GateFn::sigmoid2) &&
+static_assert(same(HEADGATE_GATE_FN_SIGMOID, GateFn::sigmoid) && same(HEADGATE_GATE_FN_SIGMOID2, GateFn::sigmoid2) &&
               same(HEADGATE_GATE_FN_NS_SIGMOID, GateFn::ns_sigmoid) && same(HEADGATE_GATE_FN_SILU, GateFn::silu) &&
               same(HEADGATE_GATE_FN_SOFTPLUS, GateFn::softplus) && same(HEADGATE_GATE_FN_IDENTITY, GateFn::identity));
 static_assert(same(HEADGATE_GATE_OP_MUL, GateOp::mul) && same(HEADGATE_GATE_OP_ADD, GateOp::add));
 static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CAUSALITY_CAUSAL, Causality::causal));
 
-// Callers of version 0.1 hold structs of these sizes for ever. (64-bit pointers.)
+// Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 64);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 9 * 80);
@@ -49,18 +48,29 @@ auto to_view(const Tensor& tensor, const char* name) {
   return View(tensor.data, static_cast<DType>(tensor.dtype), to_shape(tensor.shape), to_shape(tensor.strides));
 }
 
+/// Zero is the default in C and no gate in C++; other numbers are the same, and the call refuses those of no function.
+GateFn to_gate_fn(headgate_gate_fn gate_fn) {
+  if (gate_fn == HEADGATE_GATE_FN_DEFAULT) return AttentionOptions{}.gate_fn;
+  return gate_fn == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(gate_fn);
+}
+
 AttentionOptions to_options(const headgate_attention_options* given) {
   AttentionOptions options;
   if (given == nullptr) return options;
   const auto c = read_sized(given, "options");
   require(c.has_scale == 0 || c.has_scale == 1, "options.has_scale is {} but must be 0 or 1", c.has_scale);
-  require(c.reserved == 0, "options.reserved is {} but must be 0", c.reserved);
+  require(c.has_scale == 1 || c.scale == 0.0, "options.scale is {} but has_scale is 0", c.scale);
+  require(c.has_window == 0 || c.has_window == 1, "options.has_window is {} but must be 0 or 1", c.has_window);
+  require(c.has_window == 1 || (c.window_left == 0 && c.window_right == 0),
+          "options.window_left and window_right are {} and {} but has_window is 0", c.window_left, c.window_right);
   if (c.has_scale == 1) options.scale = c.scale;
   options.softcap = c.softcap;
   options.causality = static_cast<Causality>(c.causality);
-  options.window_left = c.window_left;
-  options.window_right = c.window_right;
-  options.gate_fn = static_cast<GateFn>(c.gate_fn);
+  if (c.has_window == 1) {
+    options.window_left = c.window_left;
+    options.window_right = c.window_right;
+  }
+  options.gate_fn = to_gate_fn(c.gate_fn);
   options.gate_op = static_cast<GateOp>(c.gate_op);
   options.threads = c.threads;
   return options;

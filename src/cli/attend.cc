@@ -72,17 +72,15 @@ int run_attend(const Options& o) {
   return kSuccess;
 }
 
-/// An empty value, as of a shell variable that is not set, must not pass for an absent option.
-const CLI::Validator kNotEmpty([](const std::string& text) { return std::string(text.empty() ? "empty" : ""); }, "");
-
-void add_files(CLI::App& app, AttendFiles& files) {
-  const auto file = [&app](const char* group, const char* name, std::string& path, const char* text,
-                           const std::string& shape) {
-    return app.add_option(name, path, shape)->option_text(text)->group(group)->check(kNotEmpty);
+void add_files(VerbOptions& verb, AttendFiles& files) {
+  const auto file = [&verb](const char* group, const char* name, std::string& path, const char* text,
+                            const std::string& shape) {
+    verb.group(group);
+    return verb.value(name, path, text, shape);
   };
-  file("Inputs", "--q", files.q, "Q.npy", "Queries (B,Hq,T,D)")->required();
-  file("Inputs", "--k", files.k, "K.npy", "Keys (B,Hkv,S,D); Hq is a multiple of Hkv")->required();
-  file("Inputs", "--v", files.v, "V.npy", "Values (B,Hkv,S,Dv)")->required();
+  file("Inputs", "--q", files.q, "Q.npy", "Queries (B,Hq,T,D)").required();
+  file("Inputs", "--k", files.k, "K.npy", "Keys (B,Hkv,S,D); Hq is a multiple of Hkv").required();
+  file("Inputs", "--v", files.v, "V.npy", "Values (B,Hkv,S,Dv)").required();
   file("Inputs", "--gate", files.gate, "Z.npy",
        "Raw gate logits, (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; without it, y = o");
   file("Inputs", "--bias", files.bias, "B.npy",
@@ -93,64 +91,46 @@ void add_files(CLI::App& app, AttendFiles& files) {
   file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |i + S - T - j| is taken off the scores");
   file("Inputs", "--sinks", files.sinks, "S.npy",
        "Sink logits (Hq): they join the softmax denominator without a value");
-  file("Outputs", "--out", files.out, "Y.npy", "The result (B,Hq,T,Dv), in the dtype of q")->required();
+  file("Outputs", "--out", files.out, "Y.npy", "The result (B,Hq,T,Dv), in the dtype of q").required();
   file("Outputs", "--lse", files.lse, "LSE.npy",
        "Log-sum-exp of each row's scores (B,Hq,T), natural logarithm, sink "
        "included; f64 if q is, f32 otherwise");
   file("Outputs", "--weights", files.weights, "P.npy", "Softmax weights (B,Hq,T,S), in the dtype of q");
-  CLI::Option* grad_out =
+  Option grad_out =
       file("Gradients", "--grad-out", files.grad_out, "DY.npy", "Incoming gradient of the result (B,Hq,T,Dv)");
-  CLI::Option* grad_dir = file("Gradients", "--grad-dir", files.grad_dir, "DIR",
-                               "Where to write dq.npy, dk.npy, "
-                               "dv.npy, and dz.npy, dbias.npy, dsinks.npy with a gate, bias, sinks; each in the shape "
-                               "and dtype that its input is computed in. "
-                               "Made if missing (its parent is not)");
-  grad_out->needs(grad_dir);
-  grad_dir->needs(grad_out);
+  Option grad_dir = file("Gradients", "--grad-dir", files.grad_dir, "DIR",
+                         "Where to write dq.npy, dk.npy, "
+                         "dv.npy, and dz.npy, dbias.npy, dsinks.npy with a gate, bias, sinks; each in the shape "
+                         "and dtype that its input is computed in. "
+                         "Made if missing (its parent is not)");
+  grad_out.needs(grad_dir);
+  grad_dir.needs(grad_out);
 }
 
-void add_options(CLI::App& app, Options& o) {
-  app.add_option("--gate-fn", o.gate_fn, list_names(kGateFns) + " (default sigmoid); needs --gate unless none")
-      ->option_text("FN")
-      ->group("Operation")
-      ->check(kNotEmpty);
-  app.add_option("--gate-op", o.gate_op, "mul: y = o * g(z) (default); add: y = o + g(z)")
-      ->option_text("OP")
-      ->group("Operation")
-      ->check(kNotEmpty)
-      ->needs(app.get_option("--gate"));
-  app.add_flag("--causal", o.causal, "Query i sees key j only if j <= i + S - T")->group("Operation");
-  app.add_option("--window", o.window,
-                 "Query i sees key j only if i + S - T - L <= j <= i + S - T + R; -1 for no limit")
-      ->option_text("L,R")
-      ->group("Operation")
-      ->check(kNotEmpty);
-  app.add_option("--scale", o.scale, "Factor of q k^T (default 1/sqrt(D))")->option_text("X")->group("Operation");
-  app.add_option("--softcap", o.softcap, "Scores become C * tanh(score / C); 0 for no cap (default)")
-      ->option_text("C")
-      ->group("Operation");
-  app.add_flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
-      ->group("Operation")
-      ->excludes(app.get_option("--sinks"));
-  app.add_option(
-         "--dtype", o.dtype,
-         "Compute in f32, f64, f16 or bf16: q, k, v, gate and grad-out are converted to it, and may then differ "
-         "among themselves. Without it they must share one dtype")
-      ->option_text("TYPE")
-      ->group("Operation")
-      ->check(kNotEmpty);
-  app.add_option("--threads", o.threads,
-                 "Threads, 1 or more (default: all cores); the result has the same bits for "
-                 "every number")
-      ->option_text("N")
-      ->group("Operation")
-      ->check(CLI::Range(1, kMaxThreads));
+void add_options(VerbOptions& verb, Options& o) {
+  verb.group("Operation");
+  verb.value("--gate-fn", o.gate_fn, "FN", list_names(kGateFns) + " (default sigmoid); needs --gate unless none");
+  verb.value("--gate-op", o.gate_op, "OP", "mul: y = o * g(z) (default); add: y = o + g(z)")
+      .needs(verb.declared("--gate"));
+  verb.flag("--causal", o.causal, "Query i sees key j only if j <= i + S - T");
+  verb.value("--window", o.window, "L,R",
+             "Query i sees key j only if i + S - T - L <= j <= i + S - T + R; -1 for no limit");
+  verb.value("--scale", o.scale, "X", "Factor of q k^T (default 1/sqrt(D))");
+  verb.value("--softcap", o.softcap, "C", "Scores become C * tanh(score / C); 0 for no cap (default)");
+  verb.flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
+      .excludes(verb.declared("--sinks"));
+  verb.value("--dtype", o.dtype, "TYPE",
+             "Compute in f32, f64, f16 or bf16: q, k, v, gate and grad-out are converted to it, and may then differ "
+             "among themselves. Without it they must share one dtype");
+  verb.value("--threads", o.threads, "N",
+             "Threads, 1 or more (default: all cores); the result has the same bits for every number")
+      .range(1, kMaxThreads);
 }
 
 }  // namespace
 
-Verb add_attend(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
+Verb add_attend(CommandLine& line) {
+  VerbOptions verb = line.add_verb(
       "attend",
       "Gated attention over .npy files, and its gradients\n\n"
       "Computes y = gate(z) * softmax(scale q k^T + bias, mask) v for arrays of rank 4 (B,H,T,D), rank 3 (H,T,D) or "
@@ -160,9 +140,9 @@ Verb add_attend(CLI::App& root) {
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
   auto options = std::make_shared<Options>();
-  add_files(*app, options->files);
-  add_options(*app, *options);
-  app->footer(
+  add_files(verb, options->files);
+  add_options(verb, *options);
+  verb.footer(
       "Environment:\n"
       "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
       "  OMP_NUM_THREADS  threads to use where --threads is not given\n"
@@ -171,7 +151,7 @@ Verb add_attend(CLI::App& root) {
       "  headgate attend --q q.npy --k k.npy --v v.npy --gate z.npy --causal --out y.npy\n"
       "  headgate attend --q q.npy --k k.npy --v v.npy --out y.npy \\\n"
       "    --grad-out dy.npy --grad-dir gradients --dtype bf16");
-  return {app, [options] { return run_attend(*options); }};
+  return {"attend", [options] { return run_attend(*options); }};
 }
 
 }  // namespace headgate::cli

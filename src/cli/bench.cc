@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -147,7 +146,7 @@ int run_bench(const BenchArguments& arguments) {
   BenchReport report;
   Yardsticks yardsticks(isa);
   report.machine = measure_machine(isa, settings.threads, yardsticks);
-  print_now(machine_text(report.machine) + "\n" + table_head());
+  print_now(fmt::format("{}\n{}", machine_text(report.machine), table_head()));
   for (const BenchGroup& group : groups) {
     const GroupResult result = run_group(group, settings, yardsticks);
     print_now(table_rows(result));
@@ -159,7 +158,7 @@ int run_bench(const BenchArguments& arguments) {
     print_now(memory_row(*report.memory));
   }
   settle_machine(report.machine, yardsticks);
-  print_now("\n" + machine_text(report.machine) + "\n" + summary_text(report));
+  print_now(fmt::format("\n{}\n{}", machine_text(report.machine), summary_text(report)));
   if (json) {
     const std::string text = report_json(report);
     json->write(text.data(), text.size());
@@ -170,41 +169,35 @@ int run_bench(const BenchArguments& arguments) {
 
 }  // namespace
 
-Verb add_bench(CLI::App& root) {
+Verb add_bench(CommandLine& line) {
   auto arguments = std::make_shared<BenchArguments>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "bench",
       "Measure kernels and training steps against this machine's own limits\n\n"
       "The limits (FMA peak in the vector width of the kernels, OpenBLAS's sgemm, streaming read) are measured by this "
       "program in the same run; what is compared runs in turns; times are medians.");
-  app->footer(
+  verb.footer(
       "The table:\n"
       "  share  fraction of FMA peak (same dtype and threads, measured between the\n"
       "         runs) at the median time\n"
       "  best   the same at the shortest time\n"
       "  goal   the least share that the project promises on two cores\n"
       "  A : B  the rate of A over that of B, run in turns");
-  app->add_option("--filter", arguments->filter, "Run only the cases whose names match REGEX (anywhere)")
-      ->option_text("REGEX");
-  app->add_option("--json", arguments->json, "Write machine facts and results to FILE")->option_text("FILE");
-  app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1024));
-  app->add_option("--repeat", arguments->repeat,
-                  "Timed runs of each case, at least (default: 9, or 3 of runs of half a second and more)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 10000));
-  app->add_option("--min-time", arguments->min_time,
-                  "Seconds spent in each case, at least (default: 0.5); thrice that in compared cases")
-      ->option_text("SECONDS")
-      ->check(CLI::Range(0.0, 600.0));
-  app->add_flag("--quick", arguments->quick, "Few runs: a glance, not a measurement");
-  app->add_flag("--list", arguments->list, "Print the names of the cases and stop");
-  app->add_option("--on-demand", arguments->on_demand,
-                  "Only run CASE, once for each line on stdin, and print the seconds it took")
-      ->option_text("CASE");
-  app->add_flag("--memory-probe", arguments->memory_probe)->group("");
-  return {app, [arguments] { return run_bench(*arguments); }};
+  verb.value("--filter", arguments->filter, "REGEX", "Run only the cases whose names match REGEX (anywhere)");
+  verb.value("--json", arguments->json, "FILE", "Write machine facts and results to FILE");
+  verb.value("--threads", arguments->threads, "N", "Threads (default: what OpenMP offers)").range(1, 1024);
+  verb.value("--repeat", arguments->repeat, "N",
+             "Timed runs of each case, at least (default: 9, or 3 of runs of half a second and more)")
+      .range(1, 10000);
+  verb.value("--min-time", arguments->min_time, "SECONDS",
+             "Seconds spent in each case, at least (default: 0.5); thrice that in compared cases")
+      .range(0.0, 600.0);
+  verb.flag("--quick", arguments->quick, "Few runs: a glance, not a measurement");
+  verb.flag("--list", arguments->list, "Print the names of the cases and stop");
+  verb.value("--on-demand", arguments->on_demand, "CASE",
+             "Only run CASE, once for each line on stdin, and print the seconds it took");
+  verb.flag("--memory-probe", arguments->memory_probe, "").hidden();
+  return {"bench", [arguments] { return run_bench(*arguments); }};
 }
 
 }  // namespace headgate::cli

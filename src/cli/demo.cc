@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,8 +21,9 @@ namespace headgate::cli {
 namespace {
 
 struct DemoArguments {
-  std::string examples = "examples";
+  std::optional<std::string> examples;
   std::optional<std::string> data;
+  std::vector<std::string> include;
   std::string only;
   int threads = 0;
 
@@ -29,12 +31,26 @@ struct DemoArguments {
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
 
+/// Where the worked problems were installed, wherever the installed tree has been moved to; in a build folder, a link
+/// to those of the sources.
+std::filesystem::path find_examples() {
+  std::error_code unknown;
+  const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
+  const std::filesystem::path installed = (folder / HEADGATE_BIN_TO_EXAMPLES).lexically_normal();
+  for (const std::filesystem::path& place : {installed, folder / "share/headgate/examples"}) {
+    if (has_worked_problems(place)) return std::filesystem::canonical(place);
+  }
+  throw UsageError(
+      fmt::format("the worked problems are not in {}; --examples DIR says where they are", installed.string()));
+}
+
 /// Opened before anything is shown: what is wrong with the text is told at once.
 std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
   std::vector<Story> stories;
   if (!arguments.data) return stories;
   RunOptions run;
   run.data = {*arguments.data};
+  run.include = arguments.include;
   run.threads = threads;
   if (arguments.shows("backcopy")) stories.push_back(backcopy_story(run));
   if (arguments.shows("text")) {
@@ -63,11 +79,16 @@ int run_demo(const DemoArguments& arguments) {
   }
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<Story> stories = open_stories(arguments, threads);
-  if (arguments.shows("worked") && !show_worked_problems(arguments.examples)) return kCheckFailed;
+  if (arguments.shows("worked")) {
+    const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
+    if (!show_worked_problems(directory)) return kCheckFailed;
+  }
   if (arguments.shows("layer") && !show_layer(threads)) return kCheckFailed;
   if (!stories.empty()) {
     fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
                threads == 1 ? "" : "s");
+    for (const std::string& what : stories.front().source->left_out().phrases())
+      fmt::print("     left out: {}\n", what);
     if (const int status = show_training(stories, budget); status != kSuccess) return status;
     print_next(*arguments.data);
   } else if (arguments.trains()) {
@@ -78,9 +99,9 @@ int run_demo(const DemoArguments& arguments) {
 
 }  // namespace
 
-Verb add_demo(CLI::App& root) {
+Verb add_demo(CommandLine& line) {
   auto arguments = std::make_shared<DemoArguments>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "demo",
       "Show worked problems, a layer of real size, and training\n\n"
       "Solves the four worked problems and holds them against their published outputs; runs gated attention with 16 "
@@ -90,21 +111,18 @@ Verb add_demo(CLI::App& root) {
       "bigram-backcopy, a task on which attention without a gate comes to rest on the first token, and three "
       "byte-level language models of equal size on the text; each time without a gate, with a headwise and with an "
       "elementwise one. A slower machine takes fewer steps, and says so.");
-  app->add_option("--data", arguments->data, "UTF-8 text to train on: a file, or a directory with all files below it")
-      ->option_text("PATH")
-      ->check(CLI::Validator([](const std::string& text) { return std::string(text.empty() ? "empty" : ""); }, ""));
-  app->add_option("--only", arguments->only, "One part alone: worked, layer, backcopy or text")
-      ->option_text("PART")
-      ->check(CLI::IsMember({"worked", "layer", "backcopy", "text"}));
-  app->add_option("--examples", arguments->examples, "Where the worked problems lie (default: examples)")
-      ->option_text("DIR");
-  app->add_option("--threads", arguments->threads, "Threads (default: what OpenMP offers)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1024));
-  app->footer(
+  verb.value("--data", arguments->data, "PATH",
+             "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
+  declare_include(verb, arguments->include);
+  verb.value("--only", arguments->only, "PART", "One part alone: worked, layer, backcopy or text")
+      .one_of({"worked", "layer", "backcopy", "text"});
+  verb.value("--examples", arguments->examples, "DIR",
+             "Where the worked problems lie (default: where they were installed)");
+  verb.value("--threads", arguments->threads, "N", "Threads (default: what OpenMP offers)").range(1, 1024);
+  verb.footer(
       "Example:\n"
       "  headgate demo --only backcopy --data book.txt");
-  return {app, [arguments] { return run_demo(*arguments); }};
+  return {"demo", [arguments] { return run_demo(*arguments); }};
 }
 
 }  // namespace headgate::cli

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 namespace headgate::cli {
+
+/// Whether the files of all worked problems are there; not what they hold.
+bool has_worked_problems(const std::filesystem::path& directory);
 
 /// Solves the four worked problems of `directory`, prints them, and holds the oracle's steps and the kernels' f32
 /// output against the published figures. False if one differs.

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -142,6 +144,13 @@ bool show_problem(int number, const Published& problem, const std::string& path,
 }
 
 }  // namespace
+
+bool has_worked_problems(const std::filesystem::path& directory) {
+  return std::all_of(published().begin(), published().end(), [&](const Published& problem) {
+    std::error_code unreadable;
+    return std::filesystem::exists(directory / problem.file, unreadable);
+  });
+}
 
 bool show_worked_problems(const std::string& directory) {
   std::vector<std::pair<std::string, WorkedProblem>> problems;  // all read before anything is printed

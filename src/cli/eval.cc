@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "cli/progress.hpp"
+#include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
@@ -28,7 +28,7 @@ namespace {
 
 struct EvalOptions {
   std::string model;
-  std::vector<std::string> data;
+  std::vector<std::string> data, include;
   std::string task;
   std::optional<std::int64_t> seq_len, tokens;
   std::optional<std::uint64_t> seed;
@@ -62,6 +62,7 @@ train::DataOptions data_options(const EvalOptions& o, const models::DecoderConfi
                                 const std::optional<train::TrainSettings>& trained) {
   train::DataOptions data;
   data.paths = o.data;
+  data.files.include = o.include;
   data.task = !o.task.empty() ? train::parse_task(o.task) : trained ? trained->task : train::Task::text;
   data.seq_len = o.seq_len.value_or(config.seq_len);
   data.seed = o.seed.value_or(trained ? trained->seed : data.seed);
@@ -72,7 +73,7 @@ train::DataOptions data_options(const EvalOptions& o, const models::DecoderConfi
   }
   // A text shorter than a sequence is a sequence of its own.
   if (!o.seq_len && !o.held_out && data.task == train::Task::text) {
-    data.seq_len = std::clamp<std::int64_t>(train::Corpus(o.data).size() - 1, 1, data.seq_len);
+    data.seq_len = std::clamp<std::int64_t>(train::Corpus(o.data, data.files).size() - 1, 1, data.seq_len);
   }
   return data;
 }
@@ -116,11 +117,20 @@ void print_text(const train::Evaluation& evaluation, const models::DecoderConfig
   fmt::print("{}", table);
 }
 
+/// Where a model's numbers stop being finite; empty where they are.
+std::string not_finite(const models::EvaluationReport& report) {
+  for (std::size_t i = 0; i < report.layers.size(); ++i) {
+    if (!models::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
+  }
+  return models::is_finite(report.overall) ? "" : "in the loss";
+}
+
 int run_eval(const EvalOptions& o) {
   const std::string directory = model_directory(o.model);
   const train::Checkpoint checkpoint = train::load_checkpoint(directory, train::CheckpointParts::model);
   const auto data = data_options(o, checkpoint.config, settings_of(checkpoint, directory));
   const auto source = train::open_data(data);
+  for (const std::string& what : source->left_out().phrases()) fmt::print(stderr, "left out: {}\n", what);
   omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   const std::int64_t all = data.task == train::Task::text ? std::numeric_limits<std::int64_t>::max() : kBackcopyTokens;
   const std::int64_t sequences = std::max<std::int64_t>(1, o.tokens.value_or(all) / data.seq_len);
@@ -135,43 +145,41 @@ int run_eval(const EvalOptions& o) {
   } else {
     print_text(evaluation, checkpoint.config);
   }
+  if (const std::string where = not_finite(evaluation.report); !where.empty()) {
+    fmt::print(stderr, "headgate eval: {}: the model gives numbers that are not finite, first {}\n", directory, where);
+    return kCheckFailed;
+  }
   return kSuccess;
 }
 
 }  // namespace
 
-Verb add_eval(CLI::App& root) {
+Verb add_eval(CommandLine& line) {
   auto o = std::make_shared<EvalOptions>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "eval",
       "Loss, sinks, activations and gate scores of a model on text\n\n"
       "MODEL is a directory with config.json and model.safetensors, or one that `headgate train` made. Attention is "
       "averaged over heads and queries; query 0, which sees itself alone, does not count.");
-  app->add_option("MODEL", o->model, "The model's directory")->required();
-  app->add_option("--data", o->data, "UTF-8 text: a file, or a directory with all files below it; may be given again")
-      ->option_text("PATH")
-      ->allow_extra_args(false)
-      ->required();
-  app->add_flag("--json", o->json, "Print JSON");
-  app->add_flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
-  app->add_option("--task", o->task, "text or bigram-backcopy (default: the task that the model was trained on)")
-      ->option_text("TASK");
-  app->add_option("--seq-len", o->seq_len, "Tokens of a sequence (default: the model's)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1 << 20));
-  app->add_option("--tokens", o->tokens,
-                  "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
-                  "bigram-backcopy 65536)")
-      ->option_text("N")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
-  app->add_option("--batch", o->batch, "Sequences evaluated at once, at most (default 16); some may be left over")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1 << 16));
-  app->add_option("--seed", o->seed, "Of drawn sequences (default: the run's)")->option_text("N");
-  app->add_option("--threads", o->threads, "Threads (default: all cores)")
-      ->option_text("N")
-      ->check(CLI::Range(1, 1024));
-  app->footer(
+  verb.argument("MODEL", o->model, "The model's directory");
+  verb.values("--data", o->data, "PATH",
+              "UTF-8 text: a file, or a directory with all files below it, but for those that are not UTF-8 and for "
+              "what runs have written; may be given again")
+      .required();
+  declare_include(verb, o->include);
+  verb.flag("--json", o->json, "Print JSON");
+  verb.flag("--held-out", o->held_out, "Only the tail of the text that `headgate train` holds out");
+  verb.value("--task", o->task, "TASK", "text or bigram-backcopy (default: the task that the model was trained on)");
+  verb.value("--seq-len", o->seq_len, "N", "Tokens of a sequence (default: the model's)").range(1, 1 << 20);
+  verb.value("--tokens", o->tokens, "N",
+             "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
+             "bigram-backcopy 65536)")
+      .range(std::int64_t{1}, std::int64_t{1} << 40);
+  verb.value("--batch", o->batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
+      .range(1, 1 << 16);
+  verb.value("--seed", o->seed, "N", "Of drawn sequences (default: the run's)");
+  verb.value("--threads", o->threads, "N", "Threads (default: all cores)").range(1, 1024);
+  verb.footer(
       "JSON keys: loss_nats bits_per_byte perplexity first_token_attention\n"
       "  first_token_attention_uniform sink_rate massive_activation gate_mean\n"
       "  gate_below_0.1 gate_below_0.01 (null without a gate); layers, a list of the\n"
@@ -182,10 +190,11 @@ Verb add_eval(CLI::App& root) {
       "The uniform value is what first-token attention would be if each query looked at\n"
       "all it sees alike; the sink rate is the share of heads above 0.3. A layer's loss\n"
       "is that of the model that ends after it: the last norm and the logits on its output.\n"
+      "A figure that is not finite is null in JSON, and the exit status is 1.\n"
       "\n"
       "Example:\n"
       "  headgate eval run --data book.txt --held-out --json");
-  return {app, [o] { return run_eval(*o); }};
+  return {"eval", [o] { return run_eval(*o); }};
 }
 
 }  // namespace headgate::cli

@@ -181,21 +181,20 @@ int run_explain(const Options& options) {
 
 }  // namespace
 
-Verb add_explain(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
+Verb add_explain(CommandLine& line) {
+  VerbOptions verb = line.add_verb(
       "explain",
       "Work a small attention problem step by step\n\n"
       "Reads a problem from FILE.json and prints its solution as a student would write it: projections, scores, "
       "scaled scores, softmax weights, attention output, gate, gated output, each a labelled matrix, computed in f64.");
   auto options = std::make_shared<Options>();
-  app->add_option("FILE.json", options->file, "The problem: one JSON object, described below")->required();
-  app->add_option("--decimals", options->decimals, "Digits after the point, 0 to 17 (default 4)")
-      ->option_text("N")
-      ->check(CLI::Range(0, kMaxDecimals));
-  app->add_flag("--json", options->json,
-                "Print one JSON object instead, with the keys Q K V scores weights attention gate output that apply, "
-                "rounded to --decimals");
-  app->footer(
+  verb.argument("FILE.json", options->file, "The problem: one JSON object, described below");
+  verb.value("--decimals", options->decimals, "N", "Digits after the point, 0 to 17 (default 4)")
+      .range(0, kMaxDecimals);
+  verb.flag("--json", options->json,
+            "Print one JSON object instead, with the keys Q K V scores weights attention gate output that apply, "
+            "rounded to --decimals");
+  verb.footer(
       "The problem:\n"
       "  {\"X\": [[...], ...], \"W_q\": ..., \"W_k\": ..., \"W_v\": ..., \"W_g\": ...}   or\n"
       "  {\"Q\": [[...], ...], \"K\": ..., \"V\": ..., \"Z\": ...}, Z (gate logits) optional\n"
@@ -219,7 +218,7 @@ Verb add_explain(CLI::App& root) {
       "Examples:\n"
       "  headgate explain examples/gated_two_tokens.json\n"
       "  headgate explain --json --decimals 8 examples/scaled_dot_product.json");
-  return {app, [options] { return run_explain(*options); }};
+  return {"explain", [options] { return run_explain(*options); }};
 }
 
 }  // namespace headgate::cli

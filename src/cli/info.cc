@@ -26,18 +26,18 @@ int run_info() {
 
 }  // namespace
 
-Verb add_info(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
+Verb add_info(CommandLine& line) {
+  VerbOptions verb = line.add_verb(
       "info",
       "Print the version, the CPU, vector targets, threads and BLAS\n\n"
       "One fact a line: the version; the CPU's name; the vector targets in this build, those of them that this CPU can "
       "run, and the one that kernels use, best first; the threads that a call uses by default; and the BLAS that "
       "`headgate bench` measures against (attention itself uses none).");
-  app->footer(
+  verb.footer(
       "Environment:\n"
       "  HEADGATE_ISA     vector target to use, one of those supported\n"
       "  OMP_NUM_THREADS  threads to use by default");
-  return {app, run_info};
+  return {"info", run_info};
 }
 
 }  // namespace headgate::cli

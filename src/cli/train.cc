@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -40,15 +39,6 @@ struct Run {
   std::unique_ptr<train::Trainer> trainer;
 };
 
-std::unique_ptr<train::SequenceSource> open_source(const TrainSettings& settings) {
-  train::DataOptions options;
-  options.paths = settings.paths;
-  options.task = settings.task;
-  options.seq_len = settings.seq_len;
-  options.seed = settings.seed;
-  return train::open_data(options);
-}
-
 /// What `work` has against the run's directory, said of --out.
 template <class Work>
 auto checked_out(const TrainOptions& o, const Work& work) {
@@ -78,7 +68,7 @@ Run fresh_run(const TrainOptions& o) {
   const models::DecoderConfig config = make_config(o.model, task);
   const TrainSettings settings = make_settings(o.run, config.seq_len);
   Run run;
-  run.source = open_source(settings);
+  run.source = train::open_data(train::data_of(settings, o.out));
   omp_set_num_threads(settings.threads);
   run.trainer = std::make_unique<train::Trainer>(config, settings, *run.source);
   run.directory = open_directory(o, train::RunStart::fresh);
@@ -117,7 +107,7 @@ Run resumed_run(const TrainOptions& o) {
     say(stdout, fmt::format("note: the run had {} threads; with {} the last bits of its numbers change\n",
                             threads_before, state.settings.threads));
   }
-  run.source = open_source(state.settings);
+  run.source = train::open_data(train::data_of(state.settings, o.out));
   omp_set_num_threads(state.settings.threads);
   run.trainer = std::make_unique<train::Trainer>(std::move(checkpoint), state, *run.source);
   return run;
@@ -129,6 +119,12 @@ std::string model_text(const models::DecoderConfig& c) {
       "gate    {}{}\n",
       c.layers, c.dim, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, models::parameter_count(c),
       layers::gate_name(c.gate), c.norm_placement == models::NormPlacement::sandwich ? ", sandwich norm" : "");
+}
+
+std::string data_text(const train::SequenceSource& source, train::Task task) {
+  std::string text = fmt::format("data    {}, {}\n", train::task_name(task), source.description());
+  for (const std::string& what : source.left_out().phrases()) text += fmt::format("        left out: {}\n", what);
+  return text;
 }
 
 std::string memory_text(const train::Trainer& trainer) {
@@ -145,8 +141,7 @@ void print_start(const Run& run) {
   const train::Trainer& trainer = *run.trainer;
   const TrainSettings& s = trainer.settings();
   say(stdout,
-      model_text(trainer.config()) +
-          fmt::format("data    {}, {}\n", train::task_name(s.task), run.source->description()) +
+      model_text(trainer.config()) + data_text(*run.source, s.task) +
           fmt::format("run     steps {} to {}, {} x {} tokens in {} pass{} each; lr {:g} {}, warm-up {}; {} thread{}\n",
                       trainer.steps_done() + 1, s.schedule.steps, s.batch * s.accumulate, s.seq_len, s.accumulate,
                       s.accumulate == 1 ? "" : "es", s.schedule.peak, train::decay_name(s.schedule.decay),
@@ -230,15 +225,15 @@ int run_train(const TrainOptions& o) {
 
 }  // namespace
 
-Verb add_train(CLI::App& root) {
+Verb add_train(CommandLine& line) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "train",
       "Train a small gated transformer on text\n\n"
       "A decoder as in Qwen3 (RMSNorm, RoPE, QK-norm, SwiGLU), in f32 on the CPU, with the gate of your choice. Ctrl-C "
       "saves and says how to go on.");
-  declare_train_options(*app, *options);
-  app->footer(
+  declare_train_options(verb, *options);
+  verb.footer(
       "Files:\n"
       "  DIR/checkpoint/    config.json, model.safetensors (Hugging Face names),\n"
       "                     optimizer.safetensors, trainer_state.json; replaced whole.\n"
@@ -256,7 +251,7 @@ Verb add_train(CLI::App& root) {
       "  headgate train --data book.txt --out run --gate headwise --match-params\n"
       "  headgate train --task bigram-backcopy --data book.txt --out backcopy\n"
       "  headgate eval run --data book.txt --held-out");
-  return {app, [options] { return run_train(*options); }};
+  return {"train", [options] { return run_train(*options); }};
 }
 
 }  // namespace headgate::cli

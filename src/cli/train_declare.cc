@@ -1,57 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cli/train_options.hpp"
 
 namespace headgate::cli {
 namespace {
 
-/// An empty value, as of a shell variable that is not set, must not pass for an absent option.
-const CLI::Validator kNotEmpty([](const std::string& text) { return std::string(text.empty() ? "empty" : ""); }, "");
-
 class Declare {
  public:
-  explicit Declare(CLI::App& app) : app_(app) {}
+  explicit Declare(VerbOptions& verb) : verb_(verb) {}
 
-  void group(const char* name) { group_ = name; }
-
-  CLI::Option* word(const char* name, std::string& to, const char* type, const std::string& help) const {
-    return app_.add_option(name, to, help)->option_text(type)->group(group_)->check(kNotEmpty);
+  void group(const char* name) { verb_.group(name); }
+  Option word(const char* name, std::string& to, const char* type, const std::string& help) {
+    return verb_.value(name, to, type, help);
   }
-  CLI::Option* count(const char* name, Given<std::int64_t>& to, const std::string& help, std::int64_t least = 1) const {
-    return app_.add_option(name, to, help)->option_text("N")->group(group_)->check(CLI::Range(least, kMost));
+  Option count(const char* name, Given<std::int64_t>& to, const std::string& help, std::int64_t least = 1) {
+    return verb_.value(name, to, "N", help).range(least, kMost);
   }
-  CLI::Option* number(const char* name, Given<double>& to, const std::string& help) const {
-    return app_.add_option(name, to, help)->option_text("X")->group(group_);
+  Option number(const char* name, Given<double>& to, const std::string& help) {
+    return verb_.value(name, to, "X", help);
   }
-  CLI::Option* flag(const char* name, bool& to, const std::string& help) const {
-    return app_.add_flag(name, to, help)->group(group_);
-  }
-  CLI::App& app() const { return app_; }
-  const char* current() const { return group_; }
+  Option flag(const char* name, bool& to, const std::string& help) { return verb_.flag(name, to, help); }
+  VerbOptions& verb() { return verb_; }
 
  private:
   static constexpr std::int64_t kMost = std::int64_t{1} << 31;
-  CLI::App& app_;
-  const char* group_ = "Options";
+  VerbOptions& verb_;
 };
 
 void declare_run(Declare& d, TrainOptions& o) {
   d.group("Run");
-  d.app()
-      .add_option("--data", o.run.data,
-                  "UTF-8 text: files, or directories with all files below them. Bytes are tokens; the tail (a "
-                  "twentieth, at most 4 MiB) is held out for evaluation")
-      ->option_text("PATH...")
-      ->group(d.current())
-      ->check(kNotEmpty);
-  d.word("--out", o.out, "DIR", "The run's directory, made if missing: checkpoint/ and metrics.jsonl")->required();
+  d.verb().lists("--data", o.run.data, "PATH...",
+                 "UTF-8 text: files, or directories with all files below them, but for those that are not UTF-8 and "
+                 "for what runs have written. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held out for "
+                 "evaluation");
+  declare_include(d.verb(), o.run.include);
+  d.word("--out", o.out, "DIR", "The run's directory, made if missing: checkpoint/ and metrics.jsonl").required();
   d.flag("--resume", o.resume,
          "Go on with the run in --out, with its own settings: the same bits as a run that was never interrupted, at "
-         "the same number of threads. --steps, --data (of the same content), --eval-*, --save-every and --threads may "
-         "be given anew");
+         "the same number of threads. --steps, --data and --include (of the same content), --eval-*, --save-every and "
+         "--threads may be given anew");
   d.word("--task", o.run.task, "TASK",
          "text (default), or bigram-backcopy: sequences from BOS on by the data's bigrams, but after t, e and space "
          "comes a copy of the token before. Each task has its own default sizes");
@@ -60,11 +50,7 @@ void declare_run(Declare& d, TrainOptions& o) {
   d.count("--eval-tokens", o.run.eval_tokens, "Held-out tokens of an evaluation, at most (default 65536)");
   d.count("--save-every", o.run.save_every, "Save every N steps and at the end (default 500; 0: at the end only)", 0);
   d.count("--log-every", o.run.log_every, "Where there is no terminal: a line every N steps (default 10)");
-  d.app()
-      .add_option("--threads", o.run.threads, "Threads (default: all cores); on --resume as before")
-      ->option_text("N")
-      ->group(d.current())
-      ->check(CLI::Range(1, 1024));
+  d.verb().value("--threads", o.run.threads, "N", "Threads (default: all cores); on --resume as before").range(1, 1024);
 }
 
 void declare_optimizer(Declare& d, RunOptions& o) {
@@ -79,16 +65,13 @@ void declare_optimizer(Declare& d, RunOptions& o) {
   d.number("--weight-decay", o.weight_decay, "Decoupled; of matrices and embeddings (default 0.1)");
   d.number("--beta2", o.beta2, "Decay of the second moment (default 0.95)");
   d.number("--clip", o.clip, "Largest norm of the gradient (default 1; 0: no limit)");
-  d.app()
-      .add_option("--seed", o.seed, "Of initial parameters and the order of data (default 1)")
-      ->option_text("N")
-      ->group(d.current());
+  d.verb().value("--seed", o.seed, "N", "Of initial parameters and the order of data (default 1)");
 }
 
 void declare_sizes(Declare& d, ModelOptions& o) {
   d.group("Model");
   d.word("--config", o.config_file, "FILE.json", "A config.json to start from; other options change it")
-      ->check(CLI::ExistingFile);
+      .existing_file();
   d.count("--layers", o.layers, "Layers (default: text 6, bigram-backcopy 1)");
   d.count("--dim", o.dim, "Width of the residual stream (default: text 256, bigram-backcopy 64)");
   d.count("--heads", o.heads, "Query heads (default: text 8, bigram-backcopy 1)");
@@ -127,8 +110,14 @@ void declare_gate(Declare& d, ModelOptions& o) {
 
 }  // namespace
 
-void declare_train_options(CLI::App& app, TrainOptions& options) {
-  Declare declare(app);
+Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns) {
+  return verb.values("--include", patterns, "GLOB",
+                     "Of the files below a directory of --data only those whose name, or path below it, matches GLOB: "
+                     "'*.txt', 'docs/*' (* takes / too). May be given again; a file that matches any is taken");
+}
+
+void declare_train_options(VerbOptions& verb, TrainOptions& options) {
+  Declare declare(verb);
   declare_run(declare, options);
   declare_optimizer(declare, options.run);
   declare_sizes(declare, options.model);

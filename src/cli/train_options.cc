@@ -23,6 +23,21 @@ using train::TrainSettings;
 
 constexpr std::int64_t kBackcopyVocab = 264;  // 256 bytes and BOS, in whole vectors
 
+/// For messages: the fields by the options that set them; norm_eps has none but the file's key.
+constexpr models::FieldNames kOptionNames{.where = "",
+                                          .vocab = "--vocab",
+                                          .dim = "--dim",
+                                          .layers = "--layers",
+                                          .heads = "--heads",
+                                          .kv_heads = "--kv-heads",
+                                          .head_dim = "--head-dim",
+                                          .ffn = "--ffn",
+                                          .seq_len = "--seq-len",
+                                          .norm_eps = "rms_norm_eps",
+                                          .rope_base = "--rope-base",
+                                          .rope_fraction = "--rope-fraction",
+                                          .init_std = "--init-std"};
+
 template <typename T, typename Value>
 void put(T& to, const Given<Value>& given) {
   if (given) to = *given;
@@ -120,6 +135,7 @@ void apply_words(DecoderConfig& config, const ModelOptions& o) {
 
 void apply(TrainSettings& settings, const RunOptions& o) {
   if (!o.data.empty()) settings.paths = o.data;
+  if (!o.include.empty()) settings.include = o.include;
   if (!o.task.empty()) settings.task = train::parse_task(o.task);
   if (!o.schedule.empty()) settings.schedule.decay = train::parse_decay(o.schedule);
   put(settings.batch, o.batch);
@@ -186,7 +202,7 @@ models::DecoderConfig make_config(const ModelOptions& o, Task task) {
   apply_words(config, o);
   if (o.sandwich_norm) config.norm_placement = models::NormPlacement::sandwich;
   apply_gate(config.gate, o);
-  models::validate(config);
+  models::validate(config, kOptionNames);
   return o.match_params ? models::match_params(config) : config;
 }
 

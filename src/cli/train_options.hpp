@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/command_line.hpp"
 #include "models/config.hpp"
 #include "train/settings.hpp"
 
@@ -34,7 +34,7 @@ struct ModelOptions {
 
 /// What decides the run.
 struct RunOptions {
-  std::vector<std::string> data;
+  std::vector<std::string> data, include;
   std::string task, schedule;
   Given<std::int64_t> batch, accumulate, steps, warmup, eval_every, eval_tokens, save_every, stop_at, log_every;
   Given<double> lr, lr_floor, weight_decay, beta2, clip;
@@ -49,13 +49,16 @@ struct TrainOptions {
   bool resume = false;
 };
 
-void declare_train_options(CLI::App& app, TrainOptions& options);
+void declare_train_options(VerbOptions& verb, TrainOptions& options);
 
 /// The task's own model, or the config file's, with the options over it.
 models::DecoderConfig make_config(const ModelOptions& options, train::Task task);
 
 /// The task's own settings with the options over them. `seq_len` is the model's.
 train::TrainSettings make_settings(const RunOptions& options, std::int64_t seq_len);
+
+/// Declares --include, which belongs to --data, in a verb.
+Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns);
 
 /// A run's settings with those options over them that may change on the way: data (of the same content), steps,
 /// evaluation, saving, threads. Throws UsageError for any other that differs.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
+#include <string>
+
+#include "cli/command_line.hpp"
 
 // The verbs of the command line, one file each. A verb declares its options in add_<verb> and returns what runs once
 // they are parsed; main lists the verbs, runs the chosen one and turns exceptions into one line on stderr.
@@ -21,17 +23,17 @@ class UsageError : public std::runtime_error {
 };
 
 struct Verb {
-  CLI::App* app = nullptr;
+  std::string name;
   std::function<int()> run;  ///< the exit status: kSuccess or kCheckFailed; throws on bad usage or input
 };
 
-Verb add_explain(CLI::App& root);
-Verb add_attend(CLI::App& root);
-Verb add_verify(CLI::App& root);
-Verb add_bench(CLI::App& root);
-Verb add_info(CLI::App& root);
-Verb add_train(CLI::App& root);
-Verb add_eval(CLI::App& root);
-Verb add_demo(CLI::App& root);
+Verb add_explain(CommandLine& line);
+Verb add_attend(CommandLine& line);
+Verb add_verify(CommandLine& line);
+Verb add_bench(CommandLine& line);
+Verb add_info(CommandLine& line);
+Verb add_train(CommandLine& line);
+Verb add_eval(CommandLine& line);
+Verb add_demo(CommandLine& line);
 
 }  // namespace headgate::cli

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -22,6 +21,7 @@ namespace {
 
 struct VerifyArguments {
   double seconds = 30.0;
+  std::optional<std::uint64_t> problems;  ///< random ones; then time is no limit
   std::uint64_t seed = 1;
 };
 
@@ -94,13 +94,20 @@ int run_verify(const VerifyArguments& arguments) {
     names += " " + name;
   }
   const std::vector<cases::CaseSpec> listed = cases::standard_cases();
-  fmt::print("targets   {}\nproblems  {} listed, then random ones from seed {} until {:g} s have passed\n",
-             names.substr(1), listed.size(), arguments.seed, arguments.seconds);
+  const std::string extent =
+      arguments.problems
+          ? fmt::format("{} random ones from seed {}", *arguments.problems, arguments.seed)
+          : fmt::format("random ones from seed {} until {:g} s have passed", arguments.seed, arguments.seconds);
+  fmt::print("targets   {}\nproblems  {} listed, then {}\n", names.substr(1), listed.size(), extent);
   std::fflush(stdout);
 
   ProgressBar bar;
   std::size_t done = 0;
   const auto fails = [&](const cases::CaseSpec& spec) {
+    const double fraction = arguments.problems
+                                ? static_cast<double>(done) / static_cast<double>(listed.size() + *arguments.problems)
+                                : seconds_since(start) / arguments.seconds;
+    bar.show(fraction, fmt::format("problem {}", done + 1));
     const auto mismatch = check_everywhere(spec, tallies);
     if (mismatch) {
       bar.clear();
@@ -110,12 +117,13 @@ int run_verify(const VerifyArguments& arguments) {
     return mismatch.has_value();
   };
   for (const cases::CaseSpec& spec : listed) {
-    bar.show(seconds_since(start) / arguments.seconds, fmt::format("problem {}", done + 1));
     if (fails(spec)) return kCheckFailed;
   }
-  for (std::uint64_t seed = arguments.seed; seconds_since(start) < arguments.seconds; ++seed) {
-    bar.show(seconds_since(start) / arguments.seconds, fmt::format("problem {}", done + 1));
-    if (fails(cases::random_spec(seed))) return kCheckFailed;
+  const auto goes_on = [&](std::uint64_t random_done) {
+    return arguments.problems ? random_done < *arguments.problems : seconds_since(start) < arguments.seconds;
+  };
+  for (std::uint64_t n = 0; goes_on(n); ++n) {
+    if (fails(cases::random_spec(arguments.seed + n))) return kCheckFailed;
   }
   bar.clear();
   fmt::print("\ntarget    largest error, in units of the tolerance (rounding to storage alone reaches 1)\n");
@@ -131,19 +139,23 @@ int run_verify(const VerifyArguments& arguments) {
 
 }  // namespace
 
-Verb add_verify(CLI::App& root) {
+Verb add_verify(CommandLine& line) {
   auto arguments = std::make_shared<VerifyArguments>();
-  CLI::App* app = root.add_subcommand(
+  VerbOptions verb = line.add_verb(
       "verify",
       "Check the kernels against the f64 oracle on this machine\n\n"
       "Runs a fixed list of problems and then random ones, forward and backward, on every vector target that this CPU "
       "can run, and compares every element with the oracle by the rule of docs/NUMERICS.md, and the bits of one thread "
       "with those of three. Stops at the first mismatch, with exit status 1.");
-  app->add_option("--seconds", arguments->seconds, "Time for the whole run (default 30); the list always runs whole")
-      ->option_text("N")
-      ->check(CLI::Range(0.0, 86400.0));
-  app->add_option("--seed", arguments->seed, "First seed of the random problems (default 1)")->option_text("N");
-  return {app, [arguments] { return run_verify(*arguments); }};
+  const Option seconds = verb.value("--seconds", arguments->seconds, "N",
+                                    "Time for the whole run (default 30); the list always runs whole")
+                             .range(0.0, 86400.0);
+  verb.value("--problems", arguments->problems, "N",
+             "Random problems to run, however long they take, in place of --seconds")
+      .range(0, 1'000'000'000)
+      .excludes(seconds);
+  verb.value("--seed", arguments->seed, "N", "First seed of the random problems (default 1)");
+  return {"verify", [arguments] { return run_verify(*arguments); }};
 }
 
 }  // namespace headgate::cli

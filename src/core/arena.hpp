@@ -54,6 +54,8 @@ class Block {
 /// of up to kKept_bytes stays with the calling thread for its next call.
 class Arena {
  public:
+  /// What the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and scratch for 20 threads: a thread of
+  /// the backward pass takes 0.4 MiB at D = 128.
   static constexpr std::size_t kKept_bytes = std::size_t{32} << 20;
 
   Arena() = default;

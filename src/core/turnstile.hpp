@@ -34,7 +34,10 @@ class Turnstile {
   }
 
  private:
-  static constexpr int kSpins = 256;  // some 10 µs: longer than a tile's tail, shorter than a time slice
+  /// 6 µs on Zen 4, where a pause takes 24 ns: a third of what the backward pass needs for the dq of one tile (96 × 192
+  /// × 64 multiply-adds), which is what is waited for; then yields, 0.5 µs each
+  /// (docs/notes/2026-11-21-constants.md).
+  static constexpr int kSpins = 256;
   std::uint32_t* slots_;
 };
 

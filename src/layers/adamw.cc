@@ -72,8 +72,6 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-constexpr std::int64_t kLine = 64;  // elements: ranges of two threads share no cache line
-
 HEADGATE_LAYER_EXPORT(adamw_range);
 HEADGATE_LAYER_EXPORT(squares_of);
 
@@ -82,19 +80,20 @@ HEADGATE_LAYER_EXPORT(squares_of);
 template <typename T>
 void adamw_step(T* w, T* m, T* v, const T* g, std::int64_t n, const AdamWOptions& options) {
   const auto kernel = HEADGATE_LAYER_DISPATCH(adamw_range, T);
-  for_parts(parts_of(n, 4, kLine), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+  for_parts(parts_of(n, 4, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(w + begin, m + begin, v + begin, g + begin, end - begin, options);
   });
 }
 
 template <typename T>
 double squared_norm(const T* x, std::int64_t n) {
-  // Blocks whose bounds know nothing of threads, added in order.
-  constexpr std::int64_t kBlock = 32768;
+  // Blocks whose bounds know nothing of threads, added in order. A block is work enough for a part: a square and its
+  // sum, of one number read, are half an operation.
+  constexpr std::int64_t kBlock = 2 * kMinimumWork;
   const auto kernel = HEADGATE_LAYER_DISPATCH(squares_of, T);
   const std::int64_t blocks = (n + kBlock - 1) / kBlock;
   auto* sums = scratch<double>(blocks);
-  for_parts(parts_of(blocks, kBlock / 2), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+  for_parts(parts_of(blocks, kMinimumWork), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     for (std::int64_t b = begin; b < end; ++b) sums[b] = kernel(x + b * kBlock, std::min(kBlock, n - b * kBlock));
   });
   double total = 0.0;

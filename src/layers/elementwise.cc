@@ -64,8 +64,6 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-constexpr std::int64_t kLine = 64;  // elements: ranges of two threads share no cache line
-
 HEADGATE_LAYER_EXPORT(add_range);
 HEADGATE_LAYER_EXPORT(silu_forward_rows);
 HEADGATE_LAYER_EXPORT(silu_backward_rows);
@@ -74,13 +72,13 @@ HEADGATE_LAYER_EXPORT(silu_backward_rows);
 
 template <typename T>
 void fill_zero(T* y, std::int64_t n) {
-  for_parts(parts_of(n, 1, kLine),
+  for_parts(parts_of(n, 1, kApart<T>),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { std::fill(y + begin, y + end, T{0}); });
 }
 
 template <typename T>
 void copy_to(T* y, const T* x, std::int64_t n) {
-  for_parts(parts_of(n, 1, kLine), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+  for_parts(parts_of(n, 1, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     std::copy(x + begin, x + end, y + begin);
   });
 }
@@ -88,7 +86,7 @@ void copy_to(T* y, const T* x, std::int64_t n) {
 template <typename T>
 void add_to(T* y, const T* x, std::int64_t n) {
   const auto kernel = HEADGATE_LAYER_DISPATCH(add_range, T);
-  for_parts(parts_of(n, 1, kLine), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+  for_parts(parts_of(n, 1, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(y + begin, x + begin, end - begin);
   });
 }

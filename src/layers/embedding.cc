@@ -36,8 +36,6 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-constexpr std::int64_t kLine = 16;  // columns: two threads share no cache line
-
 HEADGATE_LAYER_EXPORT(scatter_columns);
 
 }  // namespace
@@ -55,7 +53,7 @@ void embedding_forward(T* y, const T* table, const std::int32_t* tokens, std::in
 template <typename T>
 void embedding_backward(T* dtable, const T* dy, const std::int32_t* tokens, std::int64_t N, std::int64_t C) {
   const auto kernel = HEADGATE_LAYER_DISPATCH(scatter_columns, T);
-  for_parts(parts_of(C, N, kLine), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+  for_parts(parts_of(C, N, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(dtable, dy, tokens, N, C, begin, end);
   });
 }

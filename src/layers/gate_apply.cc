@@ -200,7 +200,7 @@ void add_bias(T* x, const T* b, std::int64_t N, std::int64_t W, std::int64_t ldx
 
 template <typename T>
 void add_column_sums(T* db, const T* dx, std::int64_t N, std::int64_t W, std::int64_t ldx) {
-  constexpr std::int64_t kColumns = 32;  // one cache line pair of a row at a time
+  constexpr std::int64_t kColumns = kApart<T>;  // what a row's visit to memory brings anyway
   const auto add_columns = [&](std::int64_t first, std::int64_t columns) {
     std::array<double, kColumns> sums{};
     for (std::int64_t n = 0; n < N; ++n) {

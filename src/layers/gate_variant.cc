@@ -156,21 +156,21 @@ template OutputControl parse_word(std::string_view, std::string_view);
 template SinkKind parse_word(std::string_view, std::string_view);
 
 void validate(const GateVariant& variant) {
-  require(std::isfinite(variant.bias_init), "gate: bias_init {} is not finite", variant.bias_init);
-  require(std::isfinite(variant.init_std) && variant.init_std >= 0.0, "gate: init_std {} is not a finite number >= 0",
+  require(std::isfinite(variant.bias_init), "gate_bias_init {} is not finite", variant.bias_init);
+  require(std::isfinite(variant.init_std) && variant.init_std >= 0.0, "gate_init_std {} is not a finite number >= 0",
           variant.init_std);
   if (!has_gate(variant)) {
-    require(variant.bias == GateBias::none, "gate: a bias needs a gate");
+    require(variant.bias == GateBias::none, "gate_bias: a bias needs a gate");
     return;
   }
-  require(variant.fn != GateFn::none, "gate: site {} needs a gate function", word_of(variant.site));
+  require(variant.fn != GateFn::none, "gate_fn: site {} needs a gate function", word_of(variant.site));
   require(variant.output_control == OutputControl::none,
-          "gate: {} is a control for a layer without a gate, not with {}", word_of(variant.output_control),
-          word_of(variant.site));
+          "attention_output_control: {} is a control for a layer without a gate, not with {}",
+          word_of(variant.output_control), word_of(variant.site));
   require(variant.site != GateSite::g5 || variant.grain != GateGrain::head_shared,
-          "gate: the output of W_o (g5) has no heads to share a gate");
+          "gate_grain: the output of W_o (g5) has no heads to share a gate");
   require(variant.source == GateSource::input || variant.bias == GateBias::none,
-          "gate: an input-independent gate is a bias already");
+          "gate_bias: an input-independent gate is a bias already");
 }
 
 std::string gate_name(const GateVariant& variant) {

@@ -24,8 +24,13 @@ struct Parts {
   }
 };
 
-/// Work below which a second thread costs more than it gives: some microseconds' worth.
+/// Elementwise operations that a part has at least. On Zen 4 they take from 1.2 µs, additions in the second-level
+/// cache, to 5 µs from memory, and starting and joining two threads up to 0.9 µs (docs/notes/2026-11-21-constants.md).
 inline constexpr std::int64_t kMinimumWork = 16384;
+
+/// Elements after which threads that write share no cache line, nor the pair of them that is fetched at once.
+template <typename T>
+inline constexpr std::int64_t kApart = Block::kAlign_bytes / sizeof(T);
 
 /// Parts of [0,n), where an item is worth `work` elementwise operations.
 inline Parts parts_of(std::int64_t n, std::int64_t work, std::int64_t grain = 1) {

@@ -129,9 +129,9 @@ void rmsnorm_backward(HeadView<T> dx, T* dw, ConstHeadView<T> dy, ConstHeadView<
   const auto kernel = HEADGATE_LAYER_DISPATCH(norm_backward_rows, T);
   const NormBackward<T> call{dx, dy, x, w, rstd, shape, options, store_dx};
   const Parts parts = parts_of(shape.N, shape.H * shape.D);
-  // Each part sums its own dw(w_size), a cache line or more from the next; then they are added in order.
+  // Each part sums its own dw(w_size), far enough from the next's; then they are added in order.
   const std::int64_t w_size = options.w_head_stride == 0 ? shape.D : (shape.H - 1) * options.w_head_stride + shape.D;
-  const std::int64_t spacing = w_size + 32;
+  const std::int64_t spacing = w_size + kApart<T>;
   T* partial = dw != nullptr ? scratch<T>(spacing * parts.count) : nullptr;
   for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
     T* own = partial != nullptr ? partial + part * spacing : nullptr;

@@ -17,44 +17,65 @@ constexpr std::int64_t kMaxLayers = 1024;
 constexpr std::int64_t kMaxHeadDim = 512;  // the attention kernels'
 constexpr std::int64_t kFfnStep = 4;
 
-void require_size(const char* name, std::int64_t value, std::int64_t most) {
-  require(value >= 1 && value <= most, "config: {} is {}, not between 1 and {}", name, value, most);
-}
+/// Checks fields one by one, by the names that the reader of a message knows.
+class FieldChecks {
+ public:
+  FieldChecks(const DecoderConfig& config, const FieldNames& names) : c_(config), names_(names) {}
 
-void require_positive(const char* name, double value) {
-  require(std::isfinite(value) && value > 0.0, "config: {} is {}, not a finite number above 0", name, value);
-}
+  void size(const char* name, std::int64_t value, std::int64_t most) const {
+    require(value >= 1 && value <= most, "{}{} is {}, not between 1 and {}", names_.where, name, value, most);
+  }
+  void positive(const char* name, double value) const {
+    require(std::isfinite(value) && value > 0.0, "{}{} is {}, not a finite number above 0", names_.where, name, value);
+  }
+  void heads() const {
+    require(c_.heads % c_.kv_heads == 0, "{}{} {} is not a multiple of {} {}", names_.where, names_.heads, c_.heads,
+            names_.kv_heads, c_.kv_heads);
+  }
+  void rope_fraction() const {
+    require(c_.rope_fraction >= 0.0 && c_.rope_fraction <= 1.0, "{}{} {} is not between 0 and 1", names_.where,
+            names_.rope_fraction, c_.rope_fraction);
+  }
+  void init_std() const {
+    require(std::isfinite(c_.init_std) && c_.init_std >= 0.0, "{}{} {} is not a finite number >= 0", names_.where,
+            names_.init_std, c_.init_std);
+  }
+  /// Sizes are at most 2^20 each, so a matrix has at most 2^50 entries here and 1024 layers of a dozen of them fit in
+  /// 63 bits by way of double.
+  void total() const {
+    const auto product = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
+    const double q_width = product(c_.heads, c_.head_dim);
+    const double layer =
+        5.0 * q_width * static_cast<double>(c_.dim) + product(c_.dim, c_.dim) + 3.0 * product(c_.dim, c_.ffn);
+    const double total = static_cast<double>(c_.layers) * layer + 2.0 * product(c_.vocab, c_.dim);
+    require(total <= static_cast<double>(kMaxTotal), "{}about {:.3g} parameters, more than {}", names_.where, total,
+            kMaxTotal);
+  }
 
-/// Sizes are at most 2^20 each, so a matrix has at most 2^50 entries here and 1024 layers of a dozen of them fit in 63
-/// bits by way of double.
-void require_total(const DecoderConfig& c) {
-  const auto product = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
-  const double q_width = product(c.heads, c.head_dim);
-  const double layer = 5.0 * q_width * static_cast<double>(c.dim) + product(c.dim, c.dim) + 3.0 * product(c.dim, c.ffn);
-  const double total = static_cast<double>(c.layers) * layer + 2.0 * product(c.vocab, c.dim);
-  require(total <= static_cast<double>(kMaxTotal), "config: about {:.3g} parameters, more than {}", total, kMaxTotal);
-}
+ private:
+  const DecoderConfig& c_;
+  const FieldNames& names_;
+};
 
 }  // namespace
 
-void validate(const DecoderConfig& c) {
-  require_size("vocab", c.vocab, kMaxSize);
-  require_size("dim", c.dim, kMaxSize);
-  require_size("layers", c.layers, kMaxLayers);
-  require_size("heads", c.heads, kMaxSize);
-  require_size("kv_heads", c.kv_heads, kMaxSize);
-  require_size("head_dim", c.head_dim, kMaxHeadDim);
-  require_size("ffn", c.ffn, kMaxSize);
-  require_size("seq_len", c.seq_len, kMaxSize);
-  require(c.heads % c.kv_heads == 0, "config: heads {} is not a multiple of kv_heads {}", c.heads, c.kv_heads);
-  require_positive("norm_eps", c.norm_eps);
-  require_positive("rope_base", c.rope_base);
-  require(c.rope_fraction >= 0.0 && c.rope_fraction <= 1.0, "config: rope_fraction {} is not between 0 and 1",
-          c.rope_fraction);
-  require(std::isfinite(c.init_std) && c.init_std >= 0.0, "config: init_std {} is not a finite number >= 0",
-          c.init_std);
+void validate(const DecoderConfig& c, const FieldNames& names) {
+  const FieldChecks check(c, names);
+  check.size(names.vocab, c.vocab, kMaxSize);
+  check.size(names.dim, c.dim, kMaxSize);
+  check.size(names.layers, c.layers, kMaxLayers);
+  check.size(names.heads, c.heads, kMaxSize);
+  check.size(names.kv_heads, c.kv_heads, kMaxSize);
+  check.size(names.head_dim, c.head_dim, kMaxHeadDim);
+  check.size(names.ffn, c.ffn, kMaxSize);
+  check.size(names.seq_len, c.seq_len, kMaxSize);
+  check.heads();
+  check.positive(names.norm_eps, c.norm_eps);
+  check.positive(names.rope_base, c.rope_base);
+  check.rope_fraction();
+  check.init_std();
   layers::validate(c.gate);
-  require_total(c);
+  check.total();
 }
 
 std::int64_t rotary_dim(const DecoderConfig& config) {

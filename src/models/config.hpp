@@ -43,9 +43,27 @@ struct DecoderConfig {
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
 
+/// What messages call the fields of a config: by default as they are called here; otherwise as a file or the options of
+/// a command do.
+struct FieldNames {
+  const char* where = "config: ";  ///< in front of every message
+  const char* vocab = "vocab";
+  const char* dim = "dim";
+  const char* layers = "layers";
+  const char* heads = "heads";
+  const char* kv_heads = "kv_heads";
+  const char* head_dim = "head_dim";
+  const char* ffn = "ffn";
+  const char* seq_len = "seq_len";
+  const char* norm_eps = "norm_eps";
+  const char* rope_base = "rope_base";
+  const char* rope_fraction = "rope_fraction";
+  const char* init_std = "init_std";
+};
+
 /// Throws Error, one line, naming the field and the values that do not fit. Bounds every size, so that products of
 /// sizes of a config that passed do not overflow 63 bits.
-void validate(const DecoderConfig& config);
+void validate(const DecoderConfig& config, const FieldNames& names = {});
 
 /// Features of a head that RoPE turns: rope_fraction · head_dim, rounded down to an even number.
 std::int64_t rotary_dim(const DecoderConfig& config);

@@ -22,18 +22,33 @@ constexpr int kMaxDepth = 4;
 constexpr const char* kQwen3 = "qwen3";
 constexpr const char* kHeadgate = "headgate";
 
+/// For messages: the fields by the keys of the file, which the path in front names.
+constexpr FieldNames kKeys{.where = "",
+                           .vocab = "vocab_size",
+                           .dim = "hidden_size",
+                           .layers = "num_hidden_layers",
+                           .heads = "num_attention_heads",
+                           .kv_heads = "num_key_value_heads",
+                           .head_dim = "head_dim",
+                           .ffn = "intermediate_size",
+                           .seq_len = "max_position_embeddings",
+                           .norm_eps = "rms_norm_eps",
+                           .rope_base = "rope_theta",
+                           .rope_fraction = "partial_rotary_factor",
+                           .init_std = "initializer_range"};
+
 struct SizeKey {
   const char* key;
   std::int64_t DecoderConfig::*member;
 };
-constexpr std::array<SizeKey, 8> kSizes{{{"vocab_size", &DecoderConfig::vocab},
-                                         {"hidden_size", &DecoderConfig::dim},
-                                         {"num_hidden_layers", &DecoderConfig::layers},
-                                         {"num_attention_heads", &DecoderConfig::heads},
-                                         {"num_key_value_heads", &DecoderConfig::kv_heads},
-                                         {"head_dim", &DecoderConfig::head_dim},
-                                         {"intermediate_size", &DecoderConfig::ffn},
-                                         {"max_position_embeddings", &DecoderConfig::seq_len}}};
+constexpr std::array<SizeKey, 8> kSizes{{{kKeys.vocab, &DecoderConfig::vocab},
+                                         {kKeys.dim, &DecoderConfig::dim},
+                                         {kKeys.layers, &DecoderConfig::layers},
+                                         {kKeys.heads, &DecoderConfig::heads},
+                                         {kKeys.kv_heads, &DecoderConfig::kv_heads},
+                                         {kKeys.head_dim, &DecoderConfig::head_dim},
+                                         {kKeys.ffn, &DecoderConfig::ffn},
+                                         {kKeys.seq_len, &DecoderConfig::seq_len}}};
 
 template <typename Enum>
 struct Choice {
@@ -210,11 +225,11 @@ void read_gate(Reader& in, layers::GateVariant& gate) {
 DecoderConfig read_all(Reader& in) {
   DecoderConfig config;
   for (const SizeKey& size : kSizes) config.*size.member = in.size(size.key);
-  config.norm_eps = in.as_number("rms_norm_eps", in.get("rms_norm_eps"));
+  config.norm_eps = in.as_number(kKeys.norm_eps, in.get(kKeys.norm_eps));
   config.rope_base = in.rope_base();
   config.embeddings = in.boolean("tie_word_embeddings") ? Embeddings::tied : Embeddings::separate;
-  config.init_std = in.number("initializer_range", config.init_std);
-  config.rope_fraction = in.number("partial_rotary_factor", config.rope_fraction);
+  config.init_std = in.number(kKeys.init_std, config.init_std);
+  config.rope_fraction = in.number(kKeys.rope_fraction, config.rope_fraction);
   in.choice("norm_kind", config.norm, kNormKinds);
   in.choice("norm_placement", config.norm_placement, kPlacements);
   in.choice("qk_norm", config.qk_norm, kQkNorms);
@@ -240,18 +255,18 @@ std::string write_config(const DecoderConfig& config) {
   out["model_type"] = qwen3 ? kQwen3 : kHeadgate;
   for (const SizeKey& size : kSizes) out[size.key] = config.*size.member;
   out["hidden_act"] = "silu";
-  out["rms_norm_eps"] = config.norm_eps;
-  out["rope_theta"] = config.rope_base;
+  out[kKeys.norm_eps] = config.norm_eps;
+  out[kKeys.rope_base] = config.rope_base;
   out["tie_word_embeddings"] = config.embeddings == Embeddings::tied;
   out["attention_bias"] = false;
-  out["initializer_range"] = config.init_std;
+  out[kKeys.init_std] = config.init_std;
   out["torch_dtype"] = "float32";
   if (!qwen3) {
     out["norm_kind"] = word_of(kNormKinds, config.norm);
     out["norm_placement"] = word_of(kPlacements, config.norm_placement);
     out["qk_norm"] = word_of(kQkNorms, config.qk_norm);
   }
-  if (config.rope_fraction != 1.0) out["partial_rotary_factor"] = config.rope_fraction;
+  if (config.rope_fraction != 1.0) out[kKeys.rope_fraction] = config.rope_fraction;
   const layers::GateVariant& gate = config.gate;
   if (gate != layers::GateVariant{}) {
     out["gate_site"] = layers::word_of(gate.site);
@@ -275,7 +290,7 @@ DecoderConfig parse_config(const std::string& path, std::string_view text) {
   DecoderConfig config;
   try {
     config = read_all(in);
-    validate(config);
+    validate(config, kKeys);
   } catch (const Error& error) {
     fail(path, "{}", error.what());
   }

@@ -28,6 +28,12 @@ struct Mean {
   std::optional<double> maybe() const { return count > 0.0 ? std::optional(sum / count) : std::nullopt; }
 };
 
+/// The larger of two, NaN where one is: std::max hides a NaN on one side.
+double larger(double a, double b) { return std::isnan(b) || b > a ? b : a; }
+
+/// 1 or 0 for a share of values below or above a bound; NaN, which compares as neither, for NaN.
+double one_if(bool holds, double value) { return std::isnan(value) ? value : holds ? 1.0 : 0.0; }
+
 struct LayerSums {
   Mean exit_loss;                 // over the targets that count
   std::vector<Mean> first_token;  // a head each
@@ -181,8 +187,8 @@ void Evaluator<T>::Sums::add_gates(const LayerView<T>& view) {
     for (std::int64_t w = 0; w < width; ++w) {
       const auto g = static_cast<double>(gates[static_cast<std::size_t>(n * width + w)]);
       sums.gate.add(g);
-      sums.gate_below_tenth.add(g < 0.1 ? 1.0 : 0.0);
-      sums.gate_below_hundredth.add(g < 0.01 ? 1.0 : 0.0);
+      sums.gate_below_tenth.add(one_if(g < 0.1, g));
+      sums.gate_below_hundredth.add(one_if(g < 0.01, g));
       if (triggers != nullptr && n % view.shape.seq != 0) gate.at(is_trigger(n)).add(g);
     }
   }
@@ -202,7 +208,7 @@ void Evaluator<T>::Sums::add_values(const LayerView<T>& view) {
     for (std::int64_t h = 0; h < config.kv_heads; ++h) {
       Mean others;
       for (std::int64_t t = 1; t < seq; ++t) others.add(norm(b * seq + t, h));
-      if (others.sum > 0.0) bos_value_norm_ratio.add(norm(b * seq, h) / others.value());
+      if (others.sum != 0.0) bos_value_norm_ratio.add(norm(b * seq, h) / others.value());
     }
   }
 }
@@ -211,10 +217,11 @@ template <typename T>
 void Evaluator<T>::Sums::add_activation(const LayerView<T>& view) {
   const std::int64_t count = view.shape.batch * view.shape.seq * config.dim;
   double largest = 0.0;
-#pragma omp parallel for schedule(static) reduction(max : largest)
-  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(static_cast<double>(view.output[i])));
+#pragma omp declare reduction(larger:double : omp_out = larger(omp_out, omp_in)) initializer(omp_priv = 0.0)
+#pragma omp parallel for schedule(static) reduction(larger : largest)
+  for (std::int64_t i = 0; i < count; ++i) largest = larger(largest, std::abs(static_cast<double>(view.output[i])));
   double& so_far = layers[static_cast<std::size_t>(view.layer)].massive_activation;
-  so_far = std::max(so_far, largest);
+  so_far = larger(so_far, largest);
 }
 
 namespace {
@@ -224,7 +231,7 @@ AttentionStatistics statistics_of(const LayerSums& sums) {
   Mean attention, sinks;
   for (const Mean& head : sums.first_token) {
     attention.add(head);
-    sinks.add(head.value() > kSinkThreshold ? 1.0 : 0.0);
+    sinks.add(one_if(head.value() > kSinkThreshold, head.value()));
   }
   out.first_token_attention = attention.value();
   out.first_token_attention_uniform = sums.first_token_uniform.value();
@@ -262,6 +269,11 @@ AttentionStatistics mean_over_layers(const std::vector<Figures>& layers) {
 }
 
 }  // namespace
+
+bool is_finite(const Figures& figures) {
+  return std::isfinite(figures.loss.nats) && std::isfinite(figures.attention.first_token_attention) &&
+         std::isfinite(figures.attention.massive_activation);
+}
 
 template <typename T>
 EvaluationReport Evaluator<T>::report() const {

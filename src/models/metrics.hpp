@@ -40,6 +40,10 @@ struct Figures {
   AttentionStatistics attention;
 };
 
+/// False where the layer, or the model, has met a NaN or an infinity.
+bool is_finite(const Figures& figures);
+
+/// A NaN in a model's activations is a NaN in each figure that it reaches.
 struct EvaluationReport {
   Figures overall;
   std::vector<Figures> layers;

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <random>
 #include <utility>
 
 namespace headgate::models {
@@ -67,35 +67,18 @@ void add_layer(Builder& builder, std::int64_t layer, const DecoderConfig& c) {
   if (sandwich) builder.add(prefix + "mlp_output_layernorm.weight", {c.dim}, ParameterKind::norm);
 }
 
-/// FNV-1a of the name, joined with the seed.
-std::uint64_t stream_of(std::uint64_t seed, std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3U;
-  return hash ^ (seed * 0x9e3779b97f4a7c15U);
+/// The random numbers of one tensor, chosen by seed and name.
+std::mt19937_64 stream_of(std::uint64_t seed, const std::string& name) {
+  std::vector<std::uint32_t> words{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+  for (const char letter : name) words.push_back(static_cast<unsigned char>(letter));
+  std::seed_seq sequence(words.begin(), words.end());
+  return std::mt19937_64(sequence);
 }
 
-/// SplitMix64 at position `index` of a stream: no state, so any element can be had alone.
-std::uint64_t random_bits(std::uint64_t stream, std::uint64_t index) {
-  std::uint64_t x = stream + (index + 1) * 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
-
-/// Box–Muller: two normal numbers from two draws.
 template <typename T>
-void fill_normal(T* values, std::int64_t count, double std, std::uint64_t stream) {
-  constexpr double kUnit = 0x1p-53;
-  constexpr double kTau = 6.283185307179586476925286766559;
-#pragma omp parallel for schedule(static) if (count > 65536)
-  for (std::int64_t i = 0; i < count; i += 2) {
-    const auto index = static_cast<std::uint64_t>(i);
-    const double u = (static_cast<double>(random_bits(stream, index) >> 11) + 1.0) * kUnit;  // (0, 1]
-    const double angle = kTau * static_cast<double>(random_bits(stream, index + 1) >> 11) * kUnit;
-    const double radius = std * std::sqrt(-2.0 * std::log(u));
-    values[i] = static_cast<T>(radius * std::cos(angle));
-    if (i + 1 < count) values[i + 1] = static_cast<T>(radius * std::sin(angle));
-  }
+void fill_normal(T* values, std::int64_t count, double std, std::mt19937_64 random) {
+  std::normal_distribution<double> normal;
+  for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(std * normal(random));
 }
 
 }  // namespace
@@ -124,11 +107,11 @@ void initialise(T* values, const ParameterTable& table, const DecoderConfig& con
   const T norm = config.norm == layers::NormKind::plain ? T{1} : T{0};
   for (const Parameter& parameter : table.entries()) {
     T* tensor = values + parameter.offset;
-    const std::uint64_t stream = random_bits(stream_of(seed, parameter.name), 0);
+    const auto draw = [&](double std) { fill_normal(tensor, parameter.count, std, stream_of(seed, parameter.name)); };
     switch (parameter.kind) {
       case ParameterKind::embedding:
-      case ParameterKind::matrix: fill_normal(tensor, parameter.count, config.init_std, stream); break;
-      case ParameterKind::gate_matrix: fill_normal(tensor, parameter.count, config.gate.init_std, stream); break;
+      case ParameterKind::matrix: draw(config.init_std); break;
+      case ParameterKind::gate_matrix: draw(config.gate.init_std); break;
       case ParameterKind::norm: std::fill_n(tensor, parameter.count, norm); break;
       case ParameterKind::gate_bias: std::fill_n(tensor, parameter.count, static_cast<T>(config.gate.bias_init)); break;
       case ParameterKind::gate_parameter:

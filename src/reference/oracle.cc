@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "core/element.hpp"
+#include "core/sum_blocks.hpp"
+#include "reference/sums.hpp"
 
 namespace headgate::reference {
 namespace {
@@ -18,6 +20,9 @@ double softplus(double z) { return std::max(z, 0.0) + std::log1p(std::exp(-std::
 
 /// Smallest normal number of what the kernels compute in: terms below it may be flushed.
 double compute_tiny(DType dtype) { return dtype == DType::f64 ? 0x1p-1022 : 0x1p-126; }
+
+/// Half the spacing of numbers at 1 in what the kernels compute in.
+double compute_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
 /// An exponential below compute_tiny may come out as 0: a weight's floor, in unit roundoffs of the compute type.
 double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
@@ -35,7 +40,7 @@ double storage_tiny(DType dtype) {
 struct Sizes {
   std::int64_t B, Hq, Hkv, T, S, D, Dv, group;
   double scale;
-  double tiny, floor, saved_tiny;
+  double roundoff, tiny, floor, saved_tiny;
   bool gated, headwise;
   ConstTensorView bias, mask;  // stretched to (B,Hq,T,S), or absent
 
@@ -49,6 +54,7 @@ struct Sizes {
         Dv(in.v.shape[3]),
         group(Hkv > 0 ? Hq / Hkv : 1),
         scale(options.scale.value_or(1.0 / std::sqrt(static_cast<double>(D)))),
+        roundoff(compute_roundoff(in.q.dtype)),
         tiny(compute_tiny(in.q.dtype)),
         floor(weight_floor(in.q.dtype)),
         saved_tiny(storage_tiny(in.q.dtype)),
@@ -88,9 +94,9 @@ struct Row {
   std::vector<double> cap_slope;  // (S)  ds / d(scale·q·k): 1 − tanh², or 1 without a cap
   double lse = -kInfinity;
   double sink_p = 0.0;        // exp(sink − lse), the weight that reaches no value
-  double logits = 1.0;        // 1 + A
+  double logits = 1.0;        // 1 + A, and what the softmax's sum adds to a weight's relative error
   std::vector<double> o;      // (Dv)
-  std::vector<double> o_abs;  // (Dv)  Σ p |v|, with the floors of underflow
+  std::vector<double> o_abs;  // (Dv)  Σ p |v|, with the floors of underflow and the like terms of the sum
 };
 
 bool is_visible(const AttentionOptions& options, const Sizes& n, std::int64_t b, std::int64_t h, std::int64_t i,
@@ -113,12 +119,14 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   row.cap_slope.assign(static_cast<std::size_t>(n.S), 1.0);
   for (std::int64_t j = 0; j < kv.keys; ++j) {
     if (!is_visible(options, n, b, h, i, j)) continue;
-    double dot = 0.0, dot_abs = 0.0;
+    CompensatedSum terms;
+    double dot_abs = 0.0;
     for (std::int64_t d = 0; d < n.D; ++d) {
       const double term = n.scale * q[d] * kv.k[j * n.D + d];
-      dot += term;
+      terms.add(term);
       dot_abs += std::abs(term);
     }
+    const double dot = terms.value();
     double s = dot;
     double bound = dot_abs;
     if (options.softcap > 0) {
@@ -135,6 +143,24 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   }
 }
 
+/// The tolerance rule gives a magnitude at least this many roundoffs, so an error of x roundoffs is x / 8 of magnitude.
+constexpr double kLeastConstant = 8.0;
+
+/// What like terms add to the error of a row's sum of exponentials, relative to it, in roundoffs. Exponentials are 1 at
+/// the maximum, and sums of 1 are exact; a sink is the maximum that the kernels start from. They keep two chains of
+/// partial sums or more, so that each is half the sum at most.
+double sum_error(const std::vector<double>& scores, double sink, double top, double sum, const Sizes& n) {
+  LikeTerms like;
+  bool exact = sink == -kInfinity;
+  for (std::int64_t j = 0; j < n.S; ++j) {
+    if (scores[j] == -kInfinity) continue;
+    const double term = std::exp(scores[j] - top);
+    exact = exact && term > 1.0 - n.roundoff;
+    like.add(term, j / kForwardKeys, n.roundoff);
+  }
+  return exact ? 0.0 : 0.5 * like.bound() / sum;
+}
+
 /// Softmax of the row's scores, the sink in its denominator, and o = Σ p v.
 Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
                 std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -149,23 +175,32 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
     empty = empty && !row.visible[j];
   }
   if (!empty) {
-    double sum = 0.0;
-    for (const double s : row.p) sum += std::exp(s - top);
-    sum += std::exp(sink - top);
+    CompensatedSum terms;
+    for (const double s : row.p) terms.add(std::exp(s - top));
+    terms.add(std::exp(sink - top));
+    const double sum = terms.value();
     row.lse = top + std::log(sum);
     row.sink_p = std::exp(sink - row.lse);
+    row.logits += sum_error(row.p, sink, top, sum, n) / kLeastConstant;
   }
   for (std::int64_t j = 0; j < n.S; ++j) row.p[j] = row.visible[j] ? std::exp(row.p[j] - row.lse) : 0.0;
 
   row.o.assign(static_cast<std::size_t>(n.Dv), 0.0);
   row.o_abs.assign(static_cast<std::size_t>(n.Dv), 0.0);
+  std::vector<CompensatedSum> sums(static_cast<std::size_t>(n.Dv));
+  std::vector<LikeTerms> like(static_cast<std::size_t>(n.Dv));
   for (std::int64_t j = 0; j < n.S; ++j) {
     if (!row.visible[j]) continue;
     for (std::int64_t d = 0; d < n.Dv; ++d) {
       const double v = kv.v[j * n.Dv + d];
-      row.o[d] += row.p[j] * v;
+      sums[d].add(row.p[j] * v);
       row.o_abs[d] += (row.p[j] + n.floor) * (std::abs(v) + n.tiny);
+      like[d].add(row.p[j] * v, j / kForwardKeys, n.roundoff);
     }
+  }
+  for (std::int64_t d = 0; d < n.Dv; ++d) {
+    row.o[d] = sums[d].value();
+    row.o_abs[d] += like[d].bound() / kLeastConstant;
   }
   return row;
 }
@@ -226,22 +261,41 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
   }
 }
 
-/// A gradient with its two error companions, added to together.
-struct Sum {
-  std::vector<double>& value;
-  std::vector<double>& magnitude;
-  std::vector<double>& inherited;
+/// A gradient with its error companions, added to together.
+class Sum {
+ public:
+  /// `roundoff`: of the type in which the kernels hold this sum, as far as it is what they compute in; 0 where they
+  /// hold it in a wider one.
+  Sum(Backward& out, std::vector<double> BackwardArrays::*which, std::int64_t size, double roundoff)
+      : value_(out.*which),
+        magnitude_(out.magnitude.*which),
+        inherited_(out.inherited.*which),
+        like_terms_(out.like_terms.*which),
+        roundoff_(roundoff),
+        sums_(static_cast<std::size_t>(size)),
+        like_(static_cast<std::size_t>(size)) {
+    for (auto* x : {&value_, &magnitude_, &inherited_, &like_terms_}) x->assign(static_cast<std::size_t>(size), 0.0);
+  }
 
-  Sum(std::vector<double>& value_in, std::vector<double>& magnitude_in, std::vector<double>& inherited_in,
-      std::int64_t size)
-      : value(value_in), magnitude(magnitude_in), inherited(inherited_in) {
-    for (auto* x : {&value, &magnitude, &inherited}) x->assign(static_cast<std::size_t>(size), 0.0);
+  /// `block`: where the kernels' sum puts the term (LikeTerms).
+  void add(std::int64_t at, double term, double term_magnitude, double term_inherited, std::int64_t block) {
+    sums_[at].add(term);
+    value_[at] = sums_[at].value();
+    magnitude_[at] += term_magnitude;
+    inherited_[at] += term_inherited;
+    if (roundoff_ == 0.0) return;
+    like_[at].add(term, block, roundoff_);
+    like_terms_[at] = like_[at].bound();
   }
-  void add(std::int64_t at, double term, double term_magnitude, double term_inherited) {
-    value[at] += term;
-    magnitude[at] += term_magnitude;
-    inherited[at] += term_inherited;
-  }
+
+ private:
+  std::vector<double>& value_;
+  std::vector<double>& magnitude_;
+  std::vector<double>& inherited_;
+  std::vector<double>& like_terms_;
+  double roundoff_;
+  std::vector<CompensatedSum> sums_;
+  std::vector<LikeTerms> like_;
 };
 
 std::int64_t size_of(const ConstTensorView& x) { return x.present() ? x.numel() : 0; }
@@ -255,12 +309,12 @@ class BackwardPass {
         incoming_(incoming),
         options_(options),
         n_(in, options),
-        dq_(out.dq, out.magnitude.dq, out.inherited.dq, in.q.numel()),
-        dk_(out.dk, out.magnitude.dk, out.inherited.dk, in.k.numel()),
-        dv_(out.dv, out.magnitude.dv, out.inherited.dv, in.v.numel()),
-        dgate_(out.dgate, out.magnitude.dgate, out.inherited.dgate, size_of(in.gate)),
-        dbias_(out.dbias, out.magnitude.dbias, out.inherited.dbias, size_of(in.bias)),
-        dsinks_(out.dsinks, out.magnitude.dsinks, out.inherited.dsinks, size_of(in.sinks)) {}
+        dq_(out, &BackwardArrays::dq, in.q.numel(), n_.roundoff),
+        dk_(out, &BackwardArrays::dk, in.k.numel(), n_.roundoff),
+        dv_(out, &BackwardArrays::dv, in.v.numel(), n_.roundoff),
+        dgate_(out, &BackwardArrays::dgate, size_of(in.gate), in.q.dtype == DType::f64 ? n_.roundoff : 0.0),
+        dbias_(out, &BackwardArrays::dbias, size_of(in.bias), n_.roundoff),
+        dsinks_(out, &BackwardArrays::dsinks, size_of(in.sinks), in.q.dtype == DType::f64 ? n_.roundoff : 0.0) {}
 
   void run() {
     for (std::int64_t b = 0; b < n_.B; ++b) {
@@ -289,19 +343,22 @@ class BackwardPass {
     const std::vector<double> q = load_row(in_.q, b, h, i);
     const std::int64_t at_q = ((b * n_.Hq + h) * n_.T + i) * n_.D;
     const std::int64_t at_k = (b * n_.Hkv + h / n_.group) * n_.S;
+    const std::int64_t head = b * n_.Hq + h;
+    const std::int64_t tile = head * n_.T + i / kQueryTile;  // a number of its own for each tile of each head
     for (std::int64_t j = 0; j < kv.keys; ++j) {
       if (!row.visible[j]) continue;
       // dp = do · v_j;  ds = p (dp − Δ + dlse)
-      double dp = 0.0, dp_abs = 0.0;
+      CompensatedSum dp_terms;
+      double dp_abs = 0.0;
       const double p = row.p[j];
       const double p_abs = (p + n_.floor) * row.logits;
       for (std::int64_t d = 0; d < n_.Dv; ++d) {
         const double v = kv.v[j * n_.Dv + d];
-        dp += g.d_o[d] * v;
+        dp_terms.add(g.d_o[d] * v);
         dp_abs += g.d_o_abs[d] * std::abs(v);
-        dv_.add((at_k + j) * n_.Dv + d, p * g.d_o[d], p_abs * g.d_o_abs[d], 0.0);
+        dv_.add((at_k + j) * n_.Dv + d, p * g.d_o[d], p_abs * g.d_o_abs[d], 0.0, tile);
       }
-      const double ds = p * (dp - g.delta + dlse);
+      const double ds = p * (dp_terms.value() - g.delta + dlse);
       const double ds_abs = p_abs * (dp_abs + g.delta_abs + std::abs(dlse) + n_.tiny);
       const double ds_inherited = p * g.delta_inherited;
       const double dx = n_.scale * ds * row.cap_slope[j];
@@ -309,15 +366,17 @@ class BackwardPass {
       const double dx_inherited = std::abs(n_.scale) * ds_inherited;
       for (std::int64_t d = 0; d < n_.D; ++d) {
         const double k = kv.k[j * n_.D + d];
-        dq_.add(at_q + d, dx * k, dx_abs * (std::abs(k) + n_.tiny), dx_inherited * std::abs(k));
-        dk_.add((at_k + j) * n_.D + d, dx * q[d], dx_abs * (std::abs(q[d]) + n_.tiny), dx_inherited * std::abs(q[d]));
+        dq_.add(at_q + d, dx * k, dx_abs * (std::abs(k) + n_.tiny), dx_inherited * std::abs(k), j / kBackwardKeys);
+        dk_.add((at_k + j) * n_.D + d, dx * q[d], dx_abs * (std::abs(q[d]) + n_.tiny), dx_inherited * std::abs(q[d]),
+                tile);
       }
-      if (in_.bias.present()) dbias_.add(bias_index(b, h, i, j), ds, ds_abs, ds_inherited);
+      if (in_.bias.present())
+        dbias_.add(bias_index(b, h, i, j), ds, ds_abs, ds_inherited, in_.bias.shape[2] == 1 ? head : 0);
     }
     if (in_.sinks.present()) {
       dsinks_.add(h, -row.sink_p * (g.delta - dlse),
                   (row.sink_p + n_.floor) * row.logits * (g.delta_abs + std::abs(dlse) + n_.tiny),
-                  row.sink_p * g.delta_inherited);
+                  row.sink_p * g.delta_inherited, tile);
     }
   }
 
@@ -325,6 +384,7 @@ class BackwardPass {
   RowGradient through_gate(const Row& row, std::int64_t b, std::int64_t h, std::int64_t i) {
     RowGradient out;
     const bool mul = options_.gate_op == GateOp::mul;
+    CompensatedSum delta;
     for (std::int64_t d = 0; d < n_.Dv; ++d) {
       const double dy = load(incoming_.dy, b, h, i, d);
       const double dy_abs = std::abs(dy) + n_.tiny;
@@ -349,10 +409,11 @@ class BackwardPass {
       }
       out.d_o.push_back(d_o);
       out.d_o_abs.push_back(d_o_abs);
-      out.delta += d_o * o;
+      delta.add(d_o * o);
       out.delta_abs += d_o_abs * o_abs;
       out.delta_inherited += std::abs(dy) * (saved + n_.saved_tiny);
     }
+    out.delta = delta.value();
     return out;
   }
 
@@ -362,7 +423,8 @@ class BackwardPass {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
-    // o comes from the saved y as y / g, except where g may vanish: there attn is saved
+    // o comes from the saved y as y / g, except where g may vanish: there attn is saved. Elsewhere it may be saved too,
+    // which makes a difference where storage rounds it absolutely.
     const double ratio = options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity
                              ? std::abs(g.slope)
                              : slope_over_value(options_.gate_fn, z);
@@ -370,7 +432,7 @@ class BackwardPass {
         options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity ? std::abs(o) : std::abs(o * g.value);
     dgate_.add(n_.headwise ? row_index : row_index * n_.Dv + d, dy * (mul ? o : 1.0) * g.slope,
                dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0),
-               mul ? std::abs(dy) * ratio * (saved + n_.saved_tiny) : 0.0);
+               mul ? std::abs(dy) * (ratio * saved + std::max(ratio, std::abs(g.slope)) * n_.saved_tiny) : 0.0, 0);
   }
 
   /// g′/g in a form that does not divide 0 by 0.

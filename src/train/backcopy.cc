@@ -58,7 +58,8 @@ BackcopySource::BackcopySource(const Corpus& corpus, const DataOptions& options)
       T_(options.seq_len),
       seed_(options.seed),
       fingerprint_(corpus.fingerprint()),
-      bytes_(corpus.size()) {}
+      bytes_(corpus.size()),
+      left_out_(corpus.left_out()) {}
 
 void BackcopySource::draw(std::int32_t* tokens, std::int32_t* targets, RandomStream random) const {
   std::int32_t before = kBos;

@@ -45,6 +45,7 @@ class BackcopySource : public SequenceSource {
   bool has_triggers() const override { return true; }
   std::uint64_t fingerprint() const override { return fingerprint_; }
   std::string description() const override;
+  LeftOut left_out() const override { return left_out_; }
 
  private:
   void draw(std::int32_t* tokens, std::int32_t* targets, RandomStream random) const;
@@ -54,6 +55,7 @@ class BackcopySource : public SequenceSource {
   std::uint64_t seed_;
   std::uint64_t fingerprint_;
   std::int64_t bytes_;
+  LeftOut left_out_;
 };
 
 }  // namespace headgate::train

@@ -54,6 +54,10 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
 
 bool is_checkpoint(const std::string& directory) { return exists(file_of(io::present_directory(directory), kConfig)); }
 
+bool is_training_checkpoint(const std::string& directory) {
+  return is_checkpoint(directory) && exists(file_of(io::present_directory(directory), kState));
+}
+
 void check_checkpoint_replaceable(const std::string& directory) { io::check_replaceable(directory, kFiles); }
 
 std::int64_t checkpoint_step(const std::string& directory) {

@@ -47,6 +47,9 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
 /// Whether `directory` holds a checkpoint (it has a config.json); its content is not looked at.
 bool is_checkpoint(const std::string& directory);
 
+/// Whether it is one to go on training from (it has a trainer_state.json too).
+bool is_training_checkpoint(const std::string& directory);
+
 /// Throws io::NotReplaceable where save_checkpoint would find another's files in `directory`.
 void check_checkpoint_replaceable(const std::string& directory);
 

@@ -30,31 +30,12 @@ struct Descriptor {
   }
 };
 
-bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
-
-std::vector<std::string> files_below(const std::string& directory) {
-  std::vector<std::string> out;
-  std::error_code error;
-  fs::recursive_directory_iterator entry(directory, error);
-  while (!error && entry != fs::recursive_directory_iterator()) {
-    if (hidden(entry->path())) {
-      entry.disable_recursion_pending();
-    } else if (entry->is_regular_file(error)) {
-      out.push_back(entry->path().string());
-    }
-    entry.increment(error);
-  }
-  if (error) io::fail(directory, "cannot read: {}", error.message());
-  if (out.empty()) io::fail(directory, "no file in this directory");
-  std::sort(out.begin(), out.end());
-  return out;
+/// Where the part of a file that is checked is not UTF-8; its length if it is.
+std::int64_t first_bad_checked(const MappedFile& file) {
+  return first_bad_utf8(file.data(), std::min(file.size(), kCheckedBytes));
 }
 
-void check_text(const std::string& path, const MappedFile& file) {
-  const std::int64_t checked = std::min(file.size(), kCheckedBytes);
-  const std::int64_t bad = first_bad_utf8(file.data(), checked);
-  if (bad < checked) io::fail(path, "not UTF-8 text: byte 0x{:02x} at offset {}", file.data()[bad], bad);
-}
+bool is_text(const MappedFile& file) { return first_bad_checked(file) == std::min(file.size(), kCheckedBytes); }
 
 /// Length of the well-formed UTF-8 character at text[0], 0 if there is none, −1 if the end cuts it off.
 int character_bytes(const std::uint8_t* text, std::int64_t count) {
@@ -110,20 +91,51 @@ void MappedFile::check_whole() const {
   if (now.st_size < size_) io::fail(path_, "shortened from {} to {} bytes while it was read", size_, now.st_size);
 }
 
-Corpus::Corpus(const std::vector<std::string>& paths) {
+Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice) {
   for (const std::string& path : paths) {
     std::error_code ignored;  // what is wrong with the path shows when it is opened
-    const bool directory = fs::is_directory(path, ignored);
-    for (const std::string& name : directory ? files_below(path) : std::vector{path}) {
-      MappedFile file(name);
-      if (file.size() == 0) continue;
+    if (fs::is_directory(path, ignored)) {
+      add_directory(path, choice);
+    } else {
+      MappedFile file(path);
       file.check_whole();
-      check_text(name, file);
-      starts_.push_back(size_);
-      size_ += file.size();
-      files_.push_back(std::move(file));
+      if (!is_text(file)) {
+        const std::int64_t bad = first_bad_checked(file);
+        io::fail(path, "not UTF-8 text: byte 0x{:02x} at offset {}", file.data()[bad], bad);
+      }
+      add_file(std::move(file));
     }
   }
+}
+
+void Corpus::add_directory(const std::string& directory, const FileChoice& choice) {
+  LeftOut left_out;
+  bool any = false;
+  for (const std::string& name : files_below(directory, choice, left_out)) {
+    MappedFile file(name);
+    file.check_whole();
+    if (!is_text(file)) {
+      left_out.not_text.push_back(name);
+      continue;
+    }
+    any = true;
+    add_file(std::move(file));
+  }
+  if (!any) {
+    const std::vector<std::string> reasons = left_out.phrases(true);
+    if (reasons.empty()) io::fail(directory, "no file in this directory");
+    io::fail(directory, "no text in this directory, only {}", fmt::join(reasons, ", "));
+  }
+  for (auto list : {&LeftOut::not_text, &LeftOut::runs, &LeftOut::unmatched}) {
+    (left_out_.*list).insert((left_out_.*list).end(), (left_out.*list).begin(), (left_out.*list).end());
+  }
+}
+
+void Corpus::add_file(MappedFile file) {
+  if (file.size() == 0) return;
+  starts_.push_back(size_);
+  size_ += file.size();
+  files_.push_back(std::move(file));
 }
 
 std::size_t Corpus::file_at(std::int64_t position) const {

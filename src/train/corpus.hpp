@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/file_error.hpp"
+#include "train/text_files.hpp"
 
 namespace headgate::train {
 
@@ -40,12 +41,14 @@ class MappedFile {
 /// Text files, one after the other, as one run of bytes.
 class Corpus {
  public:
-  /// Files, or directories with all files below them in the order of their paths; names that begin with a dot are left
-  /// out. Throws io::FileError for a path that cannot be read and for a file that does not begin as UTF-8 text does.
-  explicit Corpus(const std::vector<std::string>& paths);
+  /// Files, or directories with the files below them that `choice` takes (files_below). Throws io::FileError for a path
+  /// that cannot be read, for a file that does not begin as UTF-8 text does, and for a directory without a file that
+  /// does: below a directory, other files are left out.
+  explicit Corpus(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
   std::int64_t size() const { return size_; }  ///< bytes
   std::size_t files() const { return files_.size(); }
+  const LeftOut& left_out() const { return left_out_; }
   /// out(count) = bytes [begin, begin + count), which must lie inside. Throws io::FileError if a file has become
   /// shorter.
   void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
@@ -65,11 +68,14 @@ class Corpus {
   }
 
  private:
+  void add_directory(const std::string& directory, const FileChoice& choice);
+  void add_file(MappedFile file);
   std::size_t file_at(std::int64_t position) const;
 
   std::vector<MappedFile> files_;     ///< none empty
   std::vector<std::int64_t> starts_;  ///< of each file
   std::int64_t size_ = 0;
+  LeftOut left_out_;
 };
 
 /// Offset of the first byte that is not well-formed UTF-8 (or is a zero byte), `count` if there is none. A character

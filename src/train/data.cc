@@ -22,7 +22,7 @@ Task parse_task(std::string_view name) {
 std::unique_ptr<SequenceSource> open_data(const DataOptions& options) {
   require(!options.paths.empty(), "no data");
   require(options.seq_len >= 1, "seq_len is {} but must be at least 1", options.seq_len);
-  Corpus corpus(options.paths);
+  Corpus corpus(options.paths, options.files);
   require(corpus.size() > 0, "{}: no text, only empty files", options.paths.front());
   if (options.task == Task::bigram_backcopy) return std::make_unique<BackcopySource>(corpus, options);
   return std::make_unique<TextSource>(std::move(corpus), options);

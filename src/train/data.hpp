@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "train/text_files.hpp"
+
 namespace headgate::train {
 
 /// text: the bytes of the data, to be predicted. bigram_backcopy: sequences drawn from the data's bigram table, see
@@ -39,6 +41,8 @@ class SequenceSource {
   virtual std::uint64_t fingerprint() const = 0;
   /// One line on what there is, for people.
   virtual std::string description() const = 0;
+  /// What the paths hold that is no part of the data.
+  virtual LeftOut left_out() const { return {}; }
 };
 
 /// Which part of the data is held out of training.
@@ -46,6 +50,7 @@ enum class Split { training_and_tail, all_held_out };
 
 struct DataOptions {
   std::vector<std::string> paths;
+  FileChoice files;  ///< of the paths that are directories
   Task task = Task::text;
   std::int64_t seq_len = 256;
   std::uint64_t seed = 1;

@@ -128,10 +128,21 @@ void validate(const TrainSettings& settings) {
           settings.threads);
 }
 
+DataOptions data_of(const TrainSettings& settings, const std::string& run) {
+  DataOptions options;
+  options.paths = settings.paths;
+  options.files = {settings.include, run};
+  options.task = settings.task;
+  options.seq_len = settings.seq_len;
+  options.seed = settings.seed;
+  return options;
+}
+
 std::string write_state(const TrainerState& state) {
   ordered_json out = {{"format", kFormat},
                       {"task", task_name(state.settings.task)},
                       {"schedule", decay_name(state.settings.schedule.decay)}};
+  out["include"] = state.settings.include;
   visit([&out](const char* key, const auto& value) { out[key] = value; }, state);
   return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
@@ -155,6 +166,7 @@ TrainerState read_state(const std::string& text) {
   read("schedule", decay);
   state.settings.task = parse_task(io::printable(task));
   state.settings.schedule.decay = parse_decay(io::printable(decay));
+  if (in.contains("include")) read("include", state.settings.include);  // absent from states written without patterns
   visit(read, state);
   validate(state.settings);
   require(state.step >= 0 && state.step <= kMaxCount, "trainer state: \"step\" is {}", state.step);

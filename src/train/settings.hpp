@@ -13,6 +13,7 @@ namespace headgate::train {
 /// All that decides what a run computes, beside the model's config.
 struct TrainSettings {
   std::vector<std::string> paths;
+  std::vector<std::string> include;  ///< patterns of files below the paths that are directories (FileChoice)
   Task task = Task::text;
   std::int64_t seq_len = 256;
   std::int64_t batch = 8;       ///< sequences of one forward and backward pass
@@ -34,6 +35,9 @@ struct TrainSettings {
 
 /// Throws Error naming the setting and its value.
 void validate(const TrainSettings& settings);
+
+/// The data of a run that is, or will be, in the directory `run`.
+DataOptions data_of(const TrainSettings& settings, const std::string& run);
 
 /// Where a run stands. With parameters and moments it is all that a run needs to go on as if never interrupted: data
 /// is drawn by index.

@@ -20,6 +20,7 @@ class TextSource : public SequenceSource {
   void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
   std::uint64_t fingerprint() const override { return corpus_.fingerprint(); }
   std::string description() const override;
+  LeftOut left_out() const override { return corpus_.left_out(); }
 
   std::int64_t training_bytes() const { return training_; }
 

@@ -163,10 +163,13 @@ static void test_options(void) {
   CHECK_STATUS(forward(&p), HEADGATE_OK);
   CHECK_NEAR(p.lse[0], log(1.0 + exp(capped)));
 
-  setup(&p); /* the query stands at position 1 */
-  p.options.window_left = 0;
+  setup(&p); /* the query stands at position 1, and a window of (0,0) shows it its own key alone */
+  p.options.has_window = 1;
   CHECK_STATUS(forward(&p), HEADGATE_OK);
   CHECK_NEAR(p.attn[0], 4.0);
+  p.options.window_left = -1;
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.attn[0], 3.0);
 
   setup(&p);
   p.options.gate_fn = HEADGATE_GATE_FN_SOFTPLUS;
@@ -189,6 +192,35 @@ static void test_options(void) {
   CHECK_STATUS(forward(&p), HEADGATE_OK);
   CHECK_NEAR(p.weights[0], 0.0);
   CHECK_NEAR(p.weights[1], 1.5);
+}
+
+/* However zeros come to be there, they mean what NULL means. */
+static void test_zeros_are_the_defaults(void) {
+  static const headgate_attention_options macro = HEADGATE_ATTENTION_OPTIONS_INIT;
+  const headgate_attention_options by_name = {.struct_size = sizeof(by_name)};
+  const headgate_attention_inputs no_inputs = {.struct_size = sizeof(no_inputs)};
+  const headgate_attention_outputs no_outputs = {.struct_size = sizeof(no_outputs)};
+  headgate_attention_options cleared;
+  const headgate_attention_options* all[4] = {NULL, &macro, &by_name, &cleared};
+  Problem p;
+  int i;
+  memset(&cleared, 0, sizeof(cleared));
+  cleared.struct_size = sizeof(cleared);
+  for (i = 0; i < 4; ++i) {
+    const headgate_attention_inputs given = (setup(&p), p.inputs);
+    const headgate_attention_outputs wanted = p.outputs;
+    p.inputs = no_inputs;
+    p.inputs.q = given.q;
+    p.inputs.k = given.k;
+    p.inputs.v = given.v;
+    p.inputs.gate = given.gate;
+    p.outputs = no_outputs;
+    p.outputs.y = wanted.y;
+    p.outputs.attn = wanted.attn;
+    CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, all[i]), HEADGATE_OK);
+    CHECK_NEAR(p.attn[0], 3.0); /* 4 if a window hid the other key */
+    CHECK_NEAR(p.y[0], 1.5);    /* 3 if no gate were applied */
+  }
 }
 
 static void test_optional_inputs(void) {
@@ -317,14 +349,28 @@ static void test_refusals(void) {
   CHECK_SAYS("options.has_scale is 2 but must be 0 or 1");
 
   setup(&p);
-  p.options.gate_fn = 7;
+  p.options.scale = 0.5;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("gate_fn is 7");
+  CHECK_SAYS("options.scale is 0.5 but has_scale is 0");
 
   setup(&p);
-  p.options.reserved = 1;
+  p.options.has_window = -1;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.reserved is 1 but must be 0");
+  CHECK_SAYS("options.has_window is -1 but must be 0 or 1");
+
+  setup(&p);
+  p.options.window_left = 3;
+  p.options.window_right = -1;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("options.window_left and window_right are 3 and -1 but has_window is 0");
+
+  setup(&p);
+  p.options.gate_fn = HEADGATE_GATE_FN_IDENTITY + 1;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("gate_fn is 7");
+  p.options.gate_fn = HEADGATE_GATE_FN_NONE - 1;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("gate_fn is -2");
 
   setup(&p);
   p.outputs.y.reserved = -1;
@@ -378,6 +424,7 @@ int main(void) {
   test_make_tensor();
   test_forward();
   test_options();
+  test_zeros_are_the_defaults();
   test_optional_inputs();
   test_backward();
   test_refusals();

@@ -41,10 +41,11 @@ headgate_attention_options to_c(const AttentionOptions& options) {
   c.has_scale = options.scale.has_value() ? 1 : 0;
   c.scale = options.scale.value_or(0.0);
   c.softcap = options.softcap;
+  c.has_window = 1;
   c.window_left = options.window_left;
   c.window_right = options.window_right;
   c.causality = static_cast<headgate_causality>(options.causality);
-  c.gate_fn = static_cast<headgate_gate_fn>(options.gate_fn);
+  c.gate_fn = options.gate_fn == GateFn::none ? HEADGATE_GATE_FN_NONE : static_cast<headgate_gate_fn>(options.gate_fn);
   c.gate_op = static_cast<headgate_gate_op>(options.gate_op);
   c.threads = options.threads;
   return c;
@@ -64,16 +65,17 @@ headgate_attention_inputs to_c(const AttentionInputs& in) {
   return c;
 }
 
-headgate_status forward_by_c(const SampleCall& call) {
+headgate_status forward_by_c(const SampleCall& call, const headgate_attention_options& options) {
   headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
   outputs.y = to_c(call.out.y);
   outputs.lse = to_c(call.out.lse);
   outputs.attn = to_c(call.out.attn);
   outputs.weights = to_c(call.out.weights);
   const headgate_attention_inputs inputs = to_c(call.in);
-  const headgate_attention_options options = to_c(call.options);
   return headgate_attention_forward(&outputs, &inputs, &options);
 }
+
+headgate_status forward_by_c(const SampleCall& call) { return forward_by_c(call, to_c(call.options)); }
 
 headgate_status backward_by_c(const SampleCall& call) {
   headgate_attention_gradients gradients = HEADGATE_ATTENTION_GRADIENTS_INIT;
@@ -136,6 +138,34 @@ TEST_P(SameBits, InBothPasses) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SameBits, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
+
+TEST(SameDefaults, AStructOfZerosWithItsSizeIsTheCppDefault) {
+  RandomCall cpp(DType::f32, 7);
+  cpp.options = AttentionOptions{};
+  cpp.forward();
+  headgate_attention_options zeros{};
+  zeros.struct_size = sizeof(zeros);
+  headgate_attention_options own_key_alone = zeros;
+  own_key_alone.has_window = 1;
+  for (const headgate_attention_options& options :
+       {zeros, headgate_attention_options HEADGATE_ATTENTION_OPTIONS_INIT, own_key_alone}) {
+    const RandomCall c(DType::f32, 7);
+    ASSERT_EQ(forward_by_c(c, options), HEADGATE_OK) << headgate_last_error();
+    EXPECT_EQ(c.unchanged_since(cpp.snapshot()), options.has_window == 0);
+  }
+}
+
+TEST(SameGates, EveryFunctionHasItsNumber) {
+  for (const GateFn gate_fn : {GateFn::none, GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid, GateFn::silu,
+                               GateFn::softplus, GateFn::identity}) {
+    RandomCall cpp(DType::f32, 7);
+    RandomCall c(DType::f32, 7);
+    cpp.options.gate_fn = c.options.gate_fn = gate_fn;
+    cpp.forward();
+    ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+    EXPECT_TRUE(c.unchanged_since(cpp.snapshot())) << static_cast<int>(gate_fn);
+  }
+}
 
 TEST(SameWords, TheCMessageIsTheCppOneUnderItsOwnName) {
   SampleCall call;

@@ -18,7 +18,8 @@ struct Comparison {
   TensorView actual;
   const std::vector<double>& expected;
   const std::vector<double>& magnitude;
-  const std::vector<double>* inherited;  // null: nothing
+  const std::vector<double>* inherited;   // null: nothing
+  const std::vector<double>* like_terms;  // null: nothing
   Tolerance tolerance;
 };
 
@@ -33,7 +34,8 @@ std::optional<std::string> compare(const Comparison& c, const CaseSpec& spec, Wo
         for (std::int64_t d = 0; d < n[3]; ++d, ++at) {
           const double actual = load(c.actual, b, h, i, d);
           const double inherited = c.inherited != nullptr ? (*c.inherited)[at] : 0.0;
-          const double tolerance = c.tolerance(c.expected[at], c.magnitude[at], inherited);
+          const double like_terms = c.like_terms != nullptr ? (*c.like_terms)[at] : 0.0;
+          const double tolerance = c.tolerance(c.expected[at], c.magnitude[at], inherited, like_terms);
           const double ratio = error_ratio(actual, c.expected[at], tolerance, c.actual.dtype);
           const bool poison = is_poison(c.actual, offset_of(c.actual, b, h, i, d));
           if (worst != nullptr && ratio > worst->ratio) *worst = {ratio, fmt::format("{}: {}", c.name, describe(spec))};
@@ -81,11 +83,12 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
   }
   const reference::Forward& want = problem.expected_forward();
   const auto rule = [&spec](const TensorView& view) { return Tolerance::of(spec.dtype, view.dtype, spec.D + spec.S); };
-  return first_mismatch({{"y", out.y, want.y, want.magnitude.y, nullptr, rule(out.y)},
-                         {"attn", out.attn, want.attn, want.magnitude.attn, nullptr, rule(out.attn)},
-                         {"lse", out.lse, want.lse, want.magnitude.lse, nullptr, rule(out.lse)},
-                         {"weights", out.weights, want.weights, want.magnitude.weights, nullptr, rule(out.weights)}},
-                        problem, worst);
+  return first_mismatch(
+      {{"y", out.y, want.y, want.magnitude.y, nullptr, nullptr, rule(out.y)},
+       {"attn", out.attn, want.attn, want.magnitude.attn, nullptr, nullptr, rule(out.attn)},
+       {"lse", out.lse, want.lse, want.magnitude.lse, nullptr, nullptr, rule(out.lse)},
+       {"weights", out.weights, want.weights, want.magnitude.weights, nullptr, nullptr, rule(out.weights)}},
+      problem, worst);
 }
 
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels, WorstError* worst) {
@@ -105,19 +108,21 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
   const reference::Backward& want = problem.expected_backward();
   const reference::BackwardArrays& m = want.magnitude;
   const reference::BackwardArrays& saved = want.inherited;
+  const reference::BackwardArrays& like = want.like_terms;
   const std::int64_t row = spec.D + spec.Dv + spec.S;
   const auto rule = [&](const TensorView& view, std::int64_t terms) {
     return Tolerance::of(spec.dtype, view.dtype, terms).with_saved_lse(spec.dtype, problem.saved().lse.dtype);
   };
   const std::int64_t column = row + spec.group * spec.T;
   const std::int64_t everything = row + spec.B * spec.Hq() * spec.T;
-  return first_mismatch({{"dq", out.dq, want.dq, m.dq, &saved.dq, rule(out.dq, row)},
-                         {"dk", out.dk, want.dk, m.dk, &saved.dk, rule(out.dk, column)},
-                         {"dv", out.dv, want.dv, m.dv, &saved.dv, rule(out.dv, column)},
-                         {"dgate", out.dgate, want.dgate, m.dgate, &saved.dgate, rule(out.dgate, row)},
-                         {"dbias", out.dbias, want.dbias, m.dbias, &saved.dbias, rule(out.dbias, everything)},
-                         {"dsinks", out.dsinks, want.dsinks, m.dsinks, &saved.dsinks, rule(out.dsinks, everything)}},
-                        problem, worst);
+  return first_mismatch(
+      {{"dq", out.dq, want.dq, m.dq, &saved.dq, &like.dq, rule(out.dq, row)},
+       {"dk", out.dk, want.dk, m.dk, &saved.dk, &like.dk, rule(out.dk, column)},
+       {"dv", out.dv, want.dv, m.dv, &saved.dv, &like.dv, rule(out.dv, column)},
+       {"dgate", out.dgate, want.dgate, m.dgate, &saved.dgate, &like.dgate, rule(out.dgate, row)},
+       {"dbias", out.dbias, want.dbias, m.dbias, &saved.dbias, &like.dbias, rule(out.dbias, everything)},
+       {"dsinks", out.dsinks, want.dsinks, m.dsinks, &saved.dsinks, &like.dsinks, rule(out.dsinks, everything)}},
+      problem, worst);
 }
 
 }  // namespace headgate::cases

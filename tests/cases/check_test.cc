@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -117,6 +118,113 @@ TEST(Check, NoticesOneFlippedSignInAnyGradient) {
   }
 }
 
+/// A problem whose sums are of equal terms, where the rule is widest: 257 queries that weigh the keys alike and come
+/// with the same incoming gradient.
+CaseSpec equal_terms_spec(DType dtype) {
+  CaseSpec spec;
+  spec.dtype = dtype;
+  spec.layout = Layout::broadcast;
+  spec.scale = 0.0;
+  spec.T = 257;
+  spec.S = 3;
+  spec.D = 2;
+  spec.Dv = 3;
+  spec.gate_grain = GateGrain::headwise;
+  spec.bias = {true, false, false, false};
+  spec.sinks = DType::f64;
+  spec.lse = DType::f64;
+  spec.weights = true;
+  return spec;
+}
+
+/// Element (0,0,0,0) of a right result becomes `factor` times itself.
+void scale_first(const TensorView& view, double factor) { store(view, 0, 0, 0, 0, factor * load(view, 0, 0, 0, 0)); }
+
+/// What the check says of kernels that are right but for one element of the gradient.
+std::string mismatch_with_gradient_scaled(const CaseSpec& spec, TensorView AttentionGradients::*gradient,
+                                          double factor) {
+  Kernels kernels = oracle_kernels();
+  kernels.backward = [right = kernels.backward, gradient, factor](const auto& out, const auto& in, const auto& saved,
+                                                                  const auto& incoming, const auto& o) {
+    right(out, in, saved, incoming, o);
+    scale_first(out.*gradient, factor);
+  };
+  Case problem(spec);
+  return mismatch_of(check_backward_case(problem, kernels));
+}
+
+TEST(Check, NoticesASmallRelativeErrorInASumOfEqualTerms) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    CaseSpec spec = equal_terms_spec(dtype);
+    spec.bias = {};
+    spec.sinks = DType::none;
+    const double wrong = 1.0 + 256.0 * unit_roundoff(dtype);
+    EXPECT_EQ(mismatch_with_gradient_scaled(spec, &AttentionGradients::dv, wrong).find("dv[0,0,0,0]"), 0U);
+    // A quarter of the rule's width is no error.
+    EXPECT_EQ(mismatch_with_gradient_scaled(spec, &AttentionGradients::dv, 1.0 + 16.0 * unit_roundoff(dtype)), "none");
+  }
+}
+
+TEST(Check, NoticesADroppedTermAndASignInSumsOfEqualTerms) {
+  TensorView AttentionGradients::*const gradients[] = {&AttentionGradients::dv, &AttentionGradients::dbias,
+                                                       &AttentionGradients::dsinks};
+  const char* const names[] = {"dv[0,0,0,0]", "dbias[0,0,0,0]", "dsinks[0,0,0,0]"};
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const CaseSpec spec = equal_terms_spec(dtype);
+    for (std::size_t n = 0; n < 3; ++n) {
+      EXPECT_EQ(mismatch_with_gradient_scaled(spec, gradients[n], 256.0 / 257.0).find(names[n]), 0U);
+      EXPECT_EQ(mismatch_with_gradient_scaled(spec, gradients[n], -1.0).find(names[n]), 0U);
+    }
+  }
+}
+
+TEST(Check, NoticesASmallRelativeErrorBesideASink) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    CaseSpec spec = equal_terms_spec(dtype);
+    spec.T = 2;
+    spec.S = 257;
+    spec.bias = {};
+    Kernels kernels = oracle_kernels();
+    kernels.forward = [right = kernels.forward, dtype](const auto& out, const auto& in, const auto& o) {
+      right(out, in, o);
+      scale_first(out.weights, 1.0 + 2048.0 * unit_roundoff(dtype));
+    };
+    Case problem(spec);
+    EXPECT_EQ(mismatch_of(check_forward_case(problem, kernels)).find("weights[0,0,0,0]"), 0U);
+  }
+}
+
+/// Largest |like terms| over |value| of a gradient.
+double widest(const std::vector<double>& like_terms, const std::vector<double>& values) {
+  double ratio = 0.0;
+  for (std::size_t n = 0; n < values.size(); ++n) {
+    if (like_terms[n] > 0.0) ratio = std::max(ratio, like_terms[n] / std::abs(values[n]));
+  }
+  return ratio;
+}
+
+TEST(Rule, IsWiderForEqualTermsAlone) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    Case equal(equal_terms_spec(dtype));
+    const reference::Backward& wide = equal.expected_backward();
+    // Blocks of 96: half a block, then the blocks.
+    EXPECT_GT(widest(wide.like_terms.dv, wide.dv), 40.0);
+    EXPECT_LT(widest(wide.like_terms.dv, wide.dv), 51.0);
+
+    CaseSpec spec;
+    spec.dtype = dtype;
+    spec.T = spec.S = 200;
+    spec.D = spec.Dv = 8;
+    spec.bias = {true, false, false, false};
+    Case random(spec);  // two of its terms may be near each other by chance
+    const reference::Backward& narrow = random.expected_backward();
+    EXPECT_LT(widest(narrow.like_terms.dq, narrow.dq), 1.0);
+    EXPECT_LT(widest(narrow.like_terms.dk, narrow.dk), 1.0);
+    EXPECT_LT(widest(narrow.like_terms.dv, narrow.dv), 1.0);
+    EXPECT_LT(widest(narrow.like_terms.dbias, narrow.dbias), 1.0);
+  }
+}
+
 TEST(Check, NoticesWhatWasNeverWritten) {
   Kernels kernels = oracle_kernels();
   kernels.forward = [](const auto&, const auto&, const auto&) {};
@@ -172,6 +280,8 @@ TEST(Tolerance, RatioTellsInfinitiesAndNaNApart) {
   EXPECT_EQ(error_ratio(infinity, 65519.0, 0.5, DType::f16), 0.0);  // 65519.5 would round to infinity
   EXPECT_EQ(error_ratio(infinity, 60000.0, 0.5, DType::f16), infinity);
   EXPECT_EQ(error_ratio(-infinity, 65519.0, 0.5, DType::f16), infinity);
+  EXPECT_EQ(error_ratio(-infinity, 8594.0, 8e7, DType::f16), 0.0);  // -8e7 is within the tolerance, and overflows
+  EXPECT_EQ(error_ratio(infinity, -8594.0, 8e7, DType::f16), 0.0);
   EXPECT_EQ(error_ratio(-infinity, -infinity, 0.0, DType::f32), 0.0);
   EXPECT_EQ(error_ratio(0.0, -infinity, 1.0, DType::f32), infinity);
   EXPECT_EQ(error_ratio(std::nan(""), 0.0, 1.0, DType::f32), infinity);

@@ -44,9 +44,7 @@ inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType
 
 /// Error, in unit roundoffs, of the elementary functions and single operations along an element's way.
 constexpr double kFunctions = 8.0;
-/// The same in f64, where sums of equal terms were seen to exceed 8 (docs/NUMERICS.md).
-constexpr double kFunctionsF64 = 16.0;
-/// Rounding errors of a sum of n terms walk at random: they grow as √n.
+/// Rounding errors of a sum of n terms walk at random: they grow as √n. Those of like terms do not; they come apart.
 constexpr double kWalk = 0.5;
 
 struct Tolerance {
@@ -54,16 +52,16 @@ struct Tolerance {
   double underflow = 0.0;  ///< (8 + terms) · smallest subnormal of the compute type, plus that of the output
   double saved = 0.0;      ///< u of the dtype that y is saved in: times what an element inherits from it
   double storage = 0.0;    ///< u of the output: times the element
+  double sums = 0.0;       ///< u of the compute type: times what like terms add up to
 
   /// `terms`: how many products the longest chain of sums behind an element adds.
   static Tolerance of(DType q, DType output, std::int64_t terms) {
     const DType compute = compute_dtype(q);
-    const double functions = compute == DType::f64 ? kFunctionsF64 : kFunctions;
-    const double c = functions + kWalk * std::sqrt(static_cast<double>(terms));
+    const double c = kFunctions + kWalk * std::sqrt(static_cast<double>(terms));
     // Below the smallest normal number equal terms round alike, so that n roundings can add up in full.
     const double steps = kFunctions + static_cast<double>(terms);
     return {c * unit_roundoff(compute), steps * smallest_subnormal(compute) + smallest_subnormal(output),
-            unit_roundoff(q), unit_roundoff(output)};
+            unit_roundoff(q), unit_roundoff(output), unit_roundoff(compute)};
   }
 
   /// A backward pass cannot know its weights better than the log-sum-exp that it is given.
@@ -73,8 +71,8 @@ struct Tolerance {
     return t;
   }
 
-  double operator()(double expected, double magnitude, double inherited = 0.0) const {
-    return compute * magnitude + underflow + saved * inherited + storage * std::abs(expected);
+  double operator()(double expected, double magnitude, double inherited = 0.0, double like_terms = 0.0) const {
+    return compute * magnitude + underflow + saved * inherited + storage * std::abs(expected) + sums * like_terms;
   }
 };
 
@@ -84,8 +82,8 @@ inline double error_ratio(double actual, double expected, double tolerance, DTyp
   if (std::isnan(expected) || std::isnan(actual)) return std::isnan(expected) && std::isnan(actual) ? 0.0 : HUGE_VAL;
   if (actual == expected) return 0.0;
   if (std::isinf(actual)) {
-    const bool overflow = std::abs(expected) + tolerance >= largest_finite(output) && actual * expected > 0;
-    return overflow ? 0.0 : HUGE_VAL;
+    const double towards = actual > 0 ? expected : -expected;
+    return towards + tolerance >= largest_finite(output) ? 0.0 : HUGE_VAL;
   }
   if (std::isinf(expected)) return HUGE_VAL;
   return std::abs(actual - expected) / tolerance;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "cases/spec.hpp"
 #include "cli/tool.hpp"
 #include "io/scratch.hpp"
 
@@ -30,8 +31,17 @@ TEST(Demo, NamesAProblemThatIsMissing) {
                  "/nonexistent/gated_two_tokens.json");
 }
 
-TEST(Demo, ShowsOnePartAlone) {
-  const Outcome outcome = testing::headgate({"demo", "--only", "worked", "--examples", HEADGATE_EXAMPLES});
+TEST(Demo, SaysWhereTheProblemsShouldBe) {
+  const testing::Scratch scratch;  // a tool that was copied without them
+  std::filesystem::create_directory(scratch / "bin");
+  const std::string tool = scratch / "bin/headgate";
+  std::filesystem::copy_file(testing::headgate_path(), tool);
+  expect_refused(testing::run_program({tool, "demo"}), "demo",
+                 "the worked problems are not in " + (scratch / "share/headgate/examples"));
+}
+
+TEST(Demo, ShowsOnePartAlone) {  // and finds the worked problems from any folder
+  const Outcome outcome = testing::headgate({"demo", "--only", "worked"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("Worked problems"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find("A layer of real size"), std::string::npos) << outcome.out;
@@ -55,10 +65,18 @@ TEST(Demo, RefusesABadTextBeforeItShowsAnything) {
 }
 
 TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
-  const Outcome outcome = testing::headgate({"verify", "--seconds", "0"});
+  const Outcome outcome = testing::headgate({"verify", "--problems", "2", "--seed", "3486"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "") << "no progress bar without a terminal";
-  EXPECT_NE(outcome.out.find("agree with the oracle"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("listed, then 2 random ones from seed 3486\n"), std::string::npos) << outcome.out;
+  const std::string all = std::to_string(cases::standard_cases().size() + 2) + " problems, forward and backward, agree";
+  EXPECT_NE(outcome.out.find(all), std::string::npos) << outcome.out;
+}
+
+TEST(Verify, TakesATimeOrACountOfProblems) {
+  expect_refused(testing::headgate({"verify", "--problems", "2", "--seconds", "1"}), "verify", "--problems");
+  expect_refused(testing::headgate({"verify", "--problems", "-1"}), "verify", "--problems: Value -1 not in range");
+  expect_refused(testing::headgate({"verify", "--problems", "many"}), "verify", "--problems");
 }
 
 }  // namespace

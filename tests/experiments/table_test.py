@@ -7,12 +7,14 @@ import io
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "experiments"))
+EXPERIMENTS = pathlib.Path(__file__).resolve().parent.parent.parent / "experiments"
+sys.path.insert(0, str(EXPERIMENTS))
 
 import plan  # noqa: E402
 import plot  # noqa: E402
@@ -59,35 +61,65 @@ class Thinning(unittest.TestCase):
 
 
 class Figures(unittest.TestCase):
-    def test_ticks_are_round_and_cover_the_range(self):
-        self.assertEqual(plot.ticks(0.0, 10.0), [0, 2, 4, 6, 8, 10])
-        self.assertEqual(
-            [round(tick, 9) for tick in plot.ticks(1.51, 1.562)], [1.51, 1.52, 1.53, 1.54, 1.55, 1.56, 1.57]
-        )
-        self.assertEqual(plot.ticks(-3.0, 900.0), [-200, 0, 200, 400, 600, 800, 1000])
+    SERIES = [
+        ("a <b>", [(1, 2.0, 1.0, 3.0), (8, 10.0, 10.0, 10.0)]),
+        ("empty", []),
+        ("c & d", [(2, 5.0, 5.0, 5.0)]),
+        ("diverged", []),
+    ]
+    OPTIONS = {"log_x": True, "x_ticks": [1, 2, 4, 8], "crosses": [(0, 2), (3, 4)]}
 
-    def test_a_line_runs_from_corner_to_corner(self):
-        drawn = plot.lines(
-            "t",
-            "x & y",
-            "y",
-            [("a <b>", [(1, 0.0, 0.0, 0.0), (8, 10.0, 10.0, 10.0)])],
-            log_x=True,
-            x_ticks=[1, 2, 4, 8],
-            crosses=[(0, 2)],
-        )
-        self.assertIn('points="64.0,312.0 530.0,16.0"', drawn)  # 720 × 360 without the margins
-        self.assertIn('d="M215.3 18.0l', drawn)  # a third of the way along: 64 + 466/3, less half a cross
-        words = [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
-        self.assertIn("a <b>", words)
-        self.assertIn("x & y", words)
+    def words(self, drawn):
+        return [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+
+    def test_lines_go_through_the_means(self):
+        (axes,) = plot.lines_figure("x", "y", self.SERIES, **self.OPTIONS).axes
+        first, third, diverged, *crosses = axes.lines
+        self.assertEqual(first.get_xydata().tolist(), [[1, 2], [8, 10]])
+        self.assertEqual(third.get_xydata().tolist(), [[2, 5]])
+        self.assertEqual(diverged.get_xydata().tolist(), [])
+        self.assertEqual([cross.get_xdata()[0] for cross in crosses], [2, 4])
+        self.assertEqual([cross.get_marker() for cross in crosses], ["x", "x"])
+        (band,) = axes.collections  # of the one series with a spread
+        corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+        self.assertEqual(corners, {(1, 1), (1, 3), (8, 10)})
+        self.assertEqual(axes.get_xscale(), "log")
+        self.assertEqual([tick.get_text() for tick in axes.get_xticklabels()], ["1", "2", "4", "8"])
+
+    def test_a_series_keeps_the_colour_of_its_place(self):
+        (axes,) = plot.lines_figure("x", "y", self.SERIES, **self.OPTIONS).axes
+        colours = [line.get_color() for line in axes.lines]
+        self.assertEqual(colours, [plot.COLOURS[index] for index in (0, 2, 3, 0, 3)])
+        labels = [label.get_text() for label in axes.get_legend().get_texts()]
+        self.assertEqual(labels, ["a <b>", "c & d", "diverged"])
 
     def test_bars_begin_at_nought_and_reach_their_figure(self):
-        drawn = plot.bars("t", "x", [("a", [(0.5, 0.25, 1.0)])], most=1.0)
-        rectangle = [
-            node.attrib for node in xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}rect")
-        ][1]
-        self.assertEqual((rectangle["x"], rectangle["width"]), ("210", "243.0"))  # half of 720 − 210 − 24
+        (axes,) = plot.bars_figure("x", [("a", 0.5, 0.25, 1.0), ("b", 0.0, 0.0, 0.0)], most=1.0).axes
+        bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
+        self.assertEqual(bars, [(0, 0.5), (0, 0.0)])
+        whiskers = [segment[:, 0].tolist() for segment in axes.collections[0].get_segments()]
+        self.assertEqual(whiskers, [[0.25, 1.0], [0.0, 0.0]])
+        self.assertEqual([tick.get_text() for tick in axes.get_yticklabels()], ["a", "b"])
+        self.assertEqual(axes.get_xlim(), (0, 1))
+        low, high = axes.get_ylim()
+        self.assertGreater(low, high, "the first row is on top")
+
+    def test_the_same_figures_give_the_same_bytes(self):
+        drawn = plot.lines("t", "x & y", "y", self.SERIES, **self.OPTIONS)
+        with tempfile.TemporaryDirectory() as elsewhere:  # another process, another day, another user's settings
+            pathlib.Path(elsewhere, "matplotlibrc").write_text("font.size: 20\nlines.linewidth: 9\n")
+            draw = f"print(plot.lines('t', 'x & y', 'y', {self.SERIES!r}, **{self.OPTIONS!r}), end='')"
+            again = subprocess.run(
+                [sys.executable, "-c", f"import plot; {draw}"],
+                env={"PYTHONPATH": str(EXPERIMENTS), "MATPLOTLIBRC": elsewhere, "MPLCONFIGDIR": elsewhere},
+                capture_output=True,
+                text=True,
+            )
+        self.assertEqual(again.stderr, "")
+        self.assertEqual(again.stdout, drawn)
+        self.assertNotIn("<dc:date>", drawn)
+        for word in ("a <b>", "c & d", "x & y"):
+            self.assertIn(word, self.words(drawn))
 
     def test_nothing_to_draw_draws_nothing(self):
         self.assertIsNone(plot.lines("t", "x", "y", [("a", [])]))
@@ -310,7 +342,7 @@ class Pages(Bench):
         self.assertIn("![loss](t.svg)", self.page.read_text())
         self.assertEqual(self.call("--check"), (0, ""))
         figure = self.directory / "t.svg"
-        figure.write_text(figure.read_text().replace("#d95f02", "#d95f03"))
+        figure.write_text(figure.read_text().replace(plot.BAR_COLOUR, "#56b4ea"))
         self.assert_refused("t.svg: not what the records give", "--check")
 
     def test_places_and_tables_must_match(self):

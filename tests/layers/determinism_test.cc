@@ -49,13 +49,10 @@ std::vector<float> pass() {
 class Determinism : public OnTarget {};
 
 TEST_P(Determinism, SameBitsAtTheSameNumberOfThreads) {
-  omp_set_num_threads(1);
-  const std::vector<float> alone = pass();
   for (const int threads : {1, 2, 3}) {
     omp_set_num_threads(threads);
     const std::vector<float> first = pass();
     for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(pass(), first) << threads << " threads";
-    expect_close("against one thread", first, alone, 1e-6);
   }
 }
 

@@ -4,17 +4,17 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headgate/runtime.hpp"
+#include "layers/magnitude.hpp"
 #include "layers/view.hpp"
 
-// What the tests of layers share: random data, strided tensors, finite differences, a run on every vector target.
+// What the tests of layers share: random data, strided tensors, comparisons, a run on every vector target.
 
 namespace headgate::layers {
 
@@ -65,6 +65,10 @@ struct Strided {
   Strided<U> zeros() const {
     return {std::vector<U>(data.size(), U{0}), token_stride, head_stride, start};
   }
+  /// Same layout, as numbers of a tape or of none.
+  Strided<Number> of(std::vector<Number> numbers) const {
+    return {std::move(numbers), token_stride, head_stride, start};
+  }
   std::int64_t size() const { return static_cast<std::int64_t>(data.size()); }
 };
 
@@ -78,56 +82,30 @@ inline Strided<double> random_strided(Random& random, const HeadShape& shape, do
   return s;
 }
 
-/// Σ weight·value, accumulated in f64: the scalar whose gradient a backward pass with dy = weight computes.
+/// |actual − expected| within what the roundings of both may make.
 template <typename T>
-double dot(const std::vector<double>& weight, const std::vector<T>& value) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < weight.size(); ++i) sum += weight[i] * static_cast<double>(value[i]);
-  return sum;
+void expect_within(const std::string& what, T actual, const Number& expected) {
+  const double tolerance = tolerance_of(dtype_of<T>(), expected);
+  const double ratio = cases::error_ratio(static_cast<double>(actual), expected.value, tolerance, dtype_of<T>());
+  EXPECT_LE(ratio, 1.0) << what << ": " << actual << " for " << expected.value << ", magnitude " << expected.magnitude
+                        << ", terms " << expected.terms;
 }
 
-/// `gradient` (same layout as x) against central differences of loss(), which reads x: every element of a small x, some
-/// of a large one.
-template <class Loss>
-void expect_gradient(const char* what, std::vector<double>& x, const std::vector<double>& gradient, const Loss& loss,
-                     double tolerance = 2e-8) {
-  ASSERT_EQ(x.size(), gradient.size());
-  constexpr std::size_t kChecked = 61;
-  const std::size_t stride = std::max<std::size_t>(1, x.size() / kChecked);
-  for (std::size_t i = 0; i < x.size(); i += stride) {
-    const double kept = x[i];
-    const double step = 1e-5 * std::max(1.0, std::abs(kept));
-    x[i] = kept + step;
-    const double above = loss();
-    x[i] = kept - step;
-    const double below = loss();
-    x[i] = kept;
-    const double expected = (above - below) / (2 * step);
-    const double scale = std::max({1.0, std::abs(expected), std::abs(above)});
-    EXPECT_NEAR(gradient[i], expected, tolerance * scale) << what << "[" << i << "] of " << x.size();
+/// Ends at the first element that is off.
+template <typename T>
+void expect_within(const std::string& what, const std::vector<T>& actual, const std::vector<Number>& expected) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < actual.size() && !testing::Test::HasNonfatalFailure(); ++i) {
+    expect_within(what + '[' + std::to_string(i) + "] of " + std::to_string(actual.size()), actual[i], expected[i]);
   }
 }
 
-/// Each element within `tolerance` times the largest magnitude.
-template <typename T, typename U>
-void expect_close(const char* what, const std::vector<T>& actual, const std::vector<U>& expected, double tolerance) {
-  ASSERT_EQ(actual.size(), expected.size());
-  double largest = 1e-30;
-  for (const U e : expected) largest = std::max(largest, std::abs(static_cast<double>(e)));
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    ASSERT_NEAR(static_cast<double>(actual[i]), static_cast<double>(expected[i]), tolerance * largest)
-        << what << "[" << i << "] of " << actual.size();
-  }
+/// What a gradient that is added to `base` becomes.
+inline std::vector<Number> added(const std::vector<double>& base, const std::vector<Number>& gradient) {
+  std::vector<Number> sums;
+  for (std::size_t i = 0; i < base.size(); ++i) sums.push_back(base[i] + gradient[i]);
+  return sums;
 }
-
-inline std::vector<double> difference(const std::vector<double>& a, const std::vector<double>& b) {
-  std::vector<double> result(a.size());
-  for (std::size_t i = 0; i < a.size(); ++i) result[i] = a[i] - b[i];
-  return result;
-}
-
-/// What f32 results may differ from f64 ones by, relative to the largest.
-inline constexpr double kSingleTolerance = 5e-6;
 
 /// Runs on one vector target, with the threads that OpenMP offered before.
 class OnTarget : public testing::TestWithParam<std::string> {

@@ -4,95 +4,84 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "layers/support.hpp"
+#include "models/plain_decoder.hpp"
 #include "models/tiny.hpp"
 
-// The gradients of whole decoders against central differences in f64, tensor by tensor.
+// The gradients of whole decoders: each entry against the formulas, differentiated step by step, in f64 and f32; and
+// each tensor's against central differences of the loss.
 
 namespace headgate::models {
 namespace {
 
-constexpr double kStep = 2e-5;
-constexpr std::int64_t kEntries = 6;  // of a tensor, spread over it
-
-/// Roundings of a loss of order 1 over kStep, and what Richardson's extrapolation leaves, of order kStep⁴.
-double tolerance(double slope) { return 1e-8 + 1e-7 * std::abs(slope); }
-
+/// A decoder of T with its gradients at one set of parameters.
+template <typename T>
 class Checked {
  public:
-  explicit Checked(const DecoderConfig& config)
-      : decoder_(config, kTinyBatch, Purpose::train),
-        batch_(config, kTinyBatch, 5),
-        values_(large_parameters(decoder_.table(), 17)),
-        gradients_(values_.size(), 0.0) {
-    decoder_.loss_and_gradients(gradients_.data(), values_.data(), batch_.tokens.data(), batch_.targets.data());
+  Checked(const DecoderConfig& config, const std::vector<double>& values, const TinyBatch& batch)
+      : decoder_(config, kTinyBatch, Purpose::train), batch_(batch), values_(values), gradients_(values.size()) {
+    decoder_.loss_and_gradients(gradients_.data(), layers::as<T>(values).data(), batch_.tokens.data(),
+                                batch_.targets.data());
   }
 
-  const ParameterTable& table() const { return decoder_.table(); }
-  double gradient(std::int64_t at) const { return gradients_[static_cast<std::size_t>(at)]; }
+  const std::vector<T>& gradients() const { return gradients_; }
 
-  /// Slope of the loss along `direction`, which maps a parameter's place to its share: central differences at two
-  /// steps, extrapolated.
-  double slope(const std::function<double(std::size_t)>& direction) {
-    return (4.0 * difference(direction, kStep / 2.0) - difference(direction, kStep)) / 3.0;
-  }
-  double gradient_along(const std::function<double(std::size_t)>& direction) const {
-    double sum = 0.0;
-    for (std::size_t i = 0; i < gradients_.size(); ++i) sum += gradients_[i] * direction(i);
-    return sum;
+  /// The loss at the parameters moved by step · direction, which starts at `first`.
+  double loss_at(std::size_t first, const std::vector<double>& direction, double step) {
+    std::vector<double> moved = values_;
+    for (std::size_t i = 0; i < direction.size(); ++i) moved[first + i] += step * direction[i];
+    return decoder_.loss(layers::as<T>(moved).data(), batch_.tokens.data(), batch_.targets.data());
   }
 
  private:
-  double difference(const std::function<double(std::size_t)>& direction, double step) {
-    return (loss_at(direction, step) - loss_at(direction, -step)) / (2.0 * step);
-  }
-  double loss_at(const std::function<double(std::size_t)>& direction, double step) {
-    std::vector<double> moved = values_;
-    for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += step * direction(i);
-    return decoder_.loss(moved.data(), batch_.tokens.data(), batch_.targets.data());
-  }
-
-  Decoder<double> decoder_;
-  TinyBatch batch_;
-  std::vector<double> values_, gradients_;
+  Decoder<T> decoder_;
+  const TinyBatch& batch_;
+  std::vector<double> values_;
+  std::vector<T> gradients_;
 };
 
-void check_entries(Checked& checked, const Parameter& parameter) {
-  const std::int64_t stride = std::max<std::int64_t>(1, parameter.count / kEntries);
-  for (std::int64_t i = 0; i < parameter.count; i += stride) {
-    const auto place = static_cast<std::size_t>(parameter.offset + i);
-    const double expected = checked.slope([place](std::size_t at) { return at == place ? 1.0 : 0.0; });
-    ASSERT_NEAR(checked.gradient(parameter.offset + i), expected, tolerance(expected)) << parameter.name << " at " << i;
-  }
-}
-
-/// All entries of a tensor at once, along ±1 drawn at random.
-void check_direction(Checked& checked, const Parameter& parameter) {
+/// All entries of a tensor at once, along ±1 drawn at random: differences know no formula but the loss.
+void check_differences(Checked<double>& checked, const Parameter& parameter, const PlainGradients& expected) {
   Draws draws(static_cast<std::uint64_t>(parameter.offset));
   std::vector<double> signs;
   for (std::int64_t i = 0; i < parameter.count; ++i) signs.push_back(draws.bits() % 2 == 0 ? 1.0 : -1.0);
   const auto first = static_cast<std::size_t>(parameter.offset);
-  const auto direction = [&](std::size_t at) {
-    return at >= first && at - first < signs.size() ? signs[at - first] : 0.0;
-  };
-  const double expected = checked.slope(direction);
-  ASSERT_NEAR(checked.gradient_along(direction), expected, tolerance(expected)) << parameter.name;
+  const layers::Slope slope =
+      layers::central_difference([&](double step) { return checked.loss_at(first, signs, step); }, expected.loss);
+  double along = 0.0;
+  layers::Number bound;
+  for (std::size_t i = 0; i < signs.size(); ++i) {
+    along += checked.gradients()[first + i] * signs[i];
+    bound += expected.gradients[first + i] * signs[i];
+  }
+  EXPECT_NEAR(along, slope.value, slope.tolerance + layers::tolerance_of(DType::f64, bound)) << parameter.name;
 }
 
 void check_config(const DecoderConfig& config) {
-  Checked checked(config);
-  for (const Parameter& parameter : checked.table().entries()) {
+  const ParameterTable table(config);
+  const std::vector<double> values = single_precision(large_parameters(table, 17));
+  const TinyBatch batch(config, kTinyBatch, 5);
+  const PlainGradients expected =
+      differentiate_plainly(config, values, kTinyBatch, batch.tokens.data(), batch.targets.data());
+  double loosest = 0.0;
+  for (const layers::Number& g : expected.gradients) {
+    loosest = std::max(loosest, layers::tolerance_of(DType::f64, g));
+  }
+  EXPECT_LT(loosest, 1e-10) << "a tolerance that says nothing";
+  Checked<double> checked(config, values, batch);
+  layers::expect_within("f64 gradient", checked.gradients(), expected.gradients);
+  layers::expect_within("f32 gradient", Checked<float>(config, values, batch).gradients(), expected.gradients);
+  for (const Parameter& parameter : table.entries()) {
     double largest = 0.0;
     for (std::int64_t i = 0; i < parameter.count; ++i) {
-      largest = std::max(largest, std::abs(checked.gradient(parameter.offset + i)));
+      largest = std::max(largest, std::abs(checked.gradients()[static_cast<std::size_t>(parameter.offset + i)]));
     }
     EXPECT_GT(largest, 1e-6) << parameter.name << " has no gradient";
-    check_entries(checked, parameter);
-    check_direction(checked, parameter);
-    if (testing::Test::HasFatalFailure()) return;
+    check_differences(checked, parameter, expected);
+    if (testing::Test::HasFailure()) return;
   }
 }
 
@@ -149,22 +138,27 @@ TEST(DecoderGradients, OneHeadOneLayerOneFeature) {
   check_config(config);
 }
 
-TEST(DecoderGradients, AddUpOverBatchesByTheirScale) {
-  const DecoderConfig config = tiny_config();
+void check_sums(const std::string& gate) {
+  DecoderConfig config = tiny_config();
+  config.gate = layers::parse_gate(gate);
   Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   const std::vector<double> values = large_parameters(decoder.table(), 3);
-  const TinyBatch one(config, kTinyBatch, 1), two(config, kTinyBatch, 2);
-  const auto total = static_cast<std::size_t>(decoder.table().total());
-  std::vector<double> sum(total, 0.0), first(total, 0.0), second(total, 0.0);
-  const auto add = [&](std::vector<double>& gradients, const TinyBatch& batch, double scale) {
-    decoder.loss_and_gradients(gradients.data(), values.data(), batch.tokens.data(), batch.targets.data(), scale);
-  };
-  add(first, one, 1.0);
-  add(second, two, 1.0);
-  add(sum, one, 0.5);
-  add(sum, two, 0.25);
-  for (std::size_t i = 0; i < total; ++i) {
-    ASSERT_NEAR(sum[i], 0.5 * first[i] + 0.25 * second[i], 1e-13 * (1.0 + std::abs(sum[i]))) << i;
+  std::vector<double> sum(values.size(), 0.0);
+  std::vector<layers::Number> expected(values.size());
+  for (const double scale : {0.5, 0.25}) {
+    const TinyBatch batch(config, kTinyBatch, scale == 0.5 ? 1 : 2);
+    decoder.loss_and_gradients(sum.data(), values.data(), batch.tokens.data(), batch.targets.data(), scale);
+    const PlainGradients of_batch =
+        differentiate_plainly(config, values, kTinyBatch, batch.tokens.data(), batch.targets.data());
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += scale * of_batch.gradients[i];
+  }
+  layers::expect_within("sum of two batches, " + gate, sum, expected);
+}
+
+TEST(DecoderGradients, AddUpOverBatchesByTheirScale) {
+  for (const char* gate : {"g1-elementwise-bias-ns_sigmoid", "g1-headwise-learned_sinks", "g2-head_shared-parameter",
+                           "head_rmsnorm", "g5-elementwise"}) {
+    check_sums(gate);
   }
 }
 

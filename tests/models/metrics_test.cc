@@ -223,6 +223,53 @@ TEST(Evaluation, WantsTriggersForEveryBatchOrNone) {
   EXPECT_THROW(evaluator.add(values.data(), batch.tokens.data(), batch.targets.data()), Error);
 }
 
+/// Figures of a model whose second layer has a NaN in `parameter`, in the first of two batches or in the second.
+Evaluated evaluate_broken(const std::string& parameter, bool in_first) {
+  Evaluated out;
+  out.config = tiny_config();
+  out.config.gate = layers::parse_gate("elementwise");
+  Decoder<double> decoder(out.config, kTinyBatch, Purpose::evaluate);
+  const std::vector<double> values = large_parameters(decoder.table(), 1);
+  std::vector<double> broken = values;
+  broken.at(static_cast<std::size_t>(decoder.table().find("model.layers.1." + parameter)->offset)) = std::nan("");
+  const TinyBatch batch(out.config, kTinyBatch, 1);
+  std::vector<std::uint8_t> triggers;
+  for (const std::int32_t token : batch.tokens) triggers.push_back(token % 3 == 0 ? 1 : 0);
+  Evaluator<double> evaluator(decoder);
+  for (const bool first : {true, false}) {
+    evaluator.add(first == in_first ? broken.data() : values.data(), batch.tokens.data(), batch.targets.data(),
+                  triggers.data());
+  }
+  out.report = evaluator.report();
+  out.backcopy = evaluator.backcopy();
+  return out;
+}
+
+/// Every figure that a NaN reaches is one, whichever token, thread or batch meets it.
+TEST(Evaluation, ShowsNaNAsNaN) {
+  for (const bool in_first : {true, false}) {
+    for (const char* parameter : {"self_attn.q_proj.weight", "self_attn.gate_proj.weight", "mlp.down_proj.weight"}) {
+      const Evaluated got = evaluate_broken(parameter, in_first);
+      EXPECT_TRUE(is_finite(got.report.layers[0])) << parameter;
+      for (const Figures& figures : {got.report.layers[1], got.report.overall}) {
+        EXPECT_FALSE(is_finite(figures)) << parameter;
+        EXPECT_TRUE(std::isnan(figures.loss.nats)) << parameter;
+        EXPECT_TRUE(std::isnan(figures.attention.massive_activation)) << parameter;
+      }
+    }
+    const AttentionStatistics attention =
+        evaluate_broken("self_attn.q_proj.weight", in_first).report.layers[1].attention;
+    EXPECT_TRUE(std::isnan(attention.first_token_attention));
+    EXPECT_TRUE(std::isnan(attention.sink_rate));
+    const AttentionStatistics gate = evaluate_broken("self_attn.gate_proj.weight", in_first).report.layers[1].attention;
+    EXPECT_TRUE(std::isnan(gate.gate_mean.value()));
+    EXPECT_TRUE(std::isnan(gate.gate_below_tenth.value()));
+    EXPECT_TRUE(std::isnan(gate.gate_below_hundredth.value()));
+    const BackcopyReport backcopy = evaluate_broken("self_attn.v_proj.weight", in_first).backcopy.value();
+    EXPECT_TRUE(std::isnan(backcopy.bos_value_norm_ratio));
+  }
+}
+
 /// Targets that do not count are in no mean.
 TEST(Evaluation, LeavesOutIgnoredTargets) {
   const DecoderConfig config = tiny_config();

@@ -8,82 +8,98 @@ namespace headgate::models {
 
 namespace {
 
-using Row = std::vector<double>;
-using Rows = std::vector<Row>;
 using layers::GateGrain;
 using layers::GateSite;
+using layers::Number;
 
-double function_of(GateFn fn, double z) {
-  const double sigma = 1.0 / (1.0 + std::exp(-z));
+double value_of(double x) { return x; }
+double value_of(const Number& x) { return x.value; }
+
+template <typename N>
+N function_of(GateFn fn, const N& z) {
+  using std::exp, std::log;
   switch (fn) {
-    case GateFn::sigmoid: return sigma;
-    case GateFn::sigmoid2: return 2.0 * sigma;
-    case GateFn::ns_sigmoid: return 0.5 + 0.5 * sigma;
-    case GateFn::silu: return z * sigma;
-    case GateFn::softplus: return std::log(1.0 + std::exp(z));
+    case GateFn::sigmoid: return 1.0 / (1.0 + exp(-z));
+    case GateFn::sigmoid2: return 2.0 / (1.0 + exp(-z));
+    case GateFn::ns_sigmoid: return 0.5 + 0.5 / (1.0 + exp(-z));
+    case GateFn::silu: return z / (1.0 + exp(-z));
+    case GateFn::softplus: return log(1.0 + exp(z));
     case GateFn::identity: return z;
     case GateFn::none: break;
   }
   throw std::logic_error("no gate function");
 }
 
+/// N is double, or Number where magnitudes and gradients are wanted.
+template <typename N>
 class Plain {
  public:
-  Plain(const DecoderConfig& config, const double* parameters, BatchShape shape)
+  Plain(const DecoderConfig& config, const N* parameters, BatchShape shape)
       : c_(config), table_(config), parameters_(parameters), shape_(shape) {}
 
-  PlainRun run(const std::int32_t* tokens, const std::int32_t* targets) {
-    PlainRun out;
-    const double* embedding = tensor("model.embed_tokens.weight");
+  /// The loss of each token; 0 where its target does not count. What layers do goes to `kept`.
+  std::vector<N> run(const std::int32_t* tokens, const std::int32_t* targets, std::vector<PlainLayer>& kept) {
+    std::vector<N> out;
+    const N* embedding = tensor("model.embed_tokens.weight");
     Rows x;
     for (std::int64_t n = 0; n < shape_.batch * shape_.seq; ++n) x.push_back(row_of(embedding, tokens[n], c_.dim));
     for (std::int64_t layer = 0; layer < c_.layers; ++layer) {
       prefix_ = "model.layers." + std::to_string(layer) + ".";
-      out.layers.push_back({});
-      x = block(x, out.layers.back());
-      out.layers.back().exit_losses = losses(x, targets);
+      kept.push_back({});
+      x = block(x, kept.back());
+      out = losses(x, targets);
+      for (const N& loss : out) kept.back().exit_losses.push_back(value_of(loss));
     }
-    out.losses = out.layers.back().exit_losses;
     return out;
   }
 
  private:
-  std::vector<double> losses(const Rows& x, const std::int32_t* targets) const {
+  using Row = std::vector<N>;
+  using Rows = std::vector<Row>;
+
+  std::vector<N> losses(const Rows& x, const std::int32_t* targets) const {
     const bool tied = c_.embeddings == Embeddings::tied;
-    const double* head = tensor(tied ? "model.embed_tokens.weight" : "lm_head.weight");
-    std::vector<double> out;
+    using std::exp, std::log;
+    const N* head = tensor(tied ? "model.embed_tokens.weight" : "lm_head.weight");
+    std::vector<N> out(x.size());
     for (std::size_t n = 0; n < x.size(); ++n) {
+      if (targets[n] < 0) continue;
       const Row logits = multiply(head, c_.vocab, norm(x[n], tensor("model.norm.weight")));
-      double sum = 0.0;
-      for (const double logit : logits) sum += std::exp(logit);
-      out.push_back(std::log(sum) - logits[static_cast<std::size_t>(targets[n])]);
+      N sum{};
+      for (const N& logit : logits) sum += exp(logit);
+      out[n] = log(sum) - logits[static_cast<std::size_t>(targets[n])];
     }
     return out;
   }
 
-  const double* tensor(const std::string& name) const {
+  const N* tensor(const std::string& name) const {
     const Parameter* parameter = table_.find(name);
     if (parameter == nullptr) throw std::logic_error("no tensor " + name);
     return parameters_ + parameter->offset;
   }
-  const double* layer_tensor(const std::string& name) const { return tensor(prefix_ + name); }
+  const N* layer_tensor(const std::string& name) const { return tensor(prefix_ + name); }
 
-  static Row row_of(const double* matrix, std::int64_t row, std::int64_t width) {
+  static void keep(std::vector<double>& kept, const Row& row) {
+    for (const N& x : row) kept.push_back(value_of(x));
+  }
+
+  static Row row_of(const N* matrix, std::int64_t row, std::int64_t width) {
     return {matrix + row * width, matrix + (row + 1) * width};
   }
 
-  static Row multiply(const double* matrix, std::int64_t rows, const Row& x) {
-    Row y(static_cast<std::size_t>(rows), 0.0);
+  static Row multiply(const N* matrix, std::int64_t rows, const Row& x) {
+    Row y(static_cast<std::size_t>(rows));
     for (std::size_t r = 0; r < y.size(); ++r) {
       for (std::size_t i = 0; i < x.size(); ++i) y[r] += matrix[r * x.size() + i] * x[i];
     }
     return y;
   }
 
-  Row norm(const Row& x, const double* w) const {
-    double square = 0.0;
-    for (const double value : x) square += value * value;
-    const double rms = std::sqrt(square / static_cast<double>(x.size()) + c_.norm_eps);
+  Row norm(const Row& x, const N* w) const {
+    using std::sqrt;
+    N square{};
+    for (const N& value : x) square += value * value;
+    const N rms = sqrt(square / static_cast<double>(x.size()) + c_.norm_eps);
     Row y;
     for (std::size_t i = 0; i < x.size(); ++i) {
       y.push_back(x[i] / rms * (c_.norm == layers::NormKind::plain ? w[i] : 1.0 + w[i]));
@@ -99,11 +115,11 @@ class Plain {
     Row z = projected ? multiply(layer_tensor("self_attn.gate_proj.weight"), shape.count(), h)
                       : row_of(layer_tensor("self_attn.gate"), 0, shape.count());
     const bool biased = c_.gate.bias == layers::GateBias::learned;
-    const double* bias = biased ? layer_tensor("self_attn.gate_proj.bias") : nullptr;
+    const N* bias = biased ? layer_tensor("self_attn.gate_proj.bias") : nullptr;
     Row g;
-    for (std::size_t i = 0; i < z.size(); ++i) g.push_back(function_of(c_.gate.fn, z[i] + (biased ? bias[i] : 0.0)));
+    for (std::size_t i = 0; i < z.size(); ++i) g.push_back(function_of(c_.gate.fn, biased ? z[i] + bias[i] : z[i]));
     if (c_.gate.grain != GateGrain::head_shared) return g;
-    Row mean(static_cast<std::size_t>(shape.features), 0.0);
+    Row mean(static_cast<std::size_t>(shape.features));
     for (std::size_t i = 0; i < g.size(); ++i) mean[i % mean.size()] += g[i] / static_cast<double>(shape.heads);
     return mean;
   }
@@ -150,7 +166,7 @@ class Plain {
       const Row b = multiply(layer_tensor("mlp.up_proj.weight"), c_.ffn, h);
       for (std::size_t i = 0; i < a.size(); ++i) a[i] = function_of(GateFn::silu, a[i]) * b[i];
       add(middle, multiply(layer_tensor("mlp.down_proj.weight"), c_.dim, a), "mlp_output_layernorm.weight");
-      kept.output.insert(kept.output.end(), middle.begin(), middle.end());
+      keep(kept.output, middle);
       out.push_back(middle);
     }
     return out;
@@ -172,8 +188,8 @@ class Plain {
       q.push_back(project("self_attn.q_proj.weight", c_.heads, GateSite::g4));
       k.push_back(project("self_attn.k_proj.weight", c_.kv_heads, GateSite::g3));
       v.push_back(project("self_attn.v_proj.weight", c_.kv_heads, GateSite::g2));
-      kept.gates.insert(kept.gates.end(), g.back().begin(), g.back().end());
-      kept.values.insert(kept.values.end(), v.back().begin(), v.back().end());
+      keep(kept.gates, g.back());
+      keep(kept.values, v.back());
     }
     kept.weights.assign(static_cast<std::size_t>(shape_.batch * c_.heads * shape_.seq * shape_.seq), 0.0);
     Rows out;
@@ -193,23 +209,26 @@ class Plain {
   Row attend(const Rows& q, const Rows& k, const Rows& v, std::int64_t n, std::int64_t h, PlainLayer& kept) const {
     const std::int64_t b = n / shape_.seq, t = n % shape_.seq, kv = h / (c_.heads / c_.kv_heads);
     const Row query = turned(head_of(q[static_cast<std::size_t>(n)], h), "self_attn.q_norm.weight", t);
+    using std::exp;
     double* weights = kept.weights.data() + ((b * c_.heads + h) * shape_.seq + t) * shape_.seq;
-    double sum = 0.0;
+    N sum{};
     if (c_.gate.sinks == layers::SinkKind::off_by_one) sum = 1.0;
-    if (c_.gate.sinks == layers::SinkKind::learned) sum = std::exp(layer_tensor("self_attn.sinks")[h]);
+    if (c_.gate.sinks == layers::SinkKind::learned) sum = exp(layer_tensor("self_attn.sinks")[h]);
+    Row p;
     for (std::int64_t j = 0; j <= t; ++j) {
       const auto at = static_cast<std::size_t>(b * shape_.seq + j);
       const Row key = turned(head_of(k[at], kv), "self_attn.k_norm.weight", j);
-      double score = 0.0;
+      N score{};
       for (std::size_t d = 0; d < key.size(); ++d) score += query[d] * key[d];
-      weights[j] = std::exp(score / std::sqrt(static_cast<double>(c_.head_dim)));
-      sum += weights[j];
+      p.push_back(exp(score / std::sqrt(static_cast<double>(c_.head_dim))));
+      sum += p.back();
     }
-    Row o(static_cast<std::size_t>(c_.head_dim), 0.0);
+    Row o(static_cast<std::size_t>(c_.head_dim));
     for (std::int64_t j = 0; j <= t; ++j) {
-      weights[j] /= sum;
+      const N weight = p[static_cast<std::size_t>(j)] / sum;
+      weights[j] = value_of(weight);
       const Row value = head_of(v[static_cast<std::size_t>(b * shape_.seq + j)], kv);
-      for (std::size_t d = 0; d < o.size(); ++d) o[d] += weights[j] * value[d];
+      for (std::size_t d = 0; d < o.size(); ++d) o[d] += weight * value[d];
     }
     return o;
   }
@@ -222,7 +241,7 @@ class Plain {
         head = norm(head, layer_tensor("self_attn.head_norm.weight"));
       }
       if (c_.gate.output_control == layers::OutputControl::silu) {
-        for (double& value : head) value = function_of(GateFn::silu, value);
+        for (N& value : head) value = function_of(GateFn::silu, value);
       }
       out.insert(out.end(), head.begin(), head.end());
     }
@@ -231,7 +250,7 @@ class Plain {
 
   DecoderConfig c_;
   ParameterTable table_;
-  const double* parameters_;
+  const N* parameters_;
   BatchShape shape_;
   std::string prefix_;
 };
@@ -240,7 +259,63 @@ class Plain {
 
 PlainRun run_plainly(const DecoderConfig& config, const double* parameters, BatchShape shape,
                      const std::int32_t* tokens, const std::int32_t* targets) {
-  return Plain(config, parameters, shape).run(tokens, targets);
+  PlainRun out;
+  out.losses = Plain<double>(config, parameters, shape).run(tokens, targets, out.layers);
+  return out;
+}
+
+namespace {
+
+PlainGradients differentiate_once(layers::Tape& tape, const DecoderConfig& config,
+                                  const std::vector<double>& parameters, BatchShape shape, const std::int32_t* tokens,
+                                  const std::int32_t* targets) {
+  const std::vector<Number> in = tape.inputs(parameters);
+  std::vector<PlainLayer> layers;
+  PlainGradients out;
+  out.losses = Plain<Number>(config, in.data(), shape).run(tokens, targets, layers);
+  double counted = 0.0;
+  for (std::size_t n = 0; n < out.losses.size(); ++n) {
+    out.loss += out.losses[n];
+    counted += targets[n] >= 0 ? 1.0 : 0.0;
+  }
+  if (counted > 0.0) out.loss = out.loss / counted;
+  tape.differentiate({out.loss}, {1.0});
+  out.gradients = tape.gradients(in);
+  return out;
+}
+
+template <class Visit>
+void each_number(PlainGradients& run, const Visit& visit) {
+  visit(run.loss);
+  for (Number& loss : run.losses) visit(loss);
+  for (Number& gradient : run.gradients) visit(gradient);
+}
+
+}  // namespace
+
+PlainGradients differentiate_plainly(const DecoderConfig& config, const std::vector<double>& parameters,
+                                     BatchShape shape, const std::int32_t* tokens, const std::int32_t* targets) {
+  constexpr double kJitter = 0x1p-30;  // far above roundings in f64, far below what a square of it would show
+  constexpr int kRuns = 8;
+  const auto once = [&](layers::Tape& tape) {
+    return differentiate_once(tape, config, parameters, shape, tokens, targets);
+  };
+  const auto exact = [&] {
+    layers::Tape tape;
+    return once(tape);
+  };
+  PlainGradients out = exact();
+  each_number(out, [](Number& x) { x = layers::number(x.value, 0.0, 0); });
+  for (int run = 1; run <= kRuns; ++run) {
+    layers::Tape tape(kJitter, static_cast<std::uint64_t>(run));
+    PlainGradients moved = once(tape);
+    std::vector<double> values;
+    each_number(moved, [&](const Number& x) { values.push_back(x.value); });
+    std::size_t at = 0;
+    each_number(out, [&](Number& x) { x.magnitude = std::hypot(x.magnitude, values[at++] - x.value); });
+  }
+  each_number(out, [](Number& x) { x.magnitude /= kJitter * std::sqrt(static_cast<double>(kRuns)); });
+  return out;
 }
 
 }  // namespace headgate::models

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/magnitude.hpp"
 #include "models/decoder.hpp"
 
 namespace headgate::models {
@@ -25,8 +26,19 @@ struct PlainRun {
 };
 
 /// The decoder once more, from the formulas: one token and one head at a time, tensors found by name, no kernels, no
-/// BLAS, no fused buffers. targets must all count.
+/// BLAS, no fused buffers. The loss of a token whose target does not count is 0.
 PlainRun run_plainly(const DecoderConfig& config, const double* parameters, BatchShape shape,
                      const std::int32_t* tokens, const std::int32_t* targets);
+
+struct PlainGradients {
+  layers::Number loss;                    ///< the mean over targets that count
+  std::vector<layers::Number> losses;     ///< (N)
+  std::vector<layers::Number> gradients;  ///< of the mean, in the order of the parameters
+};
+
+/// The same with the magnitudes that tolerances are made of, and the gradients of the loss, differentiated step by
+/// step.
+PlainGradients differentiate_plainly(const DecoderConfig& config, const std::vector<double>& parameters,
+                                     BatchShape shape, const std::int32_t* tokens, const std::int32_t* targets);
 
 }  // namespace headgate::models

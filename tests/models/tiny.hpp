@@ -98,4 +98,10 @@ inline std::vector<double> large_parameters(const ParameterTable& table, std::ui
   return values;
 }
 
+/// The nearest values that f32 holds, so that decoders of either precision get the same parameters.
+inline std::vector<double> single_precision(std::vector<double> values) {
+  for (double& value : values) value = static_cast<float>(value);
+  return values;
+}
+
 }  // namespace headgate::models

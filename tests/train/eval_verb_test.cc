@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -50,9 +52,9 @@ TEST_F(EvalVerbTest, PrintsEveryKey) {
     for (const json& layer : all.at("layers")) EXPECT_TRUE(layer.at(key).is_number()) << key;
   }
   const double loss = all.at("loss_nats");
-  EXPECT_NEAR(all.at("bits_per_byte").get<double>(), loss / std::log(2.0), 1e-9);
-  EXPECT_NEAR(all.at("perplexity").get<double>(), std::exp(loss), 1e-6 * std::exp(loss));
-  EXPECT_NEAR(all.at("first_token_attention_uniform").get<double>(), uniform(16), 1e-9);
+  EXPECT_DOUBLE_EQ(all.at("bits_per_byte").get<double>(), loss / std::log(2.0));
+  EXPECT_DOUBLE_EQ(all.at("perplexity").get<double>(), std::exp(loss));
+  EXPECT_DOUBLE_EQ(all.at("first_token_attention_uniform").get<double>(), uniform(16));
   // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
   EXPECT_EQ(all.at("tokens"), 247 * 16);
   EXPECT_FALSE(all.contains("backcopy"));
@@ -111,6 +113,36 @@ TEST_F(EvalVerbTest, AShortTextIsOneSequence) {
   testing::write_bytes(verb.text(), "the gate");
   EXPECT_EQ(evaluated("run").at("tokens"), 7);
   EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
+}
+
+/// A safetensors file with every element of one f32 tensor replaced.
+std::string with_tensor_filled(const std::string& file, const std::string& name, float value) {
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
+  const std::size_t data = sizeof header_bytes + header_bytes;
+  const json offsets = json::parse(file.substr(sizeof header_bytes, header_bytes)).at(name).at("data_offsets");
+  std::string out = file;
+  for (auto at = offsets[0].get<std::size_t>(); at < offsets[1].get<std::size_t>(); at += sizeof value) {
+    std::memcpy(out.data() + data + at, &value, sizeof value);
+  }
+  return out;
+}
+
+TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors",
+                       with_tensor_filled(verb.checkpoint_file("run", "model.safetensors"),
+                                          "model.layers.1.mlp.down_proj.weight", 3e38F));
+  const Outcome outcome = verb.eval("run", {"--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("the model gives numbers that are not finite, first in layer 1"), std::string::npos)
+      << outcome.err;
+  const json all = json::parse(outcome.out);
+  EXPECT_TRUE(all.at("massive_activation").is_null());
+  EXPECT_TRUE(all.at("loss_nats").is_null());
+  EXPECT_TRUE(all.at("layers")[0].at("massive_activation").is_number());
+  EXPECT_TRUE(all.at("layers")[1].at("massive_activation").is_null());
+  EXPECT_EQ(verb.eval("run").status, 1);
 }
 
 TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {

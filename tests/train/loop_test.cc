@@ -113,8 +113,8 @@ TEST(Loop, SavesEvaluatesAndLogsOnTime) {
     for (const char* key : {"loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu"}) {
       EXPECT_TRUE(log[i].at(key).is_number()) << key;
     }
-    EXPECT_NEAR(log[i].at("mfu").get<double>(), trainer.flops_per_step() / log[i].at("seconds").get<double>() / 100e9,
-                1e-9);
+    EXPECT_DOUBLE_EQ(log[i].at("mfu").get<double>(),
+                     trainer.flops_per_step() / log[i].at("seconds").get<double>() / 100e9);
     EXPECT_EQ(log[i].contains("eval"), (i + 1) % 3 == 0 || i + 1 == 10);
   }
   EXPECT_TRUE(log[2].at("eval").at("first_token_attention").is_number());

@@ -17,19 +17,19 @@ TEST(Schedule, WarmsUpLinearly) {
 }
 
 TEST(Schedule, DecaysToItsFloor) {
-  EXPECT_NEAR(learning_rate(kCosine, 60), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);  // cos(π/2) = 0
-  EXPECT_NEAR(learning_rate(kCosine, 110), 0.2, 1e-12);
+  EXPECT_DOUBLE_EQ(learning_rate(kCosine, 60), 2.0 * (0.1 + 0.9 * 0.5));  // cos(π/2) = 0
+  EXPECT_DOUBLE_EQ(learning_rate(kCosine, 110), 0.2);
   Schedule linear = kCosine;
   linear.decay = Decay::linear;
-  EXPECT_NEAR(learning_rate(linear, 35), 2.0 * (1.0 - 0.9 * 0.25), 1e-12);
-  EXPECT_NEAR(learning_rate(linear, 110), 0.2, 1e-12);
+  EXPECT_DOUBLE_EQ(learning_rate(linear, 35), 2.0 * (1.0 - 0.9 * 0.25));
+  EXPECT_DOUBLE_EQ(learning_rate(linear, 110), 0.2);
   Schedule constant = kCosine;
   constant.decay = Decay::constant;
   EXPECT_EQ(learning_rate(constant, 110), 2.0);
 }
 
 TEST(Schedule, NeedsNoWarmUpAndMayBeAllWarmUp) {
-  EXPECT_NEAR(learning_rate({Decay::linear, 1.0, 0.0, 0, 4}, 1), 0.75, 1e-15);
+  EXPECT_DOUBLE_EQ(learning_rate({Decay::linear, 1.0, 0.0, 0, 4}, 1), 0.75);
   EXPECT_DOUBLE_EQ(learning_rate({Decay::cosine, 1.0, 0.0, 4, 4}, 4), 1.0);
 }
 

@@ -34,6 +34,7 @@ int main(void) {
   }
 
   headgate_attention_options options = HEADGATE_ATTENTION_OPTIONS_INIT;
+  options.has_window = 1;
   options.window_left = -2;
   if (headgate_attention_forward(&outputs, &inputs, &options) != HEADGATE_INVALID_ARGUMENT) {
     fprintf(stderr, "a window of -2 was taken\n");

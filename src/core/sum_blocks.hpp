@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+// Lengths at which the attention kernels cut their sums: the terms of a block are added one after the other in
+// registers, then the blocks. They decide the bits of every result, and with them how far equal terms can round away,
+// which the tests' oracle takes into account. Fixed, so that results do not depend on the caches of the machine: with
+// them a strip's scores stay in a first-level cache of 32 KiB, and what a tile needs beside them in a second-level one
+// of 1 MiB (measured beside halves and doubles in docs/notes/2026-11-21-constants.md).
+
+namespace headgate {
+
+/// Queries of a tile, forward and backward: the blocks of dk, dv and dsinks.
+inline constexpr std::int64_t kQueryTile = 96;
+/// Keys of a block of the forward pass: the blocks of the softmax's sum and of y.
+inline constexpr std::int64_t kForwardKeys = 384;
+/// Keys of a block of the backward pass: the blocks of dq.
+inline constexpr std::int64_t kBackwardKeys = 192;
+
+}  // namespace headgate

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace headgate::reference {
+
+/// A sum that carries what its additions drop (Neumaier): as good as one in twice the precision. The oracle's own f64
+/// sums would otherwise err as much as those of the f64 kernels.
+class CompensatedSum {
+ public:
+  void add(double term) {
+    const double next = sum_ + term;
+    dropped_ += std::abs(sum_) >= std::abs(term) ? (sum_ - next) + term : (term - next) + sum_;
+    sum_ = next;
+  }
+  double value() const { return std::isfinite(dropped_) ? sum_ + dropped_ : sum_; }  // ∞ − ∞ leaves no ∞ to carry
+
+ private:
+  double sum_ = 0.0;
+  double dropped_ = 0.0;
+};
+
+/// Follows a kernel's sum, term by term, and bounds the rounding errors that its like terms can add up to.
+///
+/// An addition errs by at most u times the partial sum that it makes, and by no more than the term. What it drops are
+/// the term's bits below the spacing of numbers at the partial sum. Terms that agree in those bits drop the same, so
+/// that their errors add up in full, where those of other terms walk at random. The bound takes the additions of terms
+/// that are like the one before them: the sum of their partial sums, in units of u.
+class LikeTerms {
+ public:
+  /// The next term, which belongs to `block`: the terms of a block are added from zero, then the blocks.
+  void add(double term, std::int64_t block, double unit_roundoff) {
+    if (block != block_) {
+      if (like_) bound_ += std::abs(whole_);  // the sums of blocks of like terms are like terms themselves
+      partial_ = 0.0;
+      block_ = block;
+    }
+    partial_ += term;
+    whole_ += term;
+    const double apart = std::abs(term - last_);
+    like_ = apart <= 2.0 * unit_roundoff * std::abs(partial_) && apart <= kAlike * std::abs(term);
+    if (like_) bound_ += std::min(std::abs(partial_), std::abs(term) / unit_roundoff);
+    last_ = term;
+  }
+
+  double bound() const { return bound_; }
+
+ private:
+  /// Terms far below the partial sum's spacing are near one another by chance; like ones agree in ten bits as well.
+  static constexpr double kAlike = 0x1p-10;
+
+  double last_ = std::numeric_limits<double>::quiet_NaN();
+  double partial_ = 0.0;
+  double whole_ = 0.0;
+  double bound_ = 0.0;
+  std::int64_t block_ = -1;
+  bool like_ = false;
+};
+
+}  // namespace headgate::reference

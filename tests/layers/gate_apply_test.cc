@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/gate_apply.hpp"
+
+#include "layers/support.hpp"
+
+namespace headgate::layers {
+namespace {
+
+constexpr GateFn kFunctions[] = {GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid,
+                                 GateFn::silu,    GateFn::softplus, GateFn::identity};
+
+Number function_of(GateFn fn, const Number& z) {
+  switch (fn) {
+    case GateFn::sigmoid: return sigmoid(z);
+    case GateFn::sigmoid2: return 2.0 * sigmoid(z);
+    case GateFn::ns_sigmoid: return 0.5 + 0.5 * sigmoid(z);
+    case GateFn::silu: return silu(z);
+    case GateFn::softplus: return log(1.0 + exp(z));
+    case GateFn::identity:
+    case GateFn::none: return z;
+  }
+  return {};
+}
+
+HeadShape random_shape(Random& random) {
+  return {random_int(random, 1, 6), random_int(random, 1, 4), random_int(random, 1, 20)};
+}
+
+struct Sample {
+  HeadShape shape;
+  GateFn fn;
+  GateOp op;
+  std::int64_t features;  ///< of a head's gate: 1 or D
+  std::vector<double> u, z, y, dy;
+
+  explicit Sample(Random& random)
+      : shape(random_shape(random)),
+        fn(kFunctions[random_int(random, 0, 5)]),
+        op(random_int(random, 0, 1) != 0 ? GateOp::mul : GateOp::add),
+        features(random_int(random, 0, 1) != 0 ? shape.D : 1),
+        u(random_values(random, count())),
+        z(random_values(random, shape.N * shape.H * features, 2.0)),
+        y(random_values(random, count())),
+        dy(random_values(random, count())) {}
+
+  std::int64_t count() const { return shape.N * shape.H * shape.D; }
+  template <typename T>
+  HeadView<T> rows(T* data) const {
+    return {data, shape.H * shape.D, shape.D};
+  }
+  template <typename T>
+  HeadView<T> logits(T* data) const {
+    return {data, shape.H * features, features};
+  }
+
+  std::vector<Number> formula(const std::vector<Number>& of_u, const std::vector<Number>& of_z) const {
+    std::vector<Number> out;
+    for (std::size_t i = 0; i < of_u.size(); ++i) {
+      const std::size_t at = features == 1 ? i / static_cast<std::size_t>(shape.D) : i;
+      const Number g = function_of(fn, of_z[at]);
+      out.push_back(op == GateOp::mul ? of_u[i] * g : of_u[i] + g);
+    }
+    return out;
+  }
+};
+
+template <typename T>
+void check(const Sample& s) {
+  Tape tape;
+  const std::vector<Number> of_u = tape.inputs(s.u), of_z = tape.inputs(s.z), expected = s.formula(of_u, of_z);
+  tape.differentiate(expected, s.dy);
+  const std::vector<T> u = as<T>(s.u), z = as<T>(s.z);
+  std::vector<T> y(u.size()), more = as<T>(s.y), du = as<T>(s.dy), dz(z.size());
+  const auto forward = [&](std::vector<T>& out, Store store) {
+    gate_forward<T>(s.rows(out.data()), s.rows(u.data()), s.logits(z.data()), s.shape, s.features, s.fn, s.op, store);
+  };
+  forward(y, Store::overwrite);
+  expect_within("y", y, expected);
+  forward(more, Store::add);
+  expect_within("y +=", more, added(s.y, expected));
+  gate_backward<T>(s.rows(du.data()), s.logits(dz.data()), s.rows(du.data()), s.rows(u.data()), s.logits(z.data()),
+                   s.shape, s.features, s.fn, s.op);
+  expect_within("du, in place of dy", du, tape.gradients(of_u));
+  expect_within("dz", dz, tape.gradients(of_z));
+  for (std::size_t i = 0; i < z.size(); ++i) expect_within("g(z)", gate_value(s.fn, z[i]), function_of(s.fn, of_z[i]));
+}
+
+/// One gate for all heads: the mean of theirs.
+template <typename T>
+void check_shared(const Sample& s) {
+  Tape tape;
+  const std::vector<Number> of_z = tape.inputs(s.u);  // (N,H,D)
+  const auto width = static_cast<std::size_t>(s.shape.H * s.shape.D), D = static_cast<std::size_t>(s.shape.D);
+  std::vector<Number> expected(static_cast<std::size_t>(s.shape.N) * D);
+  for (std::size_t i = 0; i < of_z.size(); ++i) {
+    expected[i / width * D + i % D] += function_of(s.fn, of_z[i]) / static_cast<double>(s.shape.H);
+  }
+  std::vector<Number> of_heads;  // every head takes the same gate
+  for (std::size_t i = 0; i < of_z.size(); ++i) of_heads.push_back(expected[i / width * D + i % D]);
+  tape.differentiate(of_heads, s.dy);
+
+  const std::vector<T> z = as<T>(s.u);
+  std::vector<T> g(expected.size()), dz = as<T>(s.dy);
+  shared_gate_forward<T>(g.data(), s.rows(z.data()), s.shape, s.fn);
+  expect_within("g", g, expected);
+  shared_gate_backward<T>(s.rows(dz.data()), s.rows(z.data()), s.shape, s.fn);
+  expect_within("dz", dz, tape.gradients(of_z));
+}
+
+template <typename T>
+void check_bias(Random& random) {
+  const std::int64_t N = random_int(random, 1, 50), W = random_int(random, 1, 70), ldx = W + random_int(random, 0, 3);
+  const auto x = random_values(random, N * ldx), b = random_values(random, W);
+  std::vector<Number> moved(x.begin(), x.end()), sums(b.begin(), b.end());
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t w = 0; w < W; ++w) {
+      moved[static_cast<std::size_t>(n * ldx + w)] += b[static_cast<std::size_t>(w)];
+      sums[static_cast<std::size_t>(w)] += x[static_cast<std::size_t>(n * ldx + w)];
+    }
+  }
+  std::vector<T> biased = as<T>(x), db = as<T>(b);
+  add_bias(biased.data(), as<T>(b).data(), N, W, ldx);
+  expect_within("x + b", biased, moved);
+  add_column_sums(db.data(), as<T>(x).data(), N, W, ldx);
+  expect_within("db", db, sums);
+}
+
+TEST(GateApply, GatesOfEveryFunctionAndTheirGradients) {
+  Random random(91);
+  for (int round = 0; round < 120; ++round) {
+    const Sample s(random);
+    check<double>(s);
+    check<float>(s);
+  }
+}
+
+TEST(GateApply, SharedGateIsTheMeanOverHeads) {
+  Random random(92);
+  for (int round = 0; round < 60; ++round) {
+    const Sample s(random);
+    check_shared<double>(s);
+    check_shared<float>(s);
+  }
+}
+
+TEST(GateApply, BiasAndItsGradient) {
+  Random random(93);
+  for (int round = 0; round < 40; ++round) {
+    check_bias<double>(random);
+    check_bias<float>(random);
+  }
+}
+
+TEST(GateApply, FarLogitsOverflowNowhere) {
+  for (const GateFn fn : {GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid}) {
+    const float low = fn == GateFn::ns_sigmoid ? 0.5F : 0.0F, high = fn == GateFn::sigmoid2 ? 2.0F : 1.0F;
+    EXPECT_EQ(gate_value(fn, -200.0F), low);
+    EXPECT_EQ(gate_value(fn, 200.0F), high);
+  }
+  EXPECT_EQ(gate_value(GateFn::softplus, 200.0F), 200.0F);
+  EXPECT_EQ(gate_value(GateFn::softplus, -200.0F), 0.0F);
+}
+
+}  // namespace
+}  // namespace headgate::layers
