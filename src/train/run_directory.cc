@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "io/staged_directory.hpp"
+#include "train/checkpoint.hpp"
 #include "train/metrics_log.hpp"
 
 namespace headgate::train {
@@ -49,6 +51,13 @@ const std::string& made_if_fresh(const std::string& path, RunStart start) {
 }  // namespace
 
 std::string metrics_path(const std::string& run) { return run + "/metrics.jsonl"; }
+
+bool is_run_or_checkpoint(const std::string& directory) {
+  const std::string checkpoint = numbered_checkpoint(directory, 0);
+  std::error_code error;
+  return is_training_checkpoint(directory) || is_training_checkpoint(checkpoint) ||
+         (fs::exists(metrics_path(directory), error) && fs::exists(io::present_directory(checkpoint), error));
+}
 
 std::vector<std::string> checkpoints_of(const std::string& run) {
   std::vector<std::string> found;

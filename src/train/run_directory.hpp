@@ -18,6 +18,10 @@ namespace headgate::train {
 
 std::string metrics_path(const std::string& run);
 
+/// Whether a run wrote `directory`: it holds metrics beside a checkpoint/, a checkpoint to go on from, or is one
+/// itself.
+bool is_run_or_checkpoint(const std::string& directory);
+
 /// The directories in `run` that hold a checkpoint, that of most steps first. Throws io::FileError where there are
 /// several and one of them does not tell its step: which is the newest is then not known.
 std::vector<std::string> checkpoints_of(const std::string& run);

@@ -12,26 +12,13 @@
 
 #include "io/file_error.hpp"
 #include "io/input_file.hpp"
-#include "io/staged_directory.hpp"
-#include "train/checkpoint.hpp"
-#include "train/loop.hpp"
+#include "train/run_directory.hpp"
 
 namespace headgate::train {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-bool exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
-bool is_run(const std::string& directory) {
-  const std::string checkpoint = checkpoint_directory(directory);
-  return is_training_checkpoint(directory) || is_training_checkpoint(checkpoint) ||
-         (exists(metrics_path(directory)) && exists(io::present_directory(checkpoint)));
-}
 
 /// One spelling for all paths of a directory, whether it exists or not.
 fs::path canonical(const std::string& path) {
@@ -76,7 +63,7 @@ std::vector<std::string> LeftOut::phrases(bool all) const {
 std::vector<std::string> files_below(const std::string& directory, const FileChoice& choice, LeftOut& left_out) {
   const fs::path root = canonical(directory);
   const fs::path run = choice.run.empty() ? fs::path() : canonical(choice.run);
-  const bool root_is_run = root == run || is_run(directory);
+  const bool root_is_run = root == run || is_run_or_checkpoint(directory);
   std::vector<std::string> out;
   std::error_code error;
   fs::recursive_directory_iterator entry(directory, error);
@@ -86,7 +73,7 @@ std::vector<std::string> files_below(const std::string& directory, const FileCho
     if (hidden(path)) {
       entry.disable_recursion_pending();
     } else if (entry->is_directory(error)) {
-      if (root / below != run && !is_run(path.string())) continue;
+      if (root / below != run && !is_run_or_checkpoint(path.string())) continue;
       entry.disable_recursion_pending();
       left_out.runs.push_back(path.string());
     } else if (entry->is_regular_file(error)) {
