@@ -42,7 +42,7 @@ Option& Option::existing_file() {
   return *this;
 }
 
-Option& Option::check(std::string (*complaint)(const std::string&)) {
+Option& Option::checked(std::string (*complaint)(const std::string& value)) {
   option_->check(CLI::Validator(complaint, ""));
   return *this;
 }

@@ -29,8 +29,8 @@ class Option {
   Option& excludes(const Option& other);
   Option& one_of(const std::vector<std::string>& words);
   Option& existing_file();
-  /// `complaint` says what is wrong with a value; "" where nothing is.
-  Option& check(std::string (*complaint)(const std::string& value));
+  /// Refused with what `complaint` says of the value, unless that is empty.
+  Option& checked(std::string (*complaint)(const std::string& value));
   /// Not in --help.
   Option& hidden();
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/console.hpp"
 #include "cli/eval_text.hpp"
 #include "cli/memory.hpp"
 #include "cli/progress.hpp"
@@ -164,7 +165,7 @@ int run_eval(const EvalOptions& o) {
   const std::vector<Model> models = read_models(o.models);
   const train::DataOptions data = data_options(o, models);
   const auto source = train::open_data(data);
-  for (const std::string& what : source->left_out().phrases()) fmt::print(stderr, "left out: {}\n", what);
+  for (const std::string& what : source->left_out().phrases()) say(stderr, fmt::format("left out: {}\n", what));
   omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   const std::int64_t all = data.task == train::Task::text ? std::numeric_limits<std::int64_t>::max() : kBackcopyTokens;
   const std::int64_t sequences = o.tokens.value_or(all) / data.seq_len;

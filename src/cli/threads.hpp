@@ -13,7 +13,7 @@ std::string thread_complaint(const std::string& number);
 /// Declares --threads in a verb.
 template <typename Int>
 Option declare_threads(VerbOptions& verb, Int& to, const std::string& help) {
-  return verb.value("--threads", to, "N", help).check(thread_complaint);
+  return verb.value("--threads", to, "N", help).checked(thread_complaint);
 }
 
 }  // namespace headgate::cli

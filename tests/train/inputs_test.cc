@@ -103,9 +103,9 @@ TEST_F(InputsTest, AModelTooLargeIsRefusedWithItsPlan) {
       expect_said(outcome.err, told);
     }
   }
-  expect_refused(verb.train("none", {"--batch", "1048576", "--seq-len", "2048", "--dim", "1", "--heads", "1048576",
+  expect_refused(verb.train("none", {"--batch", "1048576", "--seq-len", "1024", "--dim", "1", "--heads", "1048576",
                                      "--head-dim", "512", "--ffn", "1"}),
-                 "train", "decoder: a batch of 1048576 x 2048 tokens takes about");
+                 "train", "decoder: a batch of 1048576 x 1024 tokens takes about");
   EXPECT_FALSE(std::filesystem::exists(verb.path("none")));
 }
 
