@@ -11,7 +11,7 @@
 // Declaring and parsing options. CLI11 does both; its headers take seconds to compile, so they stay behind
 // command_line.cc and help.cc.
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 class Option;
 }  // namespace CLI

@@ -39,7 +39,8 @@ int run(int argc, char** argv) {
                      "`headgate VERB --help` tells more.\n\n"
                      "Environment:\n"
                      "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
-                     "  OMP_NUM_THREADS  threads to use where --threads is not given");
+                     "  OMP_NUM_THREADS  threads to use where --threads is not given\n\n"
+                     "Of an option with one value that is given again the last counts.");
     const std::vector<Verb> verbs = add_verbs(line);
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;

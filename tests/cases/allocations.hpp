@@ -8,4 +8,7 @@ namespace headgate::cases {
 /// Calls of operator new so far in a program that links allocations.cc, which replaces it.
 std::size_t allocations();
 
+/// False under clang's thread sanitizer, which replaces operator new itself.
+bool allocations_are_counted();
+
 }  // namespace headgate::cases

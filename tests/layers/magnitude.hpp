@@ -33,11 +33,11 @@ struct Number {
 /// Records the operations on Numbers while it lives, one tape at a time, and differentiates them in reverse.
 class Tape {
  public:
-  Tape() { active_ = this; }
+  Tape() { active = this; }
   /// Moves every input and every result by a relative ±jitter, drawn from `seed`: an evaluation with roundings of its
   /// own.
-  Tape(double jitter, std::uint64_t seed) : jitter_(jitter), random_(seed) { active_ = this; }
-  ~Tape() { active_ = nullptr; }
+  Tape(double jitter, std::uint64_t seed) : jitter_(jitter), random_(seed) { active = this; }
+  ~Tape() { active = nullptr; }
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -69,6 +69,7 @@ class Tape {
   /// The gradient of each x; 0 where y does not depend on it.
   std::vector<Number> gradients(const std::vector<Number>& x) const {
     std::vector<Number> out;
+    out.reserve(x.size());
     for (const Number& input : x)
       out.push_back(input.node < 0 ? Number() : adjoints_[static_cast<std::size_t>(input.node)]);
     return out;
@@ -82,9 +83,9 @@ class Tape {
   /// What is made of one or two operands, and the slope to each.
   static Number result(Number made, const Number& a, const Number& slope_a, const Number& b = {},
                        const Number& slope_b = {}) {
-    if (active_ == nullptr || (a.node < 0 && b.node < 0)) return made;
-    made.value = active_->moved(made.value);
-    made.node = active_->add({Edge{a.node, slope_a}, Edge{b.node, slope_b}});
+    if (active == nullptr || (a.node < 0 && b.node < 0)) return made;
+    made.value = active->moved(made.value);
+    made.node = active->add({Edge{a.node, slope_a}, Edge{b.node, slope_b}});
     return made;
   }
 
@@ -112,7 +113,7 @@ class Tape {
     return x * (1.0 + (random_() % 2 == 0 ? jitter_ : -jitter_));
   }
 
-  inline static thread_local Tape* active_ = nullptr;
+  inline static thread_local Tape* active = nullptr;
   double jitter_ = 0.0;
   std::mt19937_64 random_;
   std::vector<Node> nodes_;

@@ -16,10 +16,11 @@ struct Tables {
 
 TEST(RopeTables, AnglesFallGeometrically) {
   const Tables t(5, 4, 100.0);
-  for (int position = 0; position < 5; ++position) {
-    const Number slow = 0.1 * Number(position);  // a relative error of the angle is an absolute one of its sine
-    EXPECT_DOUBLE_EQ(t.cos[static_cast<std::size_t>(2 * position)], std::cos(position));
-    expect_within("sin", t.sin[static_cast<std::size_t>(2 * position + 1)],
+  for (std::size_t position = 0; position < 5; ++position) {
+    const auto angle = static_cast<double>(position);
+    const Number slow = 0.1 * Number(angle);  // a relative error of the angle is an absolute one of its sine
+    EXPECT_DOUBLE_EQ(t.cos[2 * position], std::cos(angle));
+    expect_within("sin", t.sin[2 * position + 1],
                   number(std::sin(slow.value), std::abs(std::sin(slow.value)) + slow.magnitude, 0));
   }
 }

@@ -64,42 +64,43 @@ std::vector<double> train(Decoder<double>& decoder, std::vector<double> w, const
 
 class Golden : public testing::TestWithParam<std::filesystem::path> {
  protected:
-  Golden() : expected_(read(GetParam())) {
-    config_.gate = layers::parse_gate(GetParam().stem().string());
-    parameters_ = large_parameters(ParameterTable(config_), 17);
+  Golden() : golden(read(GetParam())) {
+    config.gate = layers::parse_gate(GetParam().stem().string());
+    parameters = large_parameters(ParameterTable(config), 17);
   }
-  PlainGradients formulas(const std::vector<double>& parameters) const {
-    return differentiate_plainly(config_, parameters, kTinyBatch, batch_.tokens.data(), batch_.targets.data());
+  PlainGradients formulas(const std::vector<double>& at) const {
+    return differentiate_plainly(config, at, kTinyBatch, batch.tokens.data(), batch.targets.data());
   }
   /// The golden's numbers with the magnitudes and terms of the formulas.
   std::vector<layers::Number> golden_gradients() const {
-    std::vector<layers::Number> out = formulas(parameters_).gradients;
-    for (std::size_t i = 0; i < out.size(); ++i) out[i].value = expected_[kSteps + i];
+    std::vector<layers::Number> out = formulas(parameters).gradients;
+    for (std::size_t i = 0; i < out.size(); ++i) out[i].value = golden[kSteps + i];
     return out;
   }
 
-  DecoderConfig config_ = tiny_config();
-  const TinyBatch batch_{config_, kTinyBatch, 5};
-  std::vector<double> expected_, parameters_;
+  DecoderConfig config = tiny_config();
+  const TinyBatch batch{config, kTinyBatch, 5};
+  std::vector<double> golden;  // ten losses, then the first step's gradients
+  std::vector<double> parameters;
 };
 
 TEST_P(Golden, HasPyTorchsGradients) {
-  ASSERT_EQ(expected_.size(), kSteps + parameters_.size());
-  Decoder<double> decoder(config_, kTinyBatch, Purpose::train);
-  std::vector<double> g(parameters_.size());
-  decoder.loss_and_gradients(g.data(), parameters_.data(), batch_.tokens.data(), batch_.targets.data());
+  ASSERT_EQ(golden.size(), kSteps + parameters.size());
+  Decoder<double> decoder(config, kTinyBatch, Purpose::train);
+  std::vector<double> g(parameters.size());
+  decoder.loss_and_gradients(g.data(), parameters.data(), batch.tokens.data(), batch.targets.data());
   layers::expect_within("gradient", g, golden_gradients());
 }
 
 /// The same in f32, as models are trained. Rounding the parameters is one more relative error in each product.
 TEST_P(Golden, HasPyTorchsGradientsInSinglePrecision) {
-  Decoder<float> decoder(config_, kTinyBatch, Purpose::train);
-  const std::vector<float> w = layers::as<float>(parameters_);
+  Decoder<float> decoder(config, kTinyBatch, Purpose::train);
+  const std::vector<float> w = layers::as<float>(parameters);
   std::vector<float> g(w.size());
-  const double loss = decoder.loss_and_gradients(g.data(), w.data(), batch_.tokens.data(), batch_.targets.data());
-  layers::Number expected = formulas(parameters_).loss;
-  expected.value = expected_[0];
-  layers::expect_within("loss", static_cast<float>(loss), expected);
+  const double loss = decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data());
+  layers::Number first = formulas(parameters).loss;
+  first.value = golden[0];
+  layers::expect_within("loss", static_cast<float>(loss), first);
   layers::expect_within("gradient", g, golden_gradients());
 }
 
@@ -107,11 +108,11 @@ TEST_P(Golden, HasPyTorchsGradientsInSinglePrecision) {
 /// gradients are all moved by their tolerance, up or down at random.
 TEST_P(Golden, TrainsAsPyTorchDoes) {
   constexpr std::uint64_t kTrainings = 4;
-  Decoder<double> decoder(config_, kTinyBatch, Purpose::train);
+  Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   std::vector<layers::Number> loss;
   std::vector<std::vector<double>> tolerances;
   const std::vector<double> losses =
-      train(decoder, parameters_, batch_, [&](const auto& /*g*/, const std::vector<double>& w, std::size_t /*step*/) {
+      train(decoder, parameters, batch, [&](const auto& /*g*/, const std::vector<double>& w, std::size_t /*step*/) {
         const PlainGradients of_step = formulas(w);
         loss.push_back(of_step.loss);
         tolerances.emplace_back();
@@ -123,7 +124,7 @@ TEST_P(Golden, TrainsAsPyTorchDoes) {
   for (std::uint64_t seed = 1; seed <= kTrainings; ++seed) {
     Draws draws(seed);
     const std::vector<double> moved =
-        train(decoder, parameters_, batch_, [&](std::vector<double>& g, const auto& /*w*/, std::size_t step) {
+        train(decoder, parameters, batch, [&](std::vector<double>& g, const auto& /*w*/, std::size_t step) {
           for (std::size_t i = 0; i < g.size(); ++i) g[i] += (draws.bits() % 2 == 0 ? 1.0 : -1.0) * tolerances[step][i];
         });
     for (std::size_t step = 0; step < kSteps; ++step) {
@@ -131,7 +132,7 @@ TEST_P(Golden, TrainsAsPyTorchDoes) {
     }
   }
   for (std::size_t step = 0; step < kSteps; ++step) {
-    EXPECT_NEAR(losses[step], expected_[step], drift[step] + layers::tolerance_of(DType::f64, loss[step]))
+    EXPECT_NEAR(losses[step], golden[step], drift[step] + layers::tolerance_of(DType::f64, loss[step]))
         << "step " << step;
     EXPECT_LT(drift[step], 1e-6) << "the rule says nothing any more";
   }

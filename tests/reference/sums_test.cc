@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -101,8 +102,8 @@ TEST(LikeTerms, AreNoneAmongRandomTerms) {
 }
 
 TEST(LikeTerms, MayDifferByLessThanTheSumsSpacing) {
-  std::vector<float> terms;
-  for (int n = 0; n < 96; ++n) terms.push_back(1.3F + static_cast<float>(n % 3) * 0x1p-23F);
+  std::vector<float> terms(96);
+  for (std::size_t n = 0; n < terms.size(); ++n) terms[n] = 1.3F + static_cast<float>(n % 3) * 0x1p-23F;
   const BlockedSum sum = blocked_sum(terms);
   EXPECT_GT(sum.bound, 40.0 * sum.exact);
 }

@@ -11,7 +11,7 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
-#include <iterator>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -250,11 +250,11 @@ std::int64_t saved_step(const TrainVerb& verb, const std::string& run, const std
   return json::parse(state).at("step").get<std::int64_t>();
 }
 
-/// Waits until a file holds `text`; false if it never does.
-bool wait_for_text(const std::string& path, const std::string& text) {
-  constexpr int kPatience = 3000;  // times 20 ms
+/// Waits for `come` to be true; false if it never is.
+bool eventually(const std::function<bool()>& come) {
+  constexpr int kPatience = 1500;  // times 20 ms
   for (int i = 0; i < kPatience; ++i) {
-    if (testing::read_bytes(path).find(text) != std::string::npos) return true;
+    if (come()) return true;
     ::usleep(20000);
   }
   return false;
@@ -263,7 +263,7 @@ bool wait_for_text(const std::string& path, const std::string& text) {
 TEST_F(TrainVerbTest, ASecondTrainerIsKeptOut) {
   Process first(endless(verb, "run"), verb.path("err"));
   ASSERT_TRUE(first.wait_for("step 1/"));
-  expect_refused(verb.resume("run"), "train",
+  expect_refused(verb.resume("run", {"--stop-at", "1"}), "train",
                  "--out " + verb.path("run") + " cannot be used: " + verb.path("run") + ": in use by");
   first.send(SIGTERM);
   EXPECT_EQ(first.wait(), 128 + SIGTERM);
@@ -276,8 +276,9 @@ TEST_F(TrainVerbTest, SavesAndEndsAsEverWhenNobodyReadsItsOutput) {
   Process process(endless(verb, "run"), err);
   ASSERT_TRUE(process.wait_for("step 3/"));
   process.stop_reading();
-  const std::int64_t lines = std::ssize(testing::read_bytes(verb.path("run") + "/metrics.jsonl"));
-  while (std::ssize(testing::read_bytes(verb.path("run") + "/metrics.jsonl")) < lines + 2000) ::usleep(20000);
+  const std::string log = verb.path("run") + "/metrics.jsonl";
+  const auto read = testing::read_bytes(log).size();
+  ASSERT_TRUE(eventually([&] { return testing::read_bytes(log).size() > read + 2000; })) << "training goes on";
   process.send(SIGINT);
   EXPECT_EQ(process.wait(), 128 + SIGINT);
   EXPECT_GT(saved_step(verb, "run"), 5);
@@ -287,11 +288,11 @@ TEST_F(TrainVerbTest, SavesAndEndsAsEverWhenNobodyReadsItsOutput) {
 TEST_F(TrainVerbTest, AFullDiskIsToldAndTheEndSaysWhatIsKept) {
   const std::string err = verb.path("err");
   std::vector<std::string> command = endless(verb, "run");
-  command.insert(command.end(), {"--save-every", "100"});
+  command.insert(command.end(), {"--save-every", "20"});
   Process process(command, err);
-  ASSERT_TRUE(process.wait_for("step 100: saved"));
+  ASSERT_TRUE(process.wait_for("step 20: saved"));
   process.limit_files(20000);  // less than the model takes, and more than what is told
-  ASSERT_TRUE(wait_for_text(err, "is not saved: "));
+  ASSERT_TRUE(eventually([&] { return testing::read_bytes(err).find("is not saved: ") != std::string::npos; }));
   process.send(SIGINT);
   EXPECT_EQ(process.wait(), 2) << "not all is saved";
   const std::string told = testing::read_bytes(err);
