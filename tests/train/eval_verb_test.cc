@@ -115,13 +115,18 @@ TEST_F(EvalVerbTest, AShortTextIsOneSequence) {
   EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
 }
 
-/// A safetensors file with every element of one f32 tensor replaced.
+/// A safetensors file with every element of one f32 tensor replaced, and without metadata: they hold a checksum.
 std::string with_tensor_filled(const std::string& file, const std::string& name, float value) {
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
   const std::size_t data = sizeof header_bytes + header_bytes;
-  const json offsets = json::parse(file.substr(sizeof header_bytes, header_bytes)).at(name).at("data_offsets");
+  json header = json::parse(file.substr(sizeof header_bytes, header_bytes));
+  const json offsets = header.at(name).at("data_offsets");
+  header.erase("__metadata__");
+  std::string text = header.dump();
+  text.resize(header_bytes, ' ');
   std::string out = file;
+  out.replace(sizeof header_bytes, header_bytes, text);
   for (auto at = offsets[0].get<std::size_t>(); at < offsets[1].get<std::size_t>(); at += sizeof value) {
     std::memcpy(out.data() + data + at, &value, sizeof value);
   }
