@@ -135,9 +135,9 @@ std::string with_tensor_filled(const std::string& file, const std::string& name,
 
 TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
   ASSERT_EQ(verb.train("run").status, 0);
-  testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors",
-                       with_tensor_filled(verb.checkpoint_file("run", "model.safetensors"),
-                                          "model.layers.1.mlp.down_proj.weight", 3e38F));
+  testing::write_bytes(
+      verb.path("run") + "/checkpoint/model.safetensors",
+      with_tensor_filled(verb.checkpoint_file("run", "model.safetensors"), "model.layers.1.mlp.up_proj.weight", 3e38F));
   const Outcome outcome = verb.eval("run", {"--json"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_NE(outcome.err.find("the model gives numbers that are not finite, first in layer 1"), std::string::npos)
