@@ -66,10 +66,12 @@ void print_next(const std::string& data) {
   const std::string text = shell_word(data);
   fmt::print(
       "\n\nWhat to try next (Ctrl-C saves and says how to go on; {0} VERB --help tells more)\n\n"
-      "     {0} train --task bigram-backcopy --data {1} --out run-backcopy --gate headwise\n"
-      "     {0} eval run-backcopy --data {1}\n\n"
-      "     {0} train --data {1} --out run-text --gate elementwise --match-params\n"
-      "     {0} eval run-text --data {1} --held-out --tokens 200000\n",
+      "     {0} train --task bigram-backcopy --data {1} --out backcopy-plain\n"
+      "     {0} train --task bigram-backcopy --data {1} --out backcopy-gated --gate headwise\n"
+      "     {0} eval backcopy-plain backcopy-gated --data {1}\n\n"
+      "     {0} train --data {1} --out text-plain\n"
+      "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
+      "     {0} eval text-plain text-gated --data {1} --held-out --tokens 200000\n",
       tool, text);
 }
 

@@ -77,7 +77,7 @@ TEST(Corpus, ADirectoryIsTakenWithoutWhatIsNotText) {
   const Scratch scratch;
   std::filesystem::create_directory(scratch / "deep");
   write_bytes(scratch / "a.txt", "one ");
-  write_bytes(scratch / "latin.txt", "caf\xE9");
+  write_bytes(scratch / "latin.txt", "caf\xE9 au lait");
   write_bytes(scratch / "deep/zip", "PK\x03\x04\xFF\xFE");
   write_bytes(scratch / "z.txt", "two");
   const Corpus corpus({scratch.path()});

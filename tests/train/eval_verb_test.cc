@@ -199,7 +199,7 @@ TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
 TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
   std::filesystem::create_directory(verb.path("data"));
   testing::write_bytes(verb.path("data/text"), testing::read_bytes(verb.text()));
-  testing::write_bytes(verb.path("data/latin"), "caf\xE9");
+  testing::write_bytes(verb.path("data/latin"), "caf\xE9 au lait");
   ASSERT_EQ(verb.train("data/run").status, 0);
   const Outcome outcome = testing::headgate({"eval", verb.path("data/run"), "--data", verb.path("data"), "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;

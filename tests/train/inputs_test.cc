@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -30,6 +31,13 @@ class InputsTest : public ::testing::Test {
 
   json state(const std::string& run) const { return json::parse(verb.checkpoint_file(run, "trainer_state.json")); }
 
+  /// A fresh run on `data` alone.
+  Outcome train(const std::string& run, const std::string& data, const std::vector<std::string>& more) const {
+    std::vector<std::string> command = verb.command(run, more);
+    *std::find(command.begin(), command.end(), verb.text()) = data;
+    return testing::headgate(command);
+  }
+
   static void expect_said(const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks: " << part;
   }
@@ -39,7 +47,7 @@ class InputsTest : public ::testing::Test {
 
 TEST_F(InputsTest, ARunInsideItsDataGoesOnByTheCommandThatItPrints) {
   const std::string run = "data/run";
-  const Outcome start = verb.train(run, {"--data", verb.path("data"), "--stop-at", "3"});
+  const Outcome start = train(run, verb.path("data"), {"--stop-at", "3"});
   ASSERT_EQ(start.status, 0) << start.err;
   expect_said(start.err, "headgate train --resume --out " + verb.path(run));
   expect_said(start.out, "5000 bytes in 2 files");
@@ -52,7 +60,7 @@ TEST_F(InputsTest, ARunInsideItsDataGoesOnByTheCommandThatItPrints) {
   EXPECT_EQ(state(run).at("data_fingerprint"), fingerprint);
   // Another run beside it sees the same text, and so does one that is the directory of the data itself.
   for (const char* other : {"data/deep/other", "data"}) {
-    const Outcome begun = verb.train(other, {"--data", verb.path("data"), "--stop-at", "3"});
+    const Outcome begun = train(other, verb.path("data"), {"--stop-at", "3"});
     ASSERT_EQ(begun.status, 0) << begun.err;
     const Outcome resumed = verb.resume(other);
     ASSERT_EQ(resumed.status, 0) << resumed.err;
@@ -62,24 +70,24 @@ TEST_F(InputsTest, ARunInsideItsDataGoesOnByTheCommandThatItPrints) {
 
 TEST_F(InputsTest, FilesThatAreNotTextAreLeftOutAndNamed) {
   for (const char* name : {"p1.png", "p2.png", "p3.png", "p4.png"}) write_bytes(verb.path("data/") + name, "\x89PNG");
-  const Outcome outcome = verb.train("run", {"--data", verb.path("data"), "--stop-at", "1"});
+  const Outcome outcome = train("run", verb.path("data"), {"--stop-at", "1"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::string data = verb.path("data");
   expect_said(outcome.out, "left out: 4 files that are not UTF-8 text (" + data + "/p1.png, " + data + "/p2.png, " +
                                data + "/p3.png and 1 more)");
-  expect_refused(verb.train("none", {"--data", data + "/p1.png"}), "train", "p1.png: not UTF-8 text: byte 0x89");
+  expect_refused(train("none", data + "/p1.png", {}), "train", "p1.png: not UTF-8 text: byte 0x89");
 }
 
 TEST_F(InputsTest, PatternsChooseFilesAndStayWithTheRun) {
   const Outcome start =
-      verb.train("run", {"--data", verb.path("data"), "--include", "*.md", "--include", "*.rst", "--stop-at", "3"});
+      train("run", verb.path("data"), {"--include", "*.md", "--include", "*.rst", "--stop-at", "3"});
   ASSERT_EQ(start.status, 0) << start.err;
   expect_said(start.out, "2000 bytes in 1 file");
   EXPECT_EQ(state("run").at("include"), json({"*.md", "*.rst"}));
   const Outcome rest = verb.resume("run");
   ASSERT_EQ(rest.status, 0) << rest.err;
   expect_said(rest.out, "2000 bytes in 1 file");
-  expect_refused(verb.train("none", {"--data", verb.path("data"), "--include", "*.tex"}), "train",
+  expect_refused(train("none", verb.path("data"), {"--include", "*.tex"}), "train",
                  "/data: no text in this directory, only 2 files that no pattern includes");
   expect_refused(verb.train("none", {"--include", ""}), "train", "--include");
 }
@@ -95,8 +103,8 @@ TEST_F(InputsTest, TheLastOfTwoValuesCountsAndListsKeepAll) {
 
 TEST_F(InputsTest, AModelTooLargeIsRefusedWithItsPlan) {
   for (const std::vector<std::string>& sizes :
-       {std::vector<std::string>{"--dim", "65536", "--ffn", "1048576", "--heads", "8", "--layers", "4"},
-        {"--batch", "1048576", "--dim", "65536", "--layers", "1000", "--ffn", "1024", "--head-dim", "8"}}) {
+       {std::vector<std::string>{"--dim", "65536", "--ffn", "1048576", "--heads", "128", "--head-dim", "8", "--layers", "2"},
+        {"--batch", "1048576", "--dim", "65536", "--layers", "100", "--ffn", "1024", "--head-dim", "8"}}) {
     const Outcome outcome = verb.train("none", sizes);
     expect_refused(outcome, "train", "not enough memory: ");
     for (const char* told : {" TB are needed but ", " are available; the largest items are "}) {
@@ -104,7 +112,7 @@ TEST_F(InputsTest, AModelTooLargeIsRefusedWithItsPlan) {
     }
   }
   expect_refused(verb.train("none", {"--batch", "1048576", "--seq-len", "1024", "--dim", "1", "--heads", "1048576",
-                                     "--head-dim", "512", "--ffn", "1"}),
+                                     "--head-dim", "512", "--ffn", "1", "--eval-tokens", "1024"}),
                  "train", "decoder: a batch of 1048576 x 1024 tokens takes about");
   EXPECT_FALSE(std::filesystem::exists(verb.path("none")));
 }
