@@ -79,8 +79,7 @@ TEST_F(InputsTest, FilesThatAreNotTextAreLeftOutAndNamed) {
 }
 
 TEST_F(InputsTest, PatternsChooseFilesAndStayWithTheRun) {
-  const Outcome start =
-      train("run", verb.path("data"), {"--include", "*.md", "--include", "*.rst", "--stop-at", "3"});
+  const Outcome start = train("run", verb.path("data"), {"--include", "*.md", "--include", "*.rst", "--stop-at", "3"});
   ASSERT_EQ(start.status, 0) << start.err;
   expect_said(start.out, "2000 bytes in 1 file");
   EXPECT_EQ(state("run").at("include"), json({"*.md", "*.rst"}));
@@ -103,7 +102,8 @@ TEST_F(InputsTest, TheLastOfTwoValuesCountsAndListsKeepAll) {
 
 TEST_F(InputsTest, AModelTooLargeIsRefusedWithItsPlan) {
   for (const std::vector<std::string>& sizes :
-       {std::vector<std::string>{"--dim", "65536", "--ffn", "1048576", "--heads", "128", "--head-dim", "8", "--layers", "2"},
+       {std::vector<std::string>{"--dim", "65536", "--ffn", "1048576", "--heads", "128", "--head-dim", "8", "--layers",
+                                 "2"},
         {"--batch", "1048576", "--dim", "65536", "--layers", "100", "--ffn", "1024", "--head-dim", "8"}}) {
     const Outcome outcome = verb.train("none", sizes);
     expect_refused(outcome, "train", "not enough memory: ");
