@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-// Vector targets that are compiled. Left out: those that gain nothing over the next lower one in this library, and all of
-// SVE, whose vectors have no size at compile time. Tiles are arrays of vectors, which C++ then cannot form; such CPUs run
-// the NEON code.
+// Vector targets that are compiled. Left out: those that gain nothing over the next lower one in this library, and all
+// of SVE, whose vectors have no size at compile time. Tiles are arrays of vectors, which C++ then cannot form; such
+// CPUs run the NEON code.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #endif

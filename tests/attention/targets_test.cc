@@ -75,7 +75,8 @@ TEST(Targets, EachRunsItsOwnCode) {
 /// What this program prints when HEADGATE_ISA is `isa`, run anew with the probe below alone.
 std::string probe_with_isa(const std::string& isa) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command = "HEADGATE_ISA='" + isa + "' " HEADGATE_EMULATOR " '" + self + "' --gtest_filter=Probe.* 2>&1";
+  const std::string command =
+      "HEADGATE_ISA='" + isa + "' " HEADGATE_EMULATOR " '" + self + "' --gtest_filter=Probe.* 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return "popen failed";
   std::string text;

@@ -115,6 +115,41 @@ TEST_F(EvalVerbTest, AShortTextIsOneSequence) {
   EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
 }
 
+/// A safetensors file with every element of one f32 tensor replaced, and without metadata: they hold a checksum.
+std::string with_tensor_filled(const std::string& file, const std::string& name, float value) {
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
+  const std::size_t data = sizeof header_bytes + header_bytes;
+  json header = json::parse(file.substr(sizeof header_bytes, header_bytes));
+  const json offsets = header.at(name).at("data_offsets");
+  header.erase("__metadata__");
+  std::string text = header.dump();
+  text.resize(header_bytes, ' ');
+  std::string out = file;
+  out.replace(sizeof header_bytes, header_bytes, text);
+  for (auto at = offsets[0].get<std::size_t>(); at < offsets[1].get<std::size_t>(); at += sizeof value) {
+    std::memcpy(out.data() + data + at, &value, sizeof value);
+  }
+  return out;
+}
+
+TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  testing::write_bytes(
+      verb.path("run") + "/checkpoint/model.safetensors",
+      with_tensor_filled(verb.checkpoint_file("run", "model.safetensors"), "model.layers.1.mlp.up_proj.weight", 3e38F));
+  const Outcome outcome = verb.eval("run", {"--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("the model gives numbers that are not finite, first in layer 1"), std::string::npos)
+      << outcome.err;
+  const json all = json::parse(outcome.out);
+  EXPECT_TRUE(all.at("massive_activation").is_null());
+  EXPECT_TRUE(all.at("loss_nats").is_null());
+  EXPECT_TRUE(all.at("layers")[0].at("massive_activation").is_number());
+  EXPECT_TRUE(all.at("layers")[1].at("massive_activation").is_null());
+  EXPECT_EQ(verb.eval("run").status, 1);
+}
+
 TEST_F(EvalVerbTest, EvaluatesAtMostSoManyTokens) {
   ASSERT_EQ(verb.train("run").status, 0);
   for (const int tokens : {1, 2, 15, 16, 31, 32, 100, 1000}) {
@@ -171,38 +206,6 @@ TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
   EXPECT_EQ(json::parse(outcome.out), evaluated("data/run"));
   EXPECT_EQ(outcome.err, "left out: 1 file that is not UTF-8 text (" + verb.path("data/latin") +
                              ")\nleft out: 1 path that a run writes (" + verb.path("data/run") + ")\n");
-}
-
-/// A safetensors file with every element of one f32 tensor replaced, as another program would write it: without a
-/// checksum, whose key takes another name.
-std::string with_tensor_filled(const std::string& file, const std::string& name, float value) {
-  std::uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
-  const std::size_t data = sizeof header_bytes + header_bytes;
-  const json offsets = json::parse(file.substr(sizeof header_bytes, header_bytes)).at(name).at("data_offsets");
-  std::string out = file;
-  out.at(out.find("headgate.checksum")) = '-';
-  for (auto at = offsets[0].get<std::size_t>(); at < offsets[1].get<std::size_t>(); at += sizeof value) {
-    std::memcpy(out.data() + data + at, &value, sizeof value);
-  }
-  return out;
-}
-
-TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
-  ASSERT_EQ(verb.train("run").status, 0);
-  testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors",
-                       with_tensor_filled(verb.checkpoint_file("run", "model.safetensors"),
-                                          "model.layers.1.mlp.up_proj.weight", 3e38F));
-  const Outcome outcome = verb.eval("run", {"--json"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_NE(outcome.err.find("the model gives numbers that are not finite, first in layer 1"), std::string::npos)
-      << outcome.err;
-  const json all = json::parse(outcome.out);
-  EXPECT_TRUE(all.at("massive_activation").is_null());
-  EXPECT_TRUE(all.at("loss_nats").is_null());
-  EXPECT_TRUE(all.at("layers")[0].at("massive_activation").is_number());
-  EXPECT_TRUE(all.at("layers")[1].at("massive_activation").is_null());
-  EXPECT_EQ(verb.eval("run").status, 1);
 }
 
 TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
