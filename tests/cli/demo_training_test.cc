@@ -149,6 +149,7 @@ TEST_F(DemoTrainingTest, TheDemosLanguageModelsAreOfEqualSize) {
   RunOptions options = run();
   options.steps.reset();
   options.batch.reset();
+  options.eval_tokens.reset();
   choose_demo_text_run(options);
   const Story story = text_story(options, demo_text_sizes());
   const auto plain = static_cast<double>(models::parameter_count(story.models.front().config));
