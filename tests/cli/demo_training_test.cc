@@ -70,7 +70,7 @@ class DemoTrainingTest : public ::testing::Test {
     options.threads = 2;
     options.steps = 12;
     options.batch = 2;
-    options.eval_tokens = 64;
+    options.eval_tokens = 256;
     return options;
   }
   static ModelOptions sizes() {
