@@ -53,7 +53,11 @@ std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
   run.data = {*arguments.data};
   run.include = arguments.include;
   run.threads = threads;
-  if (arguments.shows("backcopy")) stories.push_back(backcopy_story(run));
+  if (arguments.shows("backcopy")) {
+    RunOptions backcopy = run;
+    choose_demo_backcopy_run(backcopy);
+    stories.push_back(backcopy_story(backcopy, demo_backcopy_sizes()));
+  }
   if (arguments.shows("text")) {
     choose_demo_text_run(run);
     stories.push_back(text_story(run, demo_text_sizes()));
@@ -66,13 +70,13 @@ void print_next(const std::string& data) {
   const std::string text = shell_word(data);
   fmt::print(
       "\n\nWhat to try next (Ctrl-C saves and says how to go on; {0} VERB --help tells more)\n\n"
-      "     {0} train --task bigram-backcopy --data {1} --out backcopy-plain\n"
-      "     {0} train --task bigram-backcopy --data {1} --out backcopy-gated --gate headwise\n"
+      "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-plain\n"
+      "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-gated --gate headwise\n"
       "     {0} eval backcopy-plain backcopy-gated --data {1}\n\n"
       "     {0} train --data {1} --out text-plain\n"
       "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
       "     {0} eval text-plain text-gated --data {1} --held-out --tokens 200000\n",
-      tool, text);
+      tool, text, "--embeddings separate --qk-norm off --seq-len 64 --batch 16");
 }
 
 int run_demo(const DemoArguments& arguments) {

@@ -18,7 +18,6 @@ using train::Task;
 
 constexpr std::int64_t kLeastBackcopySteps = 800;  // a sink takes its time: docs/notes/2026-11-21-backcopy.md
 constexpr std::int64_t kLeastTextSteps = 60;
-constexpr std::uint64_t kBackcopySeed = 2;  // one that makes a sink without a gate: not all do
 
 std::string score(const std::optional<double>& value) { return value ? fmt::format("{:.3f}", *value) : "-"; }
 
@@ -118,6 +117,19 @@ std::string sizes_of(const models::DecoderConfig& c) {
 
 }  // namespace
 
+ModelOptions demo_backcopy_sizes() {
+  ModelOptions sizes;
+  sizes.embeddings = "separate";
+  sizes.qk_norm = "off";
+  sizes.seq_len = 64;
+  return sizes;
+}
+
+void choose_demo_backcopy_run(RunOptions& run) {
+  run.batch = 16;
+  run.steps = 1000;
+}
+
 ModelOptions demo_text_sizes() {
   ModelOptions sizes;
   sizes.layers = 4;
@@ -132,7 +144,6 @@ Story backcopy_story(RunOptions run, const ModelOptions& sizes) {
   Story story;
   story.run = std::move(run);
   story.run.task = train::task_name(Task::bigram_backcopy);
-  if (!story.run.seed) story.run.seed = kBackcopySeed;
   story.name = story.run.task;
   story.least_steps = kLeastBackcopySteps;
   story.models = three_models(sizes, Task::bigram_backcopy);

@@ -39,12 +39,12 @@ CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
 class EqualTerms : public ::testing::TestWithParam<DType> {};
 
 TEST_P(EqualTerms, StayWithinTheRuleForward) {
-  for (std::uint64_t seed = 1; seed <= 120; ++seed)
+  for (std::uint64_t seed = 1; seed <= 2 * problem_runs(); ++seed)
     expect_right(equal_terms(GetParam(), seed), cases::check_forward_case);
 }
 
 TEST_P(EqualTerms, StayWithinTheRuleBackward) {
-  for (std::uint64_t seed = 1; seed <= 120; ++seed)
+  for (std::uint64_t seed = 1; seed <= 2 * problem_runs(); ++seed)
     expect_right(equal_terms(GetParam(), seed), cases::check_backward_case);
 }
 
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(F32AndF64, EqualTerms, ::testing::Values(DType::f32, DT
 
 /// The softmax starts from the sink and sums equal terms that are not 1.
 TEST_P(EqualTerms, OfTheSoftmaxBesideASinkStayWithinTheRule) {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= problem_runs(); ++seed) {
     CaseSpec spec;
     spec.dtype = GetParam();
     spec.scale = 0.0;

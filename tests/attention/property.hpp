@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -50,11 +51,16 @@ inline void expect_right(const cases::CaseSpec& spec, CheckCase check) {
   EXPECT_FALSE(mismatch.has_value()) << mismatch.value_or("");
 }
 
-/// Runs `check` on random problems of `dtype`: HEADGATE_TEST_RUNS of them, 60 by default. The sequence is the same in
-/// every run, so that a failure can be had again; RC_PARAMS (RapidCheck's own variable) overrides both.
-inline bool holds_on_random_problems(const std::string& what, DType dtype, CheckCase check) {
+/// How many problems a property meets: HEADGATE_TEST_RUNS, 60 by default.
+inline std::uint64_t problem_runs() {
   const char* runs = std::getenv("HEADGATE_TEST_RUNS");
-  const std::string parameters = std::string("seed=20250506 max_success=") + (runs != nullptr ? runs : "60");
+  return runs != nullptr ? std::stoull(runs) : 60;
+}
+
+/// Runs `check` on problem_runs() random problems of `dtype`. The sequence is the same in every run, so that a failure
+/// can be had again; RC_PARAMS (RapidCheck's own variable) overrides both.
+inline bool holds_on_random_problems(const std::string& what, DType dtype, CheckCase check) {
+  const std::string parameters = "seed=20250506 max_success=" + std::to_string(problem_runs());
   setenv("RC_PARAMS", parameters.c_str(), 0);
   return rc::check(what, [dtype, check] {
     if (const auto mismatch = check_on_every_target(drawn_spec(dtype), check)) RC_FAIL(*mismatch);

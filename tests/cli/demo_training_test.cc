@@ -105,7 +105,8 @@ TEST_F(DemoTrainingTest, BackcopyHasARowForEachModel) {
     const bool gated = std::string(name) != "no gate";
     EXPECT_EQ(cells[2] >= 0.0, gated);
     EXPECT_EQ(cells[3] >= 0.0, gated);
-    EXPECT_NEAR(cells[4], std::log(264.0), 1.0) << "twelve steps teach little";
+    EXPECT_GT(cells[4], 0.7 * std::log(264.0)) << "twelve steps teach little";
+    EXPECT_LT(cells[4], 1.1 * std::log(264.0)) << "and harm little";
     EXPECT_GT(cells[6], 0.0);
     EXPECT_GT(cells[7], 0.0);
   }
@@ -162,15 +163,19 @@ TEST_F(DemoTrainingTest, TheDemosLanguageModelsAreOfEqualSize) {
   EXPECT_NEAR(tokens, 1e6, 0.3e6);
 }
 
-TEST_F(DemoTrainingTest, BackcopyIsWhatTheTaskIsByDefault) {
+TEST_F(DemoTrainingTest, BackcopyIsTheRunThatMakesASinkOnEverySeed) {
   RunOptions options;
   options.data = {text};
-  const Story story = backcopy_story(options);
-  RunOptions by_default = options;
-  by_default.task = "bigram-backcopy";
-  EXPECT_EQ(wanted_steps(story), make_settings(by_default, 128).schedule.steps);
-  EXPECT_EQ(story.models.front().config, make_config({}, train::Task::bigram_backcopy));
+  choose_demo_backcopy_run(options);
+  const Story story = backcopy_story(options, demo_backcopy_sizes());
+  EXPECT_EQ(wanted_steps(story), 1000);
   EXPECT_EQ(story_settings(story, 50).schedule.steps, 50);
+  EXPECT_EQ(story_settings(story, 50).batch, 16);
+  for (const StoryModel& model : story.models) {
+    EXPECT_EQ(model.config.seq_len, 64);
+    EXPECT_EQ(model.config.embeddings, models::Embeddings::separate);
+    EXPECT_EQ(model.config.qk_norm, models::QkNorm::none);
+  }
 }
 
 TEST_F(DemoTrainingTest, TheSameFiguresEveryTime) {
