@@ -49,12 +49,13 @@ TEST(StagedFileSignal, APathStaysWhileAHandlerUsesIt) {
     std::optional<StagedFile> file(std::in_place, scratch / "out.bin", Staging::named);
     std::thread signalled([] {
       t_stops_in_unlink = true;
-      ::pthread_kill(::pthread_self(), SIGTERM);
+      std::raise(SIGTERM);  // to this thread
     });
     while (!g_in_unlink) {
     }
     file.reset();
     std::vector<StagedFile> others;
+    others.reserve(100);
     for (int i = 0; i < 100; ++i) others.emplace_back(scratch / "other.bin", Staging::named);
     g_path_is_forgotten = true;
     signalled.join();  // the handler ends the process
