@@ -163,7 +163,7 @@ TEST_F(EvalVerbTest, EvaluatesAtMostSoManyTokens) {
     EXPECT_TRUE(one.at(key).is_null()) << key << " of a sequence of one token";
     EXPECT_TRUE(one.at("layers")[1].at(key).is_null()) << key;
   }
-  EXPECT_NE(verb.eval("run", {"--tokens", "1"}).out.find("-"), std::string::npos);
+  EXPECT_NE(verb.eval("run", {"--tokens", "1"}).out.find('-'), std::string::npos);
   expect_refused(verb.eval("run", {"--tokens", "3", "--seq-len", "4"}), "eval",
                  "--tokens 3 is less than a sequence of --seq-len 4");
 }
