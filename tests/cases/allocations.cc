@@ -26,9 +26,13 @@ namespace {
 
 std::atomic<std::size_t> count{0};
 
-void* counted(std::size_t bytes, std::size_t align) {
+void* counted_or_null(std::size_t bytes, std::size_t align) noexcept {
   ++count;
-  void* data = std::aligned_alloc(align, (bytes + align - 1) / align * align);
+  return std::aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+void* counted(std::size_t bytes, std::size_t align) {
+  void* data = counted_or_null(bytes, align);
   if (data == nullptr) throw std::bad_alloc();
   return data;
 }
@@ -38,6 +42,12 @@ void* counted(std::size_t bytes, std::size_t align) {
 void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t align) {
   return counted(bytes, static_cast<std::size_t>(align));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {  // std::stable_sort's
+  return counted_or_null(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t align, const std::nothrow_t& /*tag*/) noexcept {
+  return counted_or_null(bytes, static_cast<std::size_t>(align));
 }
 void operator delete(void* data) noexcept { std::free(data); }
 void operator delete(void* data, std::size_t) noexcept { std::free(data); }
