@@ -24,13 +24,15 @@ aarch64() {
     qemu-aarch64 build-aarch64/headgate verify --seconds 10
 }
 
+logs=$(mktemp -d) || exit 1
+trap 'rm -rf "$logs"' EXIT
 passed=0
 failed=()
 check() {
   local name=$1 start=$SECONDS
   shift
   echo "== headgate: $name"
-  if "$@"; then
+  if "$@" 2>&1 | tee "$logs/$name"; then
     echo "== headgate: $name passed in $((SECONDS - start)) s"
     passed=$((passed + 1))
   else
@@ -46,6 +48,10 @@ check "clang" clang
 check "aarch64" aarch64
 check "mutants" python3 scripts/mutation_check.py --sample 6
 
-((${#failed[@]} == 0)) || printf 'make check: failed: %s\n' "${failed[@]}" >&2
+# Why, once more: the lines themselves may stand thousands of lines above.
+for name in "${failed[@]}"; do
+  echo "make check: failed: $name"
+  { grep -E 'error|warning:|FAIL|Failed|\*\*\*' "$logs/$name" || tail -n 20 "$logs/$name"; } | head -n 20 | sed 's/^/  /'
+done >&2
 echo "$passed passed, ${#failed[@]} failed"
 ((${#failed[@]} == 0))

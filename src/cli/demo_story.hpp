@@ -42,8 +42,8 @@ struct Story {
 Story backcopy_story(RunOptions run, const ModelOptions& sizes);
 Story text_story(RunOptions run, const ModelOptions& sizes);
 
-/// Of the demo's own models and run. With separate embeddings, without QK-norm and in short sequences every seed that was
-/// tried makes a sink without a gate (docs/notes/2026-11-21-backcopy.md); by the task's defaults some do not.
+/// Of the demo's own models and run. With separate embeddings, without QK-norm and in short sequences every seed that
+/// was tried makes a sink without a gate (docs/notes/2026-11-21-backcopy.md); by the task's defaults some do not.
 ModelOptions demo_backcopy_sizes();
 void choose_demo_backcopy_run(RunOptions& run);
 
