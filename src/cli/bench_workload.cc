@@ -5,19 +5,12 @@
 #include <new>
 
 #include "core/element.hpp"
+#include "core/random.hpp"
 
 namespace headgate::cli {
 namespace {
 
 constexpr std::size_t kAlign_bytes = 64;
-
-/// The 64-bit finaliser of splitmix64 (Steele, Lea, Flood 2014).
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15U;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
-  return x ^ (x >> 31);
-}
 
 /// The sum of four uniform numbers of 16 bits: mean 2, variance 1/3; shifted and scaled to 0 and 1.
 double normal_of(std::uint64_t bits) {
@@ -63,10 +56,10 @@ Tensor::Tensor(DType dtype, const Shape& shape) : dtype_(dtype), shape_(shape) {
 void Tensor::Free::operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kAlign_bytes}); }
 
 void Tensor::fill_normal(std::uint64_t seed) {
-  const std::uint64_t base = mix(seed);
+  const std::uint64_t base = mix64(seed);
   const std::int64_t count = view().numel();
   for (std::int64_t i = 0; i < count; ++i) {
-    store_element(data_.get(), dtype_, i, normal_of(mix(base + static_cast<std::uint64_t>(i))));
+    store_element(data_.get(), dtype_, i, normal_of(mix64(base + static_cast<std::uint64_t>(i))));
   }
 }
 

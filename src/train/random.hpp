@@ -3,15 +3,9 @@
 
 #include <cstdint>
 
-namespace headgate::train {
+#include "core/random.hpp"
 
-/// SplitMix64's finalizer: a bijection of 64-bit words that mixes every bit into every other.
-constexpr std::uint64_t mix64(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15U;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
-  return x ^ (x >> 31);
-}
+namespace headgate::train {
 
 /// Random numbers that depend on (seed, stream, index) alone: what a run draws at a step needs no state to be resumed.
 class RandomStream {

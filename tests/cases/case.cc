@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/element.hpp"
+#include "core/random.hpp"
 
 namespace headgate::cases {
 namespace {
@@ -14,25 +15,18 @@ namespace {
 /// Dimensions of an input that repeat by stride 0 under Layout::broadcast.
 constexpr std::uint32_t kRepeatB = 1, kRepeatH = 2, kRepeatT = 4, kRepeatAll = 15;
 
-/// SplitMix64: a few lines that give the same numbers everywhere.
+/// Random numbers of one tensor of a problem.
 class Random {
  public:
-  Random(std::uint64_t seed, std::uint64_t stream)
-      : state_(seed * 0x9E3779B97F4A7C15U + stream * 0xD1B54A32D192ED03U) {}
-  std::uint64_t next() {
-    state_ += 0x9E3779B97F4A7C15U;
-    std::uint64_t x = state_;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
-    return x ^ (x >> 31);
-  }
-  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  Random(std::uint64_t seed, std::uint64_t stream) : bits_(seed * kSplitMix64Step + stream * 0xD1B54A32D192ED03U) {}
+  std::uint64_t next() { return bits_.next(); }
+  double uniform() { return bits_.uniform(); }
   /// About normal, variance 1, never beyond ±3.5: four uniforms summed.
   double normal() { return (uniform() + uniform() + uniform() + uniform() - 2.0) * 1.7320508075688772; }
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(bits_.below(static_cast<std::uint64_t>(n))); }
 
  private:
-  std::uint64_t state_;
+  SplitMix64 bits_;
 };
 
 enum Stream : std::uint64_t { kQ = 1, kK, kV, kGate, kBias, kMask, kLengths, kAlibi, kSinks, kDy, kDlse, kChoice };

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/random.hpp"
 #include "models/decoder.hpp"
 
 // Models small enough for finite differences, with numbers large enough that nothing hides.
@@ -52,25 +53,20 @@ inline std::vector<std::string> all_variants() {
   return names;
 }
 
-/// SplitMix64: test data of any machine.
+/// Test data of any machine.
 class Draws {
  public:
-  explicit Draws(std::uint64_t seed) : state_(seed) {}
+  explicit Draws(std::uint64_t seed) : random_(seed) {}
 
-  std::uint64_t bits() {
-    std::uint64_t x = (state_ += 0x9e3779b97f4a7c15U);
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-    return x ^ (x >> 31);
-  }
+  std::uint64_t bits() { return random_.next(); }
   /// In [−1, 1).
   double symmetric() { return static_cast<double>(static_cast<std::int64_t>(bits())) * 0x1p-63; }
   std::int32_t token(std::int64_t vocab) {
-    return static_cast<std::int32_t>(bits() % static_cast<std::uint64_t>(vocab));
+    return static_cast<std::int32_t>(random_.below(static_cast<std::uint64_t>(vocab)));
   }
 
  private:
-  std::uint64_t state_;
+  SplitMix64 random_;
 };
 
 /// Tokens and the ones that follow them; the last two targets of every sequence do not count.

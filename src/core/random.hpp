@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace headgate {
+
+/// The step of SplitMix64's state (Steele, Lea, Flood 2014): 2^64 over the golden ratio, made odd.
+inline constexpr std::uint64_t kSplitMix64Step = 0x9E3779B97F4A7C15U;
+
+/// SplitMix64's output for the state `x`: a bijection of 64-bit words that mixes every bit into every other.
+constexpr std::uint64_t mix64(std::uint64_t x) {
+  x += kSplitMix64Step;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
+
+/// The generator itself: the same numbers on every machine.
+class SplitMix64 {
+ public:
+  explicit constexpr SplitMix64(std::uint64_t seed) : state_(seed) {}
+
+  constexpr std::uint64_t next() {
+    const std::uint64_t out = mix64(state_);
+    state_ += kSplitMix64Step;
+    return out;
+  }
+  /// In [0,1), 53 bits.
+  constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  /// In [0,n), n ≥ 1; the bias of at most n/2^64 is of no account.
+  constexpr std::uint64_t below(std::uint64_t n) { return next() % n; }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace headgate
