@@ -2,6 +2,7 @@
 #ifndef HEADGATE_RUNTIME_HPP_
 #define HEADGATE_RUNTIME_HPP_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ HEADGATE_API std::vector<std::string> supported_targets();
 
 /// The target that kernels run on now. Throws headgate::Error if HEADGATE_ISA names one that cannot run here.
 HEADGATE_API std::string active_target();
+
+/// The same as the bit that Highway has for it (HWY_AVX3, HWY_AVX2, …), for code that has vector functions of its own
+/// and wants them to run on the same target. Throws as active_target does.
+HEADGATE_API std::int64_t active_target_bit();
 
 /// Makes `name` the target of every later call in this process; "" returns to the default choice.
 /// Throws headgate::Error if it is not in supported_targets(). Not to be called while a kernel runs.

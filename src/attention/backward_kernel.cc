@@ -11,10 +11,11 @@
 #include <limits>
 
 #include "attention/kernels.hpp"
-#include "attention/targets.hpp"
 #include "attention/visibility.hpp"
 #include "core/arena.hpp"
+#include "core/dispatch.hpp"
 #include "core/turnstile.hpp"
+#include "headgate/runtime.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/backward_kernel.cc"
@@ -22,7 +23,7 @@
 
 // After foreach_target.h: per-target headers.
 #include "attention/backward_plan-inl.hpp"
-#include "attention/backward_rows-inl.hpp"
+#include "attention/gate_rows-inl.hpp"
 #include "attention/multiply-inl.hpp"
 #include "attention/rows-inl.hpp"
 #include "attention/scores-inl.hpp"
@@ -181,13 +182,13 @@ void BackwardWorker<T>::prepare_row(std::int64_t h, std::int64_t i, T* lse, T* d
   const auto operand = [&](const ConstTensorView& view, T* buffer) {
     return Slice{&view, b_, h, plan_.Dv}.padded_row(i, buffer);
   };
-  const GateRow<T> gate{operand(c.incoming.dy, row(0)),
-                        operand(c.saved.y, row(1)),
-                        c.saved.attn.present() ? operand(c.saved.attn, row(2)) : nullptr,
-                        gate_logits(h, i, row(3)),
-                        d_o,
-                        row(4)};
-  *delta = gate_backward(p_.gate_fn, p_.gate_op, plan_.Dv_padded, gate);
+  const GateRowOperands<T> gate{operand(c.incoming.dy, row(0)),
+                                operand(c.saved.y, row(1)),
+                                c.saved.attn.present() ? operand(c.saved.attn, row(2)) : nullptr,
+                                gate_logits(h, i, row(3)),
+                                d_o,
+                                row(4)};
+  *delta = gate_row_backward(p_.gate_fn, p_.gate_op, plan_.Dv_padded, gate);
   store_gate_gradient(h, i, gate.dz);
   double lse_natural = 0;
   load_row(c.saved.lse, b_, h, i, 0, 1, &lse_natural);
@@ -593,23 +594,19 @@ void backward_typed(const BackwardCall& call) {
   write_dsinks(plan);
 }
 
-void backward(const BackwardCall& call) {
-  if (call.inputs.q.dtype == DType::f64) {
-    backward_typed<double>(call);
-  } else {
-    backward_typed<float>(call);
-  }
-}
-
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace headgate {
 
-HWY_EXPORT(backward);
+HEADGATE_TARGET_TABLE(backward_typed);
 
-void run_backward(const BackwardCall& call) { HEADGATE_DISPATCH(backward)(call); }
+void run_backward(const BackwardCall& call) {
+  const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(backward_typed, double, active_target_bit())
+                                                     : HEADGATE_FOR_TARGET(backward_typed, float, active_target_bit());
+  run(call);
+}
 
 }  // namespace headgate
 #endif  // HWY_ONCE

@@ -9,17 +9,18 @@
 #include <limits>
 
 #include "attention/kernels.hpp"
-#include "attention/targets.hpp"
 #include "attention/visibility.hpp"
 #include "core/arena.hpp"
+#include "core/dispatch.hpp"
 #include "core/sum_blocks.hpp"
+#include "headgate/runtime.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/forward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "attention/gate-inl.hpp"
+#include "attention/gate_rows-inl.hpp"
 #include "attention/multiply-inl.hpp"
 #include "attention/rows-inl.hpp"
 #include "attention/scores-inl.hpp"
@@ -358,7 +359,7 @@ class ForwardTile {
         std::fill(z + plan_.Dv, z + plan_.Dv_padded, T{0});
       }
       T* y = z + plan_.row_stride;
-      apply_gate(p_.gate_fn, p_.gate_op, z, plan_.Dv_padded, o, y);
+      gate_row_forward(p_.gate_fn, p_.gate_op, z, plan_.Dv_padded, o, y);
       store_row(y, plan_.Dv, to.y, b_, h_, i, 0);
     } else {
       store_row(o, plan_.Dv, to.y, b_, h_, i, 0);
@@ -437,23 +438,19 @@ void forward_typed(const ForwardCall& call) {
   }
 }
 
-void forward(const ForwardCall& call) {
-  if (call.inputs.q.dtype == DType::f64) {
-    forward_typed<double>(call);
-  } else {
-    forward_typed<float>(call);
-  }
-}
-
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace headgate {
 
-HWY_EXPORT(forward);
+HEADGATE_TARGET_TABLE(forward_typed);
 
-void run_forward(const ForwardCall& call) { HEADGATE_DISPATCH(forward)(call); }
+void run_forward(const ForwardCall& call) {
+  const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, active_target_bit())
+                                                     : HEADGATE_FOR_TARGET(forward_typed, float, active_target_bit());
+  run(call);
+}
 
 }  // namespace headgate
 #endif  // HWY_ONCE

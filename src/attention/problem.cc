@@ -14,6 +14,7 @@
 #include "attention/overlap.hpp"
 #include "core/check.hpp"
 #include "core/element.hpp"
+#include "gates/gate_functions.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate {
@@ -115,8 +116,8 @@ class Call {
     return arg.view.present();
   }
 
-  void require_given(const Argument& arg, const char* reason = "") const {
-    if (!given(arg)) fail("{} is required{} but absent", arg.name, reason);
+  void require_given(const Argument& arg) const {
+    if (!given(arg)) fail("{} is required but absent", arg.name);
   }
 
   /// What holds for every view: dtype, sizes, memory.
@@ -274,6 +275,11 @@ void check_enum(const Call& call, const char* name, Enum value, Enum last) {
   }
 }
 
+void check_gate_fn(const Call& call, GateFn fn) {
+  if (fn == GateFn::none || gate_row(fn) < kGateFunctions.size()) return;
+  call.fail("gate_fn is {} but must be 0 to {}", static_cast<std::int32_t>(fn), kGateFunctions.size());
+}
+
 void check_options(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
   p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
   if (!(std::abs(p.scale) <= range.huge)) call.fail("scale is {} but must be finite in {}", p.scale, range.name);
@@ -282,7 +288,7 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
     call.fail("softcap is {} but must be 0 for none, or positive, finite and normal in {}", p.softcap, range.name);
   }
   check_enum(call, "causality", options.causality, Causality::causal);
-  check_enum(call, "gate_fn", options.gate_fn, GateFn::identity);
+  check_gate_fn(call, options.gate_fn);
   check_enum(call, "gate_op", options.gate_op, GateOp::add);
   for (const auto& [name, window] :
        {std::pair{"window_left", options.window_left}, std::pair{"window_right", options.window_right}}) {
@@ -382,7 +388,9 @@ void check_saved(Call& call, const AttentionInputs& in, const AttentionSaved& sa
   call.require_given(lse);
   call.input(lse, {DType::f32, DType::f64});
   call.shape(lse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
-  if (needs_attn) call.require_given(attn, " by dgate under a silu or identity gate that multiplies");
+  if (needs_attn && !call.given(attn)) {
+    call.fail("attn is required by dgate under a {} gate that multiplies but absent", word_of(p.gate_fn));
+  }
   if (call.given(attn)) {
     call.input(attn, {in.q.dtype});
     call.shape(attn, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
@@ -453,8 +461,7 @@ Problem check_backward(const AttentionGradients& gradients, const AttentionInput
   if (gradients.dgate.present() && inputs.gate.present() && p.gate_fn == GateFn::none) {
     call.fail("dgate is asked for but gate_fn is none");
   }
-  const bool loses_attn = p.gate_op == GateOp::mul && (p.gate_fn == GateFn::silu || p.gate_fn == GateFn::identity);
-  check_saved(call, inputs, saved, loses_attn && gradients.dgate.present(), p);
+  check_saved(call, inputs, saved, loses_output(p.gate_fn, p.gate_op) && gradients.dgate.present(), p);
   check_incoming(call, inputs, incoming, p);
   check_gradient(call, {"dq", gradients.dq}, {"q", inputs.q});
   check_gradient(call, {"dk", gradients.dk}, {"k", inputs.k});

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "attention/targets.hpp"
 #include "core/arena.hpp"
 #include "core/check.hpp"
+#include "core/dispatch.hpp"
 #include "headgate/version.h"
 #include "hwy/highway.h"
 
@@ -56,17 +56,8 @@ std::int64_t default_bit() {
   return HWY_STATIC_TARGET;
 }
 
-/// Bit of the active target; 0 until the first use.
+/// 0 until the first use.
 std::atomic<std::int64_t> active_bit{0};
-
-std::int64_t active() {
-  std::int64_t bit = active_bit.load(std::memory_order_acquire);
-  if (bit == 0) {
-    bit = default_bit();
-    active_bit.store(bit, std::memory_order_release);
-  }
-  return bit;
-}
 
 }  // namespace
 
@@ -76,13 +67,16 @@ std::vector<std::string> compiled_targets() { return names_of(HWY_TARGETS); }
 
 std::vector<std::string> supported_targets() { return names_of(supported_mask()); }
 
-std::string active_target() {
-  const std::int64_t bit = active();
-  for (const TargetRow& row : kTargetRows) {
-    if (row.bit == bit) return row.name;
+std::int64_t active_target_bit() {
+  std::int64_t bit = active_bit.load(std::memory_order_acquire);
+  if (bit == 0) {
+    bit = default_bit();
+    active_bit.store(bit, std::memory_order_release);
   }
-  return {};
+  return bit;
 }
+
+std::string active_target() { return names_of(active_target_bit()).front(); }
 
 void set_target(const std::string& name) {
   active_bit.store(name.empty() ? default_bit() : supported_bit(name, "set_target"), std::memory_order_release);
@@ -97,11 +91,5 @@ int max_threads() {
 int default_threads() { return std::min(omp_get_max_threads(), max_threads()); }
 
 void release_workspace() { Arena::release(); }
-
-std::size_t active_target_index() {
-  hwy::ChosenTarget chosen;
-  chosen.Update(active());
-  return chosen.GetIndex();
-}
 
 }  // namespace headgate

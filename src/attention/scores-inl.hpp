@@ -10,9 +10,9 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/gate-inl.hpp"
 #include "attention/problem.hpp"
 #include "attention/rows-inl.hpp"
+#include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {

@@ -23,4 +23,12 @@ struct TargetRow {
 inline constexpr TargetRow kTargetRows[] = {{"avx3", HWY_AVX3}, {"avx2", HWY_AVX2},     {"sse4", HWY_SSE4},
                                             {"neon", HWY_NEON}, {"emu128", HWY_EMU128}, {"scalar", HWY_SCALAR}};
 
+constexpr bool has_target_row(std::int64_t bit) {
+  for (const TargetRow& row : kTargetRows) {
+    if (row.bit == bit) return true;
+  }
+  return false;
+}
+static_assert(has_target_row(HWY_STATIC_TARGET), "the target that this compiler aims at has no row in kTargetRows");
+
 }  // namespace headgate

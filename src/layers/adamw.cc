@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/dispatch.hpp"
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -72,14 +73,14 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_LAYER_EXPORT(adamw_range);
-HEADGATE_LAYER_EXPORT(squares_of);
+HEADGATE_TARGET_TABLE(adamw_range);
+HEADGATE_TARGET_TABLE(squares_of);
 
 }  // namespace
 
 template <typename T>
 void adamw_step(T* w, T* m, T* v, const T* g, std::int64_t n, const AdamWOptions& options) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(adamw_range, T);
+  const auto kernel = HEADGATE_FOR_TARGET(adamw_range, T, active_target_bit());
   for_parts(parts_of(n, 4, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(w + begin, m + begin, v + begin, g + begin, end - begin, options);
   });
@@ -90,7 +91,7 @@ double squared_norm(const T* x, std::int64_t n) {
   // Blocks whose bounds know nothing of threads, added in order. A block is work enough for a part: a square and its
   // sum, of one number read, are half an operation.
   constexpr std::int64_t kBlock = 2 * kMinimumWork;
-  const auto kernel = HEADGATE_LAYER_DISPATCH(squares_of, T);
+  const auto kernel = HEADGATE_FOR_TARGET(squares_of, T, active_target_bit());
   const std::int64_t blocks = (n + kBlock - 1) / kBlock;
   auto* sums = scratch<double>(blocks);
   for_parts(parts_of(blocks, kMinimumWork), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "layers/dispatch.hpp"
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -83,7 +84,7 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_LAYER_EXPORT(loss_rows);
+HEADGATE_TARGET_TABLE(loss_rows);
 
 }  // namespace
 
@@ -92,7 +93,7 @@ double cross_entropy(T* losses, T* dlogits, const T* logits, const std::int32_t*
                      std::int64_t V, double gradient_scale) {
   const std::int64_t counted = N - std::count(targets, targets + N, kIgnoredTarget);
   const double divisor = static_cast<double>(std::max<std::int64_t>(counted, 1));
-  const auto kernel = HEADGATE_LAYER_DISPATCH(loss_rows, T);
+  const auto kernel = HEADGATE_FOR_TARGET(loss_rows, T, active_target_bit());
   const Parts parts = parts_of(N, 4 * V);
   auto* totals = scratch<double>(parts.count);
   for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-#include "layers/dispatch.hpp"
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -64,9 +65,9 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_LAYER_EXPORT(add_range);
-HEADGATE_LAYER_EXPORT(silu_forward_rows);
-HEADGATE_LAYER_EXPORT(silu_backward_rows);
+HEADGATE_TARGET_TABLE(add_range);
+HEADGATE_TARGET_TABLE(silu_forward_rows);
+HEADGATE_TARGET_TABLE(silu_backward_rows);
 
 }  // namespace
 
@@ -85,7 +86,7 @@ void copy_to(T* y, const T* x, std::int64_t n) {
 
 template <typename T>
 void add_to(T* y, const T* x, std::int64_t n) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(add_range, T);
+  const auto kernel = HEADGATE_FOR_TARGET(add_range, T, active_target_bit());
   for_parts(parts_of(n, 1, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(y + begin, x + begin, end - begin);
   });
@@ -93,14 +94,14 @@ void add_to(T* y, const T* x, std::int64_t n) {
 
 template <typename T>
 void silu_forward(HeadView<T> y, ConstHeadView<T> x, const HeadShape& shape) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(silu_forward_rows, T);
+  const auto kernel = HEADGATE_FOR_TARGET(silu_forward_rows, T, active_target_bit());
   for_parts(parts_of(shape.N, 2 * shape.H * shape.D),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(y, x, shape, begin, end); });
 }
 
 template <typename T>
 void silu_backward(HeadView<T> dx, ConstHeadView<T> dy, ConstHeadView<T> x, const HeadShape& shape) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(silu_backward_rows, T);
+  const auto kernel = HEADGATE_FOR_TARGET(silu_backward_rows, T, active_target_bit());
   for_parts(parts_of(shape.N, 2 * shape.H * shape.D),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(dx, dy, x, shape, begin, end); });
 }

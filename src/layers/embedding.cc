@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-#include "layers/dispatch.hpp"
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -36,7 +37,7 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_LAYER_EXPORT(scatter_columns);
+HEADGATE_TARGET_TABLE(scatter_columns);
 
 }  // namespace
 
@@ -52,7 +53,7 @@ void embedding_forward(T* y, const T* table, const std::int32_t* tokens, std::in
 
 template <typename T>
 void embedding_backward(T* dtable, const T* dy, const std::int32_t* tokens, std::int64_t N, std::int64_t C) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(scatter_columns, T);
+  const auto kernel = HEADGATE_FOR_TARGET(scatter_columns, T, active_target_bit());
   for_parts(parts_of(C, N, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(dtable, dy, tokens, N, C, begin, end);
   });

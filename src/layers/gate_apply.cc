@@ -3,190 +3,237 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
-#include <tuple>
-#include <utility>
 
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
+#ifndef HEADGATE_LAYERS_GATE_APPLY_CALL_  // this file is read once per Highway target
+#define HEADGATE_LAYERS_GATE_APPLY_CALL_
+namespace headgate::layers {
+
+/// How the gate acts; one for all features of a head where `headwise`.
+struct GateRule {
+  GateFn fn;
+  GateOp op;
+  bool headwise;
+};
+
+template <typename T>
+struct GateForward {
+  HeadView<T> y;
+  HeadView<const T> u, z;
+  HeadShape shape;
+  GateRule rule;
+  Store store;
+};
+
+template <typename T>
+struct GateBackward {
+  HeadView<T> du, dz;
+  HeadView<const T> dy, u, z;
+  HeadShape shape;
+  GateRule rule;
+};
+
+/// Of one gate for all heads, the mean of theirs: g(N,D), and in place on dz(N,H,D).
+template <typename T>
+struct SharedGate {
+  T* g;
+  HeadView<T> dz;
+  HeadView<const T> z;
+  HeadShape shape;
+  GateFn fn;
+};
+
+template <typename T>
+T* row_of(const HeadView<T>& view, std::int64_t n, std::int64_t h) {
+  return view.data + n * view.token_stride + h * view.head_stride;
+}
+
+}  // namespace headgate::layers
+#endif  // HEADGATE_LAYERS_GATE_APPLY_CALL_
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "layers/gate_apply.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "gates/gate_functions-inl.hpp"
+#include "layers/rows-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::layers::HWY_NAMESPACE {
+
+/// g(z) of one logit in every lane.
+template <typename T, class Function>
+HWY_INLINE Vec<T> value_at(const Function& gate, T z) {
+  const Tag<T> d;
+  return gate.value(d, hn::Set(d, z));
+}
+
+template <typename T>
+void gate_values_rows(T* g, HeadView<const T> z, const HeadShape& shape, GateFn fn, std::int64_t begin,
+                      std::int64_t end) {
+  with_gate(fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t row = begin * shape.H; row < end * shape.H; ++row) {
+      const T* z_row = row_of(z, row / shape.H, row % shape.H);
+      T* g_row = g + row * shape.D;
+      each_vector<T>(shape.D, [&](std::int64_t c, auto lanes)
+                                  HWY_ATTR { lanes.store(gate.value(Tag<T>(), lanes.load(z_row + c)), g_row + c); });
+    }
+  });
+}
+
+template <typename T>
+void gate_forward_rows(const GateForward<T>& a, std::int64_t begin, std::int64_t end) {
+  with_gate(a.rule.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t row = begin * a.shape.H; row < end * a.shape.H; ++row) {
+      const std::int64_t n = row / a.shape.H, h = row % a.shape.H;
+      T* y = row_of(a.y, n, h);
+      const T* u = row_of(a.u, n, h);
+      const T* z = row_of(a.z, n, h);
+      const Vec<T> of_head = value_at(gate, z[0]);
+      each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        const Vec<T> g = a.rule.headwise ? of_head : gate.value(Tag<T>(), lanes.load(z + c));
+        const Vec<T> before = lanes.load(u + c);
+        const Vec<T> gated = a.rule.op == GateOp::mul ? hn::Mul(before, g) : hn::Add(before, g);
+        lanes.store(a.store == Store::add ? hn::Add(lanes.load(y + c), gated) : gated, y + c);
+      });
+    }
+  });
+}
+
+template <typename T>
+void gate_backward_rows(const GateBackward<T>& a, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const bool mul = a.rule.op == GateOp::mul;
+  with_gate(a.rule.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t row = begin * a.shape.H; row < end * a.shape.H; ++row) {
+      const std::int64_t n = row / a.shape.H, h = row % a.shape.H;
+      T* du = row_of(a.du, n, h);
+      T* dz = row_of(a.dz, n, h);
+      const T* dy = row_of(a.dy, n, h);
+      const T* u = row_of(a.u, n, h);
+      const T* z = row_of(a.z, n, h);
+      const auto dg = [&](std::int64_t c, const auto& lanes) HWY_ATTR {
+        return mul ? hn::Mul(lanes.load(dy + c), lanes.load(u + c)) : lanes.load(dy + c);
+      };
+      if (a.rule.headwise) {  // before du, which may be dy
+        dz[0] = sum_vectors<T>(a.shape.D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, z[0])));
+      }
+      const Vec<T> of_head = value_at(gate, z[0]);
+      each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        const Vec<T> incoming = lanes.load(dy + c);
+        Vec<T> g = of_head;
+        if (!a.rule.headwise) {
+          const Vec<T> logits = lanes.load(z + c);
+          g = gate.value(d, logits);
+          lanes.store(hn::Mul(dg(c, lanes), gate.derivative(d, logits)), dz + c);
+        }
+        lanes.store(mul ? hn::Mul(incoming, g) : incoming, du + c);
+      });
+    }
+  });
+}
+
+template <typename T>
+void shared_gate_forward_rows(const SharedGate<T>& a, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const auto share = hn::Set(d, T{1} / static_cast<T>(a.shape.H));
+  with_gate(a.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t n = begin; n < end; ++n) {
+      each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        auto sum = hn::Zero(d);
+        for (std::int64_t h = 0; h < a.shape.H; ++h) {
+          sum = hn::MulAdd(share, gate.value(d, lanes.load(row_of(a.z, n, h) + c)), sum);
+        }
+        lanes.store(sum, a.g + n * a.shape.D + c);
+      });
+    }
+  });
+}
+
+template <typename T>
+void shared_gate_backward_rows(const SharedGate<T>& a, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const auto share = hn::Set(d, T{1} / static_cast<T>(a.shape.H));
+  with_gate(a.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t n = begin; n < end; ++n) {
+      each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        auto dg = hn::Zero(d);
+        for (std::int64_t h = 0; h < a.shape.H; ++h) dg = hn::Add(dg, lanes.load(row_of(a.dz, n, h) + c));
+        dg = hn::Mul(share, dg);
+        for (std::int64_t h = 0; h < a.shape.H; ++h) {
+          const auto slope = gate.derivative(d, lanes.load(row_of(a.z, n, h) + c));
+          lanes.store(hn::Mul(dg, slope), row_of(a.dz, n, h) + c);
+        }
+      });
+    }
+  });
+}
+
+}  // namespace headgate::layers::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace headgate::layers {
 
 namespace {
 
-template <typename T>
-T sigmoid(T z) {
-  const T e = std::exp(-std::abs(z));
-  return (z >= T{0} ? T{1} : e) / (T{1} + e);
-}
+HEADGATE_TARGET_TABLE(gate_values_rows);
+HEADGATE_TARGET_TABLE(gate_forward_rows);
+HEADGATE_TARGET_TABLE(gate_backward_rows);
+HEADGATE_TARGET_TABLE(shared_gate_forward_rows);
+HEADGATE_TARGET_TABLE(shared_gate_backward_rows);
 
-// value g(z) and derivative g′(z) together: they share the exponential.
-
-struct Sigmoid {
-  template <typename T>
-  static std::pair<T, T> at(T z) {
-    const T e = std::exp(-std::abs(z));
-    const T inverse = T{1} / (T{1} + e);
-    return {z >= T{0} ? inverse : e * inverse, e * inverse * inverse};
-  }
-};
-
-struct Sigmoid2 {
-  template <typename T>
-  static std::pair<T, T> at(T z) {
-    const auto [s, d] = Sigmoid::at(z);
-    return {2 * s, 2 * d};
-  }
-};
-
-struct NsSigmoid {
-  template <typename T>
-  static std::pair<T, T> at(T z) {
-    const auto [s, d] = Sigmoid::at(z);
-    constexpr auto half = static_cast<T>(0.5);
-    return {half + half * s, half * d};
-  }
-};
-
-struct Silu {
-  template <typename T>
-  static std::pair<T, T> at(T z) {
-    const auto [s, d] = Sigmoid::at(z);
-    return {z * s, s + z * d};
-  }
-};
-
-struct Softplus {
-  template <typename T>
-  static std::pair<T, T> at(T z) {
-    return {std::max(z, T{0}) + std::log1p(std::exp(-std::abs(z))), sigmoid(z)};
-  }
-};
-
-struct Identity {
-  template <typename T>
-  static std::pair<T, T> at(T z) {
-    return {z, T{1}};
-  }
-};
-
-template <typename Body>
-void with_function(GateFn fn, const Body& body) {
-  switch (fn) {
-    case GateFn::sigmoid: return body(Sigmoid{});
-    case GateFn::sigmoid2: return body(Sigmoid2{});
-    case GateFn::ns_sigmoid: return body(NsSigmoid{});
-    case GateFn::silu: return body(Silu{});
-    case GateFn::softplus: return body(Softplus{});
-    case GateFn::none:
-    case GateFn::identity: return body(Identity{});
-  }
-}
-
-template <typename T>
-T* row(const HeadView<T>& view, std::int64_t n, std::int64_t h) {
-  return view.data + n * view.token_stride + h * view.head_stride;
-}
-
-/// body(n) for every token, cut among threads.
-template <typename Body>
-void for_tokens(const HeadShape& shape, const Body& body) {
+/// Tokens cut among threads.
+Parts token_parts(const HeadShape& shape) {
   constexpr std::int64_t kOperations = 8;  // of one element: an exponential and a division
-  for_parts(parts_of(shape.N, kOperations * shape.H * shape.D),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-              for (std::int64_t n = begin; n < end; ++n) body(n);
-            });
+  return parts_of(shape.N, kOperations * shape.H * shape.D);
+}
+
+/// kernel(call, begin, end) for every part of the tokens.
+template <class Call>
+void for_tokens(void (*kernel)(const Call&, std::int64_t, std::int64_t), const Call& call) {
+  for_parts(token_parts(call.shape),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
 }  // namespace
 
 template <typename T>
-T gate_value(GateFn fn, T z) {
-  T value{};
-  with_function(fn, [&](auto function) { value = function.at(z).first; });
-  return value;
+void gate_values(T* g, ConstHeadView<T> z, const HeadShape& shape, GateFn fn) {
+  const auto kernel = HEADGATE_FOR_TARGET(gate_values_rows, T, active_target_bit());
+  for_parts(token_parts(shape),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(g, z, shape, fn, begin, end); });
 }
 
 template <typename T>
 void gate_forward(HeadView<T> y, ConstHeadView<T> u, ConstHeadView<T> z, const HeadShape& shape,
                   std::int64_t gate_features, GateFn fn, GateOp op, Store store) {
-  const std::int64_t step = gate_features == 1 ? 0 : 1;  // of z along a head
-  with_function(fn, [&](auto function) {
-    for_tokens(shape, [&](std::int64_t n) {
-      for (std::int64_t h = 0; h < shape.H; ++h) {
-        T* y_row = row(y, n, h);
-        const T* u_row = row(u, n, h);
-        const T* z_row = row(z, n, h);
-        T g{};
-        for (std::int64_t d = 0; d < shape.D; ++d) {
-          if (d == 0 || step != 0) g = function.at(z_row[d * step]).first;
-          const T gated = op == GateOp::mul ? u_row[d] * g : u_row[d] + g;
-          y_row[d] = store == Store::add ? y_row[d] + gated : gated;
-        }
-      }
-    });
-  });
+  const GateForward<T> call{y, u, z, shape, {fn, op, gate_features == 1}, store};
+  for_tokens(HEADGATE_FOR_TARGET(gate_forward_rows, T, active_target_bit()), call);
 }
 
 template <typename T>
 void gate_backward(HeadView<T> du, HeadView<T> dz, ConstHeadView<T> dy, ConstHeadView<T> u, ConstHeadView<T> z,
                    const HeadShape& shape, std::int64_t gate_features, GateFn fn, GateOp op) {
-  const std::int64_t step = gate_features == 1 ? 0 : 1;  // of z and dz along a head
-  with_function(fn, [&](auto function) {
-    for_tokens(shape, [&](std::int64_t n) {
-      for (std::int64_t h = 0; h < shape.H; ++h) {
-        T* du_row = row(du, n, h);
-        T* dz_row = row(dz, n, h);
-        const T* dy_row = row(dy, n, h);
-        const T* u_row = row(u, n, h);
-        const T* z_row = row(z, n, h);
-        T g{}, slope{}, sum{};
-        for (std::int64_t d = 0; d < shape.D; ++d) {
-          if (d == 0 || step != 0) std::tie(g, slope) = function.at(z_row[d * step]);
-          const T incoming = dy_row[d];  // du may be dy
-          const T dg = op == GateOp::mul ? incoming * u_row[d] : incoming;
-          du_row[d] = op == GateOp::mul ? incoming * g : incoming;
-          if (step != 0) {
-            dz_row[d] = dg * slope;
-          } else {
-            sum += dg;
-          }
-        }
-        if (step == 0) dz_row[0] = sum * slope;
-      }
-    });
-  });
+  const GateBackward<T> call{du, dz, dy, u, z, shape, {fn, op, gate_features == 1}};
+  for_tokens(HEADGATE_FOR_TARGET(gate_backward_rows, T, active_target_bit()), call);
 }
 
 template <typename T>
 void shared_gate_forward(T* g, ConstHeadView<T> z, const HeadShape& shape, GateFn fn) {
-  const T share = T{1} / static_cast<T>(shape.H);
-  with_function(fn, [&](auto function) {
-    for_tokens(shape, [&](std::int64_t n) {
-      T* g_row = g + n * shape.D;
-      std::fill_n(g_row, shape.D, T{0});
-      for (std::int64_t h = 0; h < shape.H; ++h) {
-        const T* z_row = row(z, n, h);
-        for (std::int64_t d = 0; d < shape.D; ++d) g_row[d] += share * function.at(z_row[d]).first;
-      }
-    });
-  });
+  const SharedGate<T> call{g, {}, z, shape, fn};
+  for_tokens(HEADGATE_FOR_TARGET(shared_gate_forward_rows, T, active_target_bit()), call);
 }
 
 template <typename T>
 void shared_gate_backward(HeadView<T> dz, ConstHeadView<T> z, const HeadShape& shape, GateFn fn) {
-  const T share = T{1} / static_cast<T>(shape.H);
-  with_function(fn, [&](auto function) {
-    for_tokens(shape, [&](std::int64_t n) {
-      for (std::int64_t d = 0; d < shape.D; ++d) {
-        T dg{};
-        for (std::int64_t h = 0; h < shape.H; ++h) dg += row(dz, n, h)[d];
-        for (std::int64_t h = 0; h < shape.H; ++h) {
-          row(dz, n, h)[d] = share * dg * function.at(row(z, n, h)[d]).second;
-        }
-      }
-    });
-  });
+  const SharedGate<T> call{nullptr, dz, z, shape, fn};
+  for_tokens(HEADGATE_FOR_TARGET(shared_gate_backward_rows, T, active_target_bit()), call);
 }
 
 template <typename T>
@@ -215,7 +262,7 @@ void add_column_sums(T* db, const T* dx, std::int64_t N, std::int64_t W, std::in
   });
 }
 
-template float gate_value(GateFn, float);
+template void gate_values(float*, ConstHeadView<float>, const HeadShape&, GateFn);
 template void gate_forward(HeadView<float>, ConstHeadView<float>, ConstHeadView<float>, const HeadShape&, std::int64_t,
                            GateFn, GateOp, Store);
 template void gate_backward(HeadView<float>, HeadView<float>, ConstHeadView<float>, ConstHeadView<float>,
@@ -225,7 +272,7 @@ template void shared_gate_backward(HeadView<float>, ConstHeadView<float>, const 
 template void add_bias(float*, const float*, std::int64_t, std::int64_t, std::int64_t);
 template void add_column_sums(float*, const float*, std::int64_t, std::int64_t, std::int64_t);
 
-template double gate_value(GateFn, double);
+template void gate_values(double*, ConstHeadView<double>, const HeadShape&, GateFn);
 template void gate_forward(HeadView<double>, ConstHeadView<double>, ConstHeadView<double>, const HeadShape&,
                            std::int64_t, GateFn, GateOp, Store);
 template void gate_backward(HeadView<double>, HeadView<double>, ConstHeadView<double>, ConstHeadView<double>,
@@ -236,3 +283,4 @@ template void add_bias(double*, const double*, std::int64_t, std::int64_t, std::
 template void add_column_sums(double*, const double*, std::int64_t, std::int64_t, std::int64_t);
 
 }  // namespace headgate::layers
+#endif  // HWY_ONCE

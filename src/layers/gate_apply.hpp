@@ -10,9 +10,11 @@
 
 namespace headgate::layers {
 
-/// g(z), as the kernels compute it up to rounding.
+// `fn` is never GateFn::none.
+
+/// g(N,H,D) = g(z).
 template <typename T>
-T gate_value(GateFn fn, T z);
+void gate_values(T* g, ConstHeadView<T> z, const HeadShape& shape, GateFn fn);
 
 /// y(N,H,D) = u ∘ g(z) (mul) or u + g(z) (add); Store::add: += . z(N,H,F), F = D or 1 (one gate for all features);
 /// strides of 0 repeat it over tokens or heads. y may be u itself.

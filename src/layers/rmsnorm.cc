@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/dispatch.hpp"
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #ifndef HEADGATE_LAYERS_RMSNORM_CALL_  // this file is read once per Highway target
@@ -109,15 +110,15 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_LAYER_EXPORT(norm_forward_rows);
-HEADGATE_LAYER_EXPORT(norm_backward_rows);
+HEADGATE_TARGET_TABLE(norm_forward_rows);
+HEADGATE_TARGET_TABLE(norm_backward_rows);
 
 }  // namespace
 
 template <typename T>
 void rmsnorm_forward(HeadView<T> y, T* rstd, ConstHeadView<T> x, const T* w, const HeadShape& shape,
                      const NormOptions& options) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(norm_forward_rows, T);
+  const auto kernel = HEADGATE_FOR_TARGET(norm_forward_rows, T, active_target_bit());
   for_parts(parts_of(shape.N, shape.H * shape.D), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(y, rstd, x, w, shape, options, begin, end);
   });
@@ -126,7 +127,7 @@ void rmsnorm_forward(HeadView<T> y, T* rstd, ConstHeadView<T> x, const T* w, con
 template <typename T>
 void rmsnorm_backward(HeadView<T> dx, T* dw, ConstHeadView<T> dy, ConstHeadView<T> x, const T* w, const T* rstd,
                       const HeadShape& shape, const NormOptions& options, Store store_dx) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(norm_backward_rows, T);
+  const auto kernel = HEADGATE_FOR_TARGET(norm_backward_rows, T, active_target_bit());
   const NormBackward<T> call{dx, dy, x, w, rstd, shape, options, store_dx};
   const Parts parts = parts_of(shape.N, shape.H * shape.D);
   // Each part sums its own dw(w_size), far enough from the next's; then they are added in order.

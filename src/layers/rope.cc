@@ -3,7 +3,8 @@
 
 #include <cmath>
 
-#include "layers/dispatch.hpp"
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -48,12 +49,12 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_LAYER_EXPORT(rotate_rows);
+HEADGATE_TARGET_TABLE(rotate_rows);
 
 template <typename T>
 void rotate(HeadView<T> x, const T* cos, const T* sin, const HeadShape& shape, const RopeShape& rope, T direction) {
   if (rope.rotary_dim == 0) return;
-  const auto kernel = HEADGATE_LAYER_DISPATCH(rotate_rows, T);
+  const auto kernel = HEADGATE_FOR_TARGET(rotate_rows, T, active_target_bit());
   for_parts(parts_of(shape.N, shape.H * rope.rotary_dim),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
               kernel(x, cos, sin, shape, rope, direction, begin, end);

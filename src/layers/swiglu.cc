@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/swiglu.hpp"
 
-#include "layers/dispatch.hpp"
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -61,21 +62,21 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_LAYER_EXPORT(swiglu_forward_rows);
-HEADGATE_LAYER_EXPORT(swiglu_backward_rows);
+HEADGATE_TARGET_TABLE(swiglu_forward_rows);
+HEADGATE_TARGET_TABLE(swiglu_backward_rows);
 
 }  // namespace
 
 template <typename T>
 void swiglu_forward(T* h, const T* ab, std::int64_t N, std::int64_t F) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(swiglu_forward_rows, T);
+  const auto kernel = HEADGATE_FOR_TARGET(swiglu_forward_rows, T, active_target_bit());
   for_parts(parts_of(N, 2 * F),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(h, ab, F, begin, end); });
 }
 
 template <typename T>
 void swiglu_backward(T* dab, T* h_out, const T* dh, const T* ab, std::int64_t N, std::int64_t F) {
-  const auto kernel = HEADGATE_LAYER_DISPATCH(swiglu_backward_rows, T);
+  const auto kernel = HEADGATE_FOR_TARGET(swiglu_backward_rows, T, active_target_bit());
   for_parts(parts_of(N, 4 * F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     kernel(dab, h_out, dh, ab, F, begin, end);
   });

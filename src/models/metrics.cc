@@ -179,13 +179,7 @@ void Evaluator<T>::Sums::add_gates(const LayerView<T>& view) {
   if (shared()) {
     layers::shared_gate_forward(gates.data(), view.gate, {N, H, F}, config.gate.fn);
   } else {
-#pragma omp parallel for schedule(static)
-    for (std::int64_t n = 0; n < N; ++n) {
-      for (std::int64_t w = 0; w < width; ++w) {
-        const T z = view.gate.data[n * view.gate.token_stride + w / F * view.gate.head_stride + w % F];
-        gates[static_cast<std::size_t>(n * width + w)] = layers::gate_value(config.gate.fn, z);
-      }
-    }
+    layers::gate_values(gates.data(), view.gate, {N, H, F}, config.gate.fn);
   }
   LayerSums& sums = layers[static_cast<std::size_t>(view.layer)];
   for (std::int64_t n = 0; n < N; ++n) {

@@ -7,16 +7,13 @@
 
 #include "core/element.hpp"
 #include "core/sum_blocks.hpp"
+#include "reference/gates.hpp"
 #include "reference/sums.hpp"
 
 namespace headgate::reference {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-double sigmoid(double z) { return z >= 0 ? 1.0 / (1.0 + std::exp(-z)) : std::exp(z) / (1.0 + std::exp(z)); }
-
-double softplus(double z) { return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z))); }
 
 /// Smallest normal number of what the kernels compute in: terms below it may be flushed.
 double compute_tiny(DType dtype) { return dtype == DType::f64 ? 0x1p-1022 : 0x1p-126; }
@@ -425,27 +422,11 @@ class BackwardPass {
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
     // o comes from the saved y as y / g, except where g may vanish: there attn is saved. Elsewhere it may be saved too,
     // which makes a difference where storage rounds it absolutely.
-    const double ratio = options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity
-                             ? std::abs(g.slope)
-                             : slope_over_value(options_.gate_fn, z);
-    const double saved =
-        options_.gate_fn == GateFn::silu || options_.gate_fn == GateFn::identity ? std::abs(o) : std::abs(o * g.value);
+    const double ratio = g.ratio.value_or(std::abs(g.slope));
+    const double saved = std::abs(g.ratio ? o * g.value : o);
     dgate_.add(n_.headwise ? row_index : row_index * n_.Dv + d, dy * (mul ? o : 1.0) * g.slope,
                dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0),
                mul ? std::abs(dy) * (ratio * saved + std::max(ratio, std::abs(g.slope)) * n_.saved_tiny) : 0.0, 0);
-  }
-
-  /// g′/g in a form that does not divide 0 by 0.
-  static double slope_over_value(GateFn fn, double z) {
-    switch (fn) {
-      case GateFn::sigmoid:
-      case GateFn::sigmoid2: return sigmoid(-z);
-      case GateFn::softplus: return z < -30.0 ? 1.0 : sigmoid(z) / softplus(z);
-      default: {
-        const GateValue g = gate_value(fn, z);
-        return g.slope / g.value;
-      }
-    }
   }
 
   /// Element of dbias that (b,h,i,j) falls on: a broadcast dimension has size 1.
@@ -464,20 +445,7 @@ class BackwardPass {
 
 }  // namespace
 
-GateValue gate_value(GateFn fn, double z) {
-  const double s = sigmoid(z);
-  const double ds = s * sigmoid(-z);
-  switch (fn) {
-    case GateFn::none: return {1.0, 0.0};
-    case GateFn::sigmoid: return {s, ds};
-    case GateFn::sigmoid2: return {2.0 * s, 2.0 * ds};
-    case GateFn::ns_sigmoid: return {0.5 + 0.5 * s, 0.5 * ds};
-    case GateFn::silu: return {z * s, s * (1.0 + z * sigmoid(-z))};
-    case GateFn::softplus: return {softplus(z), s};
-    case GateFn::identity: return {z, 1.0};
-  }
-  return {1.0, 0.0};
-}
+GateValue gate_value(GateFn fn, double z) { return gate_terms(fn, z); }
 
 Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
                     std::int64_t i) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "headgate/attention.hpp"
+#include "reference/gates.hpp"
 
 // Gated attention in f64, forward and backward, by plain loops over materialised softmax rows: what the kernels are
 // held against. Arguments are taken as valid (attention_forward and attention_backward check them); any dtype and any
@@ -54,11 +55,8 @@ Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& optio
 /// Gradients of Σ dy∘y + Σ dlse·lse, from the inputs alone.
 Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options);
 
-/// g(z) and g′(z) of a gate function; 1 and 0 for none.
-struct GateValue {
-  double value;
-  double slope;
-};
+/// g(z), g′(z) and their ratio of a gate function; 1, 0 and 0 for none.
+using GateValue = GateTerms<double>;
 GateValue gate_value(GateFn fn, double z);
 
 }  // namespace headgate::reference

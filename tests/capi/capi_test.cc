@@ -10,6 +10,7 @@
 
 #include "arguments/sample_call.hpp"
 #include "core/element.hpp"
+#include "gates/gate_functions.hpp"
 #include "headgate/headgate.h"
 #include "headgate/headgate.hpp"
 
@@ -156,8 +157,7 @@ TEST(SameDefaults, AStructOfZerosWithItsSizeIsTheCppDefault) {
 }
 
 TEST(SameGates, EveryFunctionHasItsNumber) {
-  for (const GateFn gate_fn : {GateFn::none, GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid, GateFn::silu,
-                               GateFn::softplus, GateFn::identity}) {
+  for (const auto& [gate_fn, word] : Words<GateFn>::kAll) {
     RandomCall cpp(DType::f32, 7);
     RandomCall c(DType::f32, 7);
     cpp.options.gate_fn = c.options.gate_fn = gate_fn;

@@ -7,6 +7,8 @@
 #include <array>
 #include <random>
 
+#include "gates/gate_functions.hpp"
+
 namespace headgate::cases {
 namespace {
 
@@ -22,11 +24,14 @@ bool maybe(const Pick& pick, std::int64_t one_in) { return pick(one_in) == one_i
 constexpr std::array<const char*, 6> kLayoutNames{"bhtd", "bthd", "fused", "broadcast", "reversed", "gapped"};
 constexpr std::array<const char*, 4> kValuesNames{"normal", "sharp", "extreme", "denormal"};
 constexpr std::array<const char*, 3> kGrainNames{"none", "headwise", "elementwise"};
-constexpr std::array<const char*, 7> kGateNames{"none", "sigmoid",  "sigmoid2", "ns_sigmoid",
-                                                "silu", "softplus", "identity"};
-
 std::string map_text(const MapSpec& map) {
   return fmt::format("({},{},{},S)", map.full_b ? "B" : "1", map.full_h ? "Hq" : "1", map.full_t ? "T" : "1");
+}
+
+/// One of the functions, or none.
+GateFn draw_gate_fn(const Pick& pick) {
+  const auto& all = Words<GateFn>::kAll;
+  return all[static_cast<std::size_t>(pick(static_cast<std::int64_t>(all.size())))].value;
 }
 
 MapSpec draw_map(const Pick& pick, std::int64_t one_in) {
@@ -85,7 +90,7 @@ void draw_scores(CaseSpec& spec, const Pick& pick) {
 void draw_gate(CaseSpec& spec, const Pick& pick) {
   spec.gate_grain = one_of(pick, std::array{GateGrain::none, GateGrain::headwise, GateGrain::elementwise});
   if (spec.gate_grain == GateGrain::none) return;
-  spec.gate_fn = static_cast<GateFn>((1 + pick(7)) % 7);
+  spec.gate_fn = draw_gate_fn(pick);
   spec.gate_op = maybe(pick, 3) ? GateOp::add : GateOp::mul;
   spec.gate_f32 = maybe(pick, 3);
 }
@@ -167,9 +172,8 @@ std::string describe(const CaseSpec& spec) {
   add(spec.window_left >= 0 || spec.window_right >= 0,
       fmt::format("window={},{}", spec.window_left, spec.window_right));
   add(spec.gate_grain != GateGrain::none,
-      fmt::format("gate={}:{}:{}{}", kGrainNames[static_cast<std::size_t>(spec.gate_grain)],
-                  kGateNames[static_cast<std::size_t>(spec.gate_fn)], spec.gate_op == GateOp::mul ? "mul" : "add",
-                  spec.gate_f32 ? ":f32" : ""));
+      fmt::format("gate={}:{}:{}{}", kGrainNames[static_cast<std::size_t>(spec.gate_grain)], word_of(spec.gate_fn),
+                  word_of(spec.gate_op), spec.gate_f32 ? ":f32" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
@@ -218,7 +222,7 @@ std::vector<CaseSpec> standard_cases() {
   const CaseSpec small = shaped(1, 2, 2, 19, 23, 16, 12);
   for (const GateOp op : {GateOp::mul, GateOp::add}) {
     for (const GateGrain grain : {GateGrain::headwise, GateGrain::elementwise}) {
-      for (int fn = 0; fn < 7; ++fn) list.push_back(gated(small, grain, static_cast<GateFn>(fn), op));
+      for (const auto& fn : Words<GateFn>::kAll) list.push_back(gated(small, grain, fn.value, op));
     }
   }
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {

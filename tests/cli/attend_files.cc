@@ -11,14 +11,12 @@
 
 #include "cli/tool.hpp"
 #include "core/element.hpp"
+#include "gates/gate_functions.hpp"
 #include "io/npy.hpp"
 #include "io/scratch.hpp"
 
 namespace headgate::testing {
 namespace {
-
-constexpr std::array<const char*, 7> kGateNames{"none", "sigmoid",  "sigmoid2", "ns_sigmoid",
-                                                "silu", "softplus", "identity"};
 
 /// Every index of `shape`, in the order that a file of `order` holds elements.
 template <typename Visit>
@@ -76,7 +74,7 @@ std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOp
   file("--sinks", in.sinks, 1);
   say("--out", directory + "/y.npy");
   if (in.q.dtype == DType::bf16) say("--dtype", "bf16");
-  if (in.gate.present()) say("--gate-fn", kGateNames[static_cast<std::size_t>(options.gate_fn)]);
+  if (in.gate.present()) say("--gate-fn", std::string(word_of(options.gate_fn)));
   if (in.gate.present()) say("--gate-op", options.gate_op == GateOp::mul ? "mul" : "add");
   if (options.causality == Causality::causal) command.push_back("--causal");
   say("--window", fmt::format("{},{}", options.window_left, options.window_right));

@@ -19,6 +19,7 @@
 #include "cli/attend_files.hpp"
 #include "cli/tool.hpp"
 #include "core/element.hpp"
+#include "gates/gate_functions.hpp"
 #include "io/npy.hpp"
 #include "io/scratch.hpp"
 
@@ -98,8 +99,7 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
 }
 
 TEST(AttendAgainstOracle, EveryGateFunction) {
-  for (const GateFn fn : {GateFn::none, GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid, GateFn::silu,
-                          GateFn::softplus, GateFn::identity}) {
+  for (const auto& [fn, word] : Words<GateFn>::kAll) {
     cases::CaseSpec spec;
     spec.Hkv = 2;
     spec.T = 5;

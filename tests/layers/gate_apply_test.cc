@@ -1,26 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/gate_apply.hpp"
 
+#include <iterator>
+
+#include "gates/gate_functions.hpp"
 #include "layers/support.hpp"
+#include "reference/gates.hpp"
 
 namespace headgate::layers {
 namespace {
 
-constexpr GateFn kFunctions[] = {GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid,
-                                 GateFn::silu,    GateFn::softplus, GateFn::identity};
-
-Number function_of(GateFn fn, const Number& z) {
-  switch (fn) {
-    case GateFn::sigmoid: return sigmoid(z);
-    case GateFn::sigmoid2: return 2.0 * sigmoid(z);
-    case GateFn::ns_sigmoid: return 0.5 + 0.5 * sigmoid(z);
-    case GateFn::silu: return silu(z);
-    case GateFn::softplus: return log(1.0 + exp(z));
-    case GateFn::identity:
-    case GateFn::none: return z;
-  }
-  return {};
+GateFn random_function(Random& random) {
+  return kGateFunctions[static_cast<std::size_t>(random_int(random, 0, std::ssize(kGateFunctions) - 1))].value;
 }
+
+Number function_of(GateFn fn, const Number& z) { return reference::gate_terms(fn, z).value; }
 
 HeadShape random_shape(Random& random) {
   return {random_int(random, 1, 6), random_int(random, 1, 4), random_int(random, 1, 20)};
@@ -35,7 +29,7 @@ struct Sample {
 
   explicit Sample(Random& random)
       : shape(random_shape(random)),
-        fn(kFunctions[random_int(random, 0, 5)]),
+        fn(random_function(random)),
         op(random_int(random, 0, 1) != 0 ? GateOp::mul : GateOp::add),
         features(random_int(random, 0, 1) != 0 ? shape.D : 1),
         u(random_values(random, count())),
@@ -82,7 +76,11 @@ void check(const Sample& s) {
                    s.shape, s.features, s.fn, s.op);
   expect_within("du, in place of dy", du, tape.gradients(of_u));
   expect_within("dz", dz, tape.gradients(of_z));
-  for (std::size_t i = 0; i < z.size(); ++i) expect_within("g(z)", gate_value(s.fn, z[i]), function_of(s.fn, of_z[i]));
+  std::vector<T> g(z.size());
+  std::vector<Number> values;
+  for (const Number& logit : of_z) values.push_back(function_of(s.fn, logit));
+  gate_values<T>(g.data(), s.logits(z.data()), {s.shape.N, s.shape.H, s.features}, s.fn);
+  expect_within("g(z)", g, values);
 }
 
 /// One gate for all heads: the mean of theirs.
@@ -152,13 +150,16 @@ TEST(GateApply, BiasAndItsGradient) {
 }
 
 TEST(GateApply, FarLogitsOverflowNowhere) {
-  for (const GateFn fn : {GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid}) {
-    const float low = fn == GateFn::ns_sigmoid ? 0.5F : 0.0F, high = fn == GateFn::sigmoid2 ? 2.0F : 1.0F;
-    EXPECT_EQ(gate_value(fn, -200.0F), low);
-    EXPECT_EQ(gate_value(fn, 200.0F), high);
-  }
-  EXPECT_EQ(gate_value(GateFn::softplus, 200.0F), 200.0F);
-  EXPECT_EQ(gate_value(GateFn::softplus, -200.0F), 0.0F);
+  const std::vector<float> z{-200.0F, 200.0F};
+  const auto values = [&z](GateFn fn) {
+    std::vector<float> g(z.size());
+    gate_values<float>(g.data(), {z.data(), 1, 1}, {2, 1, 1}, fn);
+    return g;
+  };
+  EXPECT_EQ(values(GateFn::sigmoid), (std::vector<float>{0.0F, 1.0F}));
+  EXPECT_EQ(values(GateFn::sigmoid2), (std::vector<float>{0.0F, 2.0F}));
+  EXPECT_EQ(values(GateFn::ns_sigmoid), (std::vector<float>{0.5F, 1.0F}));
+  EXPECT_EQ(values(GateFn::softplus), (std::vector<float>{0.0F, 200.0F}));
 }
 
 }  // namespace

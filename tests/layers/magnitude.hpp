@@ -166,6 +166,13 @@ inline Number log(const Number& x) {
   return Tape::result(number(y, std::abs(y) + excess, x.terms), x, number(1.0 / x.value, excess / x.value, x.terms));
 }
 
+/// An absolute error of x is one of log(1 + x), divided by 1 + x.
+inline Number log1p(const Number& x) {
+  const double y = std::log1p(x.value), slope = 1.0 / (1.0 + x.value);
+  const double excess = x.magnitude * slope;
+  return Tape::result(number(y, std::abs(y) + excess, x.terms), x, number(slope, slope * (1.0 + excess), x.terms));
+}
+
 /// The root halves relative errors.
 inline Number sqrt(const Number& x) {
   const double y = std::sqrt(x.value);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "reference/gates.hpp"
+
 namespace headgate::models {
 
 namespace {
@@ -14,21 +16,6 @@ using layers::Number;
 
 double value_of(double x) { return x; }
 double value_of(const Number& x) { return x.value; }
-
-template <typename N>
-N function_of(GateFn fn, const N& z) {
-  using std::exp, std::log;
-  switch (fn) {
-    case GateFn::sigmoid: return 1.0 / (1.0 + exp(-z));
-    case GateFn::sigmoid2: return 2.0 / (1.0 + exp(-z));
-    case GateFn::ns_sigmoid: return 0.5 + 0.5 / (1.0 + exp(-z));
-    case GateFn::silu: return z / (1.0 + exp(-z));
-    case GateFn::softplus: return log(1.0 + exp(z));
-    case GateFn::identity: return z;
-    case GateFn::none: break;
-  }
-  throw std::logic_error("no gate function");
-}
 
 /// N is double, or Number where magnitudes and gradients are wanted.
 template <typename N>
@@ -117,7 +104,8 @@ class Plain {
     const bool biased = c_.gate.bias == layers::GateBias::learned;
     const N* bias = biased ? layer_tensor("self_attn.gate_proj.bias") : nullptr;
     Row g;
-    for (std::size_t i = 0; i < z.size(); ++i) g.push_back(function_of(c_.gate.fn, biased ? z[i] + bias[i] : z[i]));
+    for (std::size_t i = 0; i < z.size(); ++i)
+      g.push_back(reference::gate_terms(c_.gate.fn, biased ? z[i] + bias[i] : z[i]).value);
     if (c_.gate.grain != GateGrain::head_shared) return g;
     Row mean(static_cast<std::size_t>(shape.features));
     for (std::size_t i = 0; i < g.size(); ++i) mean[i % mean.size()] += g[i] / static_cast<double>(shape.heads);
@@ -164,7 +152,7 @@ class Plain {
       const Row h = norm(middle, layer_tensor("post_attention_layernorm.weight"));
       Row a = multiply(layer_tensor("mlp.gate_proj.weight"), c_.ffn, h);
       const Row b = multiply(layer_tensor("mlp.up_proj.weight"), c_.ffn, h);
-      for (std::size_t i = 0; i < a.size(); ++i) a[i] = function_of(GateFn::silu, a[i]) * b[i];
+      for (std::size_t i = 0; i < a.size(); ++i) a[i] = reference::gate_terms(GateFn::silu, a[i]).value * b[i];
       add(middle, multiply(layer_tensor("mlp.down_proj.weight"), c_.dim, a), "mlp_output_layernorm.weight");
       keep(kept.output, middle);
       out.push_back(middle);
@@ -241,7 +229,7 @@ class Plain {
         head = norm(head, layer_tensor("self_attn.head_norm.weight"));
       }
       if (c_.gate.output_control == layers::OutputControl::silu) {
-        for (N& value : head) value = function_of(GateFn::silu, value);
+        for (N& value : head) value = reference::gate_terms(GateFn::silu, value).value;
       }
       out.insert(out.end(), head.begin(), head.end());
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/random.hpp"
+#include "gates/gate_functions.hpp"
 #include "models/decoder.hpp"
 
 // Models small enough for finite differences, with numbers large enough that nothing hides.
@@ -39,11 +40,10 @@ inline std::vector<std::string> all_variants() {
       }
     }
   }
-  for (const char* fn : {"sigmoid2", "silu", "softplus", "identity"}) {
-    names.push_back(std::string("g1-elementwise-") + fn);
-    names.push_back(std::string("g1-headwise-add-") + fn);
-    names.push_back(std::string("g1-head_shared-") + fn);
-    names.push_back(std::string("g2-headwise-") + fn);
+  for (const GateFunction& function : kGateFunctions) {
+    for (const char* rest : {"g1-elementwise-", "g1-headwise-add-", "g1-head_shared-", "g2-headwise-"}) {
+      names.push_back(rest + std::string(function.word));
+    }
   }
   names.push_back("g1-headwise-learned_sinks");
   names.push_back("g1-head_shared-off_by_one");

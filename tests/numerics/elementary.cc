@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "numerics/elementary.hpp"
 
-#include "attention/targets.hpp"
+#include "core/dispatch.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "numerics/elementary.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "attention/gate-inl.hpp"
-#include "attention/vec-inl.hpp"
+#include "gates/gate_functions-inl.hpp"
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-template <class Gate, typename T>
-auto gate_part(const Gate& gate, numerics::Part part, hn::Vec<Tag<T>> z) {
+template <class Function, typename T>
+auto gate_part(const Function& gate, numerics::Part part, hn::Vec<Tag<T>> z) {
   const Tag<T> d;
   if (part == numerics::Part::gate_value) return gate.value(d, z);
   if (part == numerics::Part::gate_derivative) return gate.derivative(d, z);
-  if constexpr (Gate::kRatio) return gate.ratio(d, z);
+  if constexpr (!Function::kHasZero) return gate.ratio(d, z);
   return hn::Zero(d);
 }
 
@@ -43,28 +42,12 @@ void evaluate_typed(const numerics::Function& f, const T* x, std::size_t n, T* y
   }
 }
 
-void evaluate_f32(const numerics::Function& f, const float* x, std::size_t n, float* y) { evaluate_typed(f, x, n, y); }
-void evaluate_f64(const numerics::Function& f, const double* x, std::size_t n, double* y) {
-  evaluate_typed(f, x, n, y);
-}
-
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace headgate::numerics {
-namespace {
-
-HWY_EXPORT(evaluate_f32);
-HWY_EXPORT(evaluate_f64);
-
-std::size_t table_index(const Target& target) {
-  hwy::ChosenTarget chosen;
-  chosen.Update(target.bit);
-  return chosen.GetIndex();
-}
-
-}  // namespace
+HEADGATE_TARGET_TABLE(evaluate_typed);
 
 std::vector<Target> runnable_targets() {
   std::vector<Target> targets;
@@ -77,11 +60,11 @@ std::vector<Target> runnable_targets() {
 }
 
 void evaluate(const Target& target, const Function& f, const float* x, std::size_t n, float* y) {
-  HWY_DISPATCH_TABLE(evaluate_f32)[table_index(target)](f, x, n, y);
+  HEADGATE_FOR_TARGET(evaluate_typed, float, target.bit)(f, x, n, y);
 }
 
 void evaluate(const Target& target, const Function& f, const double* x, std::size_t n, double* y) {
-  HWY_DISPATCH_TABLE(evaluate_f64)[table_index(target)](f, x, n, y);
+  HEADGATE_FOR_TARGET(evaluate_typed, double, target.bit)(f, x, n, y);
 }
 
 }  // namespace headgate::numerics

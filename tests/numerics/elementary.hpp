@@ -28,7 +28,7 @@ struct Target {
 /// Targets in this binary that the CPU can run.
 std::vector<Target> runnable_targets();
 
-/// y[0..n) = f(x[0..n)). gate_ratio: sigmoid, sigmoid2, ns_sigmoid and softplus only.
+/// y[0..n) = f(x[0..n)). gate_ratio: of functions without a zero.
 void evaluate(const Target& target, const Function& f, const float* x, std::size_t n, float* y);
 void evaluate(const Target& target, const Function& f, const double* x, std::size_t n, double* y);
 

@@ -10,7 +10,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "gates/gate_functions.hpp"
 #include "numerics/elementary.hpp"
+#include "reference/gates.hpp"
 
 // The bounds that docs/NUMERICS.md states for 2^x and the gate functions, on every vector target.
 
@@ -127,10 +129,7 @@ TYPED_TEST(Elementary, NanStaysNan) {
   const auto quiet = std::bit_cast<Bits<T>>(std::numeric_limits<T>::quiet_NaN());
   const auto all_ones = static_cast<Bits<T>>(-1);
   std::vector<Function> functions{{Part::exp2}};
-  for (const GateFn fn :
-       {GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid, GateFn::silu, GateFn::softplus, GateFn::identity}) {
-    functions.push_back({Part::gate_value, fn});
-  }
+  for (const GateFunction& row : kGateFunctions) functions.push_back({Part::gate_value, row.value});
   for (const Target& target : runnable_targets()) {
     for (const Function& f : functions) {
       // The payload, and a set sign, must not reach the arithmetic on exponents.
@@ -143,30 +142,10 @@ TYPED_TEST(Elementary, NanStaysNan) {
   }
 }
 
-// σ(z), 1 − σ(z) = σ(−z) and log(1 + eᶻ), each from a form that does not cancel.
-long double sigmoid(long double z) {
-  const long double e = std::exp(-std::abs(z));
-  return (z >= 0 ? 1.0L : e) / (1.0L + e);
-}
-long double softplus(long double z) { return std::max(z, 0.0L) + std::log1p(std::exp(-std::abs(z))); }
-
 long double exact(const Function& f, long double z) {
-  const long double slope = sigmoid(z) * sigmoid(-z);
-  const bool value = f.part == Part::gate_value;
-  const bool ratio = f.part == Part::gate_ratio;
-  switch (f.fn) {
-    case GateFn::sigmoid: return value ? sigmoid(z) : ratio ? sigmoid(-z) : slope;
-    case GateFn::sigmoid2: return value ? 2 * sigmoid(z) : ratio ? sigmoid(-z) : 2 * slope;
-    case GateFn::ns_sigmoid: {
-      const long double g = 0.5L + 0.5L * sigmoid(z);
-      return value ? g : ratio ? 0.5L * slope / g : 0.5L * slope;
-    }
-    case GateFn::silu: return value ? z * sigmoid(z) : sigmoid(z) + z * slope;
-    case GateFn::softplus: return value ? softplus(z) : ratio ? sigmoid(z) / softplus(z) : sigmoid(z);
-    case GateFn::identity: return value ? z : 1.0L;
-    case GateFn::none: break;
-  }
-  return 0.0L;
+  const auto terms = reference::gate_terms(f.fn, z);
+  if (f.part == Part::gate_value) return terms.value;
+  return f.part == Part::gate_ratio ? terms.ratio.value() : terms.slope;
 }
 
 /// (kTerms + 2|z|) roundoffs of the result; for the derivative of silu, of its terms, which cancel near z = −1.28. The
@@ -175,7 +154,9 @@ template <typename T>
 long double bound(const Function& f, long double z) {
   constexpr long double kTerms = 8.0L;
   long double magnitude = std::abs(exact(f, z));
-  if (f.fn == GateFn::silu && f.part == Part::gate_derivative) magnitude = sigmoid(z) * (1 + std::abs(z) * sigmoid(-z));
+  if (f.fn == GateFn::silu && f.part == Part::gate_derivative) {
+    magnitude = reference::sigmoid(z) * (1 + std::abs(z) * reference::sigmoid(-z));
+  }
   return (kTerms + 2 * std::abs(z)) * Limits<T>::kRoundoff * magnitude;
 }
 
@@ -200,11 +181,9 @@ TYPED_TEST(Elementary, GatesKeepTheirRelativeAccuracyInBothTails) {
   using T = TypeParam;
   // e^−|z| is a normal number down to here.
   const std::vector<T> z = dense<T>(static_cast<T>(0.69 * -Limits<T>::kLowest), 31 * Limits<T>::kStep);
-  for (const GateFn fn :
-       {GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid, GateFn::silu, GateFn::softplus, GateFn::identity}) {
+  for (const GateFunction& row : kGateFunctions) {
     for (const Part part : {Part::gate_value, Part::gate_derivative, Part::gate_ratio}) {
-      if (part == Part::gate_ratio && (fn == GateFn::silu || fn == GateFn::identity)) continue;
-      check_gate(Function{part, fn}, z);
+      if (part != Part::gate_ratio || !row.has_zero) check_gate(Function{part, row.value}, z);
     }
   }
 }

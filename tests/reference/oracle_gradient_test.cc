@@ -9,6 +9,7 @@
 
 #include "cases/case.hpp"
 #include "core/element.hpp"
+#include "gates/gate_functions.hpp"
 #include "reference/oracle.hpp"
 
 namespace headgate {
@@ -107,8 +108,7 @@ TEST(OracleGradient, Plain) { expect_gradients(small()); }
 TEST(OracleGradient, EveryGate) {
   for (const GateOp op : {GateOp::mul, GateOp::add}) {
     for (const GateGrain grain : {GateGrain::headwise, GateGrain::elementwise}) {
-      for (const GateFn fn : {GateFn::none, GateFn::sigmoid, GateFn::sigmoid2, GateFn::ns_sigmoid, GateFn::silu,
-                              GateFn::softplus, GateFn::identity}) {
+      for (const auto& [fn, word] : Words<GateFn>::kAll) {
         CaseSpec spec = small();
         spec.B = 1;
         spec.gate_grain = grain;

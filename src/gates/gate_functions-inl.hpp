@@ -1,24 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate functions; included once per Highway target.
-#if defined(HEADGATE_ATTENTION_GATE_INL_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEADGATE_ATTENTION_GATE_INL_
-#undef HEADGATE_ATTENTION_GATE_INL_
+// The vector code of the gate functions; included once per Highway target.
+#if defined(HEADGATE_GATES_GATE_FUNCTIONS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_GATES_GATE_FUNCTIONS_INL_
+#undef HEADGATE_GATES_GATE_FUNCTIONS_INL_
 #else
-#define HEADGATE_ATTENTION_GATE_INL_
+#define HEADGATE_GATES_GATE_FUNCTIONS_INL_
 #endif
 
-#include "attention/vec-inl.hpp"
-#include "headgate/attention.hpp"
+#include <cstddef>
+#include <utility>
+
+#include "core/vec-inl.hpp"
+#include "gates/gate_functions.hpp"
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-// A gate function: value g(z), derivative g′(z), and ratio g′(z)/g(z) where g has no zero (kRatio), which lets the
-// backward pass read y = o ∘ g instead of o.
+/// One function: value g(z), derivative g′(z), and, where its row says that g has no zero, ratio g′(z)/g(z), which lets
+/// the backward pass read y = o ∘ g instead of o. A relative error of 8 + 2|z| units of roundoff at most
+/// (docs/NUMERICS.md).
+template <GateFn kFn>
+struct Gate;
 
-struct SigmoidGate {
-  static constexpr bool kRatio = true;
+/// What every function has from its row.
+template <GateFn kFn>
+struct GateRowTraits {
+  static constexpr bool kHasZero = gate_function(kFn).has_zero;
+};
+
+template <>
+struct Gate<GateFn::sigmoid> : GateRowTraits<GateFn::sigmoid> {
   template <class D, class V>
   static HWY_INLINE V value(D d, V z) {
     return SigmoidPair<D>(d, z).sigma;
@@ -34,8 +46,10 @@ struct SigmoidGate {
   }
 };
 
-struct Sigmoid2Gate {
-  static constexpr bool kRatio = true;
+using SigmoidGate = Gate<GateFn::sigmoid>;
+
+template <>
+struct Gate<GateFn::sigmoid2> : GateRowTraits<GateFn::sigmoid2> {
   template <class D, class V>
   static HWY_INLINE V value(D d, V z) {
     const V s = SigmoidGate::value(d, z);
@@ -52,8 +66,8 @@ struct Sigmoid2Gate {
   }
 };
 
-struct NsSigmoidGate {
-  static constexpr bool kRatio = true;
+template <>
+struct Gate<GateFn::ns_sigmoid> : GateRowTraits<GateFn::ns_sigmoid> {
   template <class D, class V>
   static HWY_INLINE V value(D d, V z) {
     const V half = hn::Set(d, static_cast<hn::TFromD<D>>(0.5));
@@ -69,8 +83,8 @@ struct NsSigmoidGate {
   }
 };
 
-struct SiluGate {
-  static constexpr bool kRatio = false;
+template <>
+struct Gate<GateFn::silu> : GateRowTraits<GateFn::silu> {
   template <class D, class V>
   static HWY_INLINE V value(D d, V z) {
     return hn::Mul(z, SigmoidGate::value(d, z));
@@ -83,8 +97,8 @@ struct SiluGate {
   }
 };
 
-struct SoftplusGate {
-  static constexpr bool kRatio = true;
+template <>
+struct Gate<GateFn::softplus> : GateRowTraits<GateFn::softplus> {
   /// max(z, 0) + log(1 + e^−|z|)
   template <class D, class V>
   static HWY_INLINE V value(D d, V z) {
@@ -104,8 +118,8 @@ struct SoftplusGate {
   }
 };
 
-struct IdentityGate {
-  static constexpr bool kRatio = false;
+template <>
+struct Gate<GateFn::identity> : GateRowTraits<GateFn::identity> {
   template <class D, class V>
   static HWY_INLINE V value(D /*d*/, V z) {
     return z;
@@ -116,35 +130,19 @@ struct IdentityGate {
   }
 };
 
-/// Calls visit(Functor{}) for `fn`; `none` never reaches a gate loop.
-template <class Visit>
-HWY_INLINE void with_gate(GateFn fn, const Visit& visit) {
-  switch (fn) {
-    case GateFn::sigmoid: return visit(SigmoidGate{});
-    case GateFn::sigmoid2: return visit(Sigmoid2Gate{});
-    case GateFn::ns_sigmoid: return visit(NsSigmoidGate{});
-    case GateFn::silu: return visit(SiluGate{});
-    case GateFn::softplus: return visit(SoftplusGate{});
-    case GateFn::identity: return visit(IdentityGate{});
-    case GateFn::none: return;
-  }
+template <class Visit, std::size_t... kRow>
+HWY_INLINE void with_gate_row(std::size_t row, const Visit& visit, std::index_sequence<kRow...> /*rows*/) {
+  const bool found = ((row == kRow && (visit(Gate<kGateFunctions[kRow].value>{}), true)) || ...);
+  static_cast<void>(found);
 }
 
-/// y[x] = o[x] ∘ g(z[x]) or o[x] + g(z[x]), x < n rounded up to vectors.
-template <typename T>
-HWY_NOINLINE void apply_gate(GateFn fn, GateOp op, const T* HWY_RESTRICT z, std::size_t n, const T* HWY_RESTRICT o,
-                             T* HWY_RESTRICT y) {
-  with_gate(fn, [&](auto gate) HWY_ATTR {
-    const Tag<T> d;
-    for (std::size_t x = 0; x < n; x += kLanes<T>) {
-      const auto g = gate.value(d, hn::LoadU(d, z + x));
-      const auto ov = hn::LoadU(d, o + x);
-      hn::StoreU(op == GateOp::mul ? hn::Mul(ov, g) : hn::Add(ov, g), d, y + x);
-    }
-  });
+/// Calls visit(Gate<fn>{}); does nothing for none. A row without vector code does not compile.
+template <class Visit>
+HWY_INLINE void with_gate(GateFn fn, const Visit& visit) {
+  with_gate_row(gate_row(fn), visit, std::make_index_sequence<kGateFunctions.size()>());
 }
 
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HEADGATE_ATTENTION_GATE_INL_
+#endif  // HEADGATE_GATES_GATE_FUNCTIONS_INL_

@@ -1,24 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the backward pass that works row by row: through the gate to do, Δ, dz and dsinks; once per target.
-#if defined(HEADGATE_ATTENTION_BACKWARD_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
-#undef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+// A row through its gate, forward and backward; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_GATE_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_GATE_ROWS_INL_
+#undef HEADGATE_ATTENTION_GATE_ROWS_INL_
 #else
-#define HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#define HEADGATE_ATTENTION_GATE_ROWS_INL_
 #endif
 
-#include <algorithm>
+#include <cstddef>
 
-#include "attention/gate-inl.hpp"
-#include "attention/kernels.hpp"
-#include "attention/rows-inl.hpp"
+#include "gates/gate_functions-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// y[x] = o[x] ∘ g(z[x]) or o[x] + g(z[x]), x < n rounded up to vectors; fn is not none.
+template <typename T>
+HWY_NOINLINE void gate_row_forward(GateFn fn, GateOp op, const T* HWY_RESTRICT z, std::size_t n,
+                                   const T* HWY_RESTRICT o, T* HWY_RESTRICT y) {
+  with_gate(fn, [&](auto gate) HWY_ATTR {
+    const Tag<T> d;
+    for (std::size_t x = 0; x < n; x += kLanes<T>) {
+      const auto g = gate.value(d, hn::LoadU(d, z + x));
+      const auto ov = hn::LoadU(d, o + x);
+      hn::StoreU(op == GateOp::mul ? hn::Mul(ov, g) : hn::Add(ov, g), d, y + x);
+    }
+  });
+}
+
 /// One row's operands and results, each Dv rounded up to vectors; operands are zero from Dv on.
 template <typename T>
-struct GateRow {
+struct GateRowOperands {
   const T* dy;  ///< incoming gradient
   const T* y;   ///< saved output
   const T* o;   ///< ungated output, or null
@@ -31,7 +43,7 @@ struct GateRow {
 /// add: o = y − g unless saved, do = dy, dz = dy ∘ g′; returns Δ = rowsum(dy ∘ o).
 /// n: a multiple of the lanes.
 template <typename T>
-HWY_NOINLINE T gate_backward(GateFn fn, GateOp op, std::size_t n, const GateRow<T>& row) {
+HWY_NOINLINE T gate_row_backward(GateFn fn, GateOp op, std::size_t n, const GateRowOperands<T>& row) {
   const Tag<T> d;
   auto delta = hn::Zero(d);
   if (fn == GateFn::none) {
@@ -58,7 +70,7 @@ HWY_NOINLINE T gate_backward(GateFn fn, GateOp op, std::size_t n, const GateRow<
       hn::StoreU(hn::Mul(dy, g), d, row.d_o + x);
       const auto dy_y = hn::Mul(dy, y);
       delta = hn::Add(delta, dy_y);
-      if constexpr (decltype(gate)::kRatio) {
+      if constexpr (!decltype(gate)::kHasZero) {
         if (row.o == nullptr) {
           hn::StoreU(hn::Mul(dy_y, gate.ratio(d, z)), d, row.dz + x);
           continue;
@@ -73,4 +85,4 @@ HWY_NOINLINE T gate_backward(GateFn fn, GateOp op, std::size_t n, const GateRow<
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#endif  // HEADGATE_ATTENTION_GATE_ROWS_INL_

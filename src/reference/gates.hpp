@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <optional>
+
+#include "headgate/attention.hpp"
+
+// The gate functions as the oracle computes them, a line each. R is a real type, or one with the arithmetic of reals
+// that keeps track of errors or derivatives; then exp and log1p are found by its namespace.
+
+namespace headgate::reference {
+
+/// 1 / (1 + e^−z): accurate relative to its value for every z; so is 1 − σ(z) as sigmoid(−z).
+template <typename R>
+R sigmoid(const R& z) {
+  using std::exp;
+  return R(1.0) / (R(1.0) + exp(-z));
+}
+
+/// log(1 + eᶻ) without overflow or cancellation.
+template <typename R>
+R softplus(const R& z) {
+  using std::exp, std::log1p;
+  return z < R(0.0) ? log1p(exp(z)) : z + log1p(exp(-z));
+}
+
+template <typename R>
+struct GateTerms {
+  R value;                 ///< g(z)
+  R slope;                 ///< g′(z)
+  std::optional<R> ratio;  ///< g′(z)/g(z); empty for a function that may be 0
+};
+
+template <typename R>
+GateTerms<R> gate_terms(GateFn fn, const R& z) {
+  const R s = sigmoid(z), c = sigmoid(R(-z));  // c = 1 − s
+  switch (fn) {
+    case GateFn::none: break;
+    case GateFn::sigmoid: return {s, s * c, c};
+    case GateFn::sigmoid2: return {R(2.0) * s, R(2.0) * s * c, c};
+    case GateFn::ns_sigmoid: return {R(0.5) + R(0.5) * s, R(0.5) * s * c, s * c / (R(1.0) + s)};
+    case GateFn::silu: return {z * s, s * (R(1.0) + z * c), {}};
+    // Far below 0 both underflow, and their ratio tends to 1.
+    case GateFn::softplus: return {softplus(z), s, z < R(-700.0) ? R(1.0) : s / softplus(z)};
+    case GateFn::identity: return {z, R(1.0), {}};
+  }
+  return {R(1.0), R(0.0), R(0.0)};
+}
+
+}  // namespace headgate::reference
