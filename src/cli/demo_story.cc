@@ -143,7 +143,7 @@ void choose_demo_text_run(RunOptions& run) { run.steps = 240; }
 Story backcopy_story(RunOptions run, const ModelOptions& sizes) {
   Story story;
   story.run = std::move(run);
-  story.run.task = train::task_name(Task::bigram_backcopy);
+  story.run.task = word_of(Task::bigram_backcopy);
   story.name = story.run.task;
   story.least_steps = kLeastBackcopySteps;
   story.models = three_models(sizes, Task::bigram_backcopy);
@@ -160,7 +160,7 @@ Story backcopy_story(RunOptions run, const ModelOptions& sizes) {
 Story text_story(RunOptions run, const ModelOptions& sizes) {
   Story story;
   story.run = std::move(run);
-  story.run.task = train::task_name(Task::text);
+  story.run.task = word_of(Task::text);
   story.name = story.run.task;
   story.least_steps = kLeastTextSteps;
   ModelOptions matched = sizes;

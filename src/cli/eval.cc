@@ -83,14 +83,13 @@ std::vector<Model> read_models(const std::vector<std::string>& paths) {
 
 /// The task that was asked for, or else the one that all models were trained on, or else text.
 train::Task task_of(const EvalOptions& o, const std::vector<Model>& models) {
-  if (!o.task.empty()) return train::parse_task(o.task);
+  if (!o.task.empty()) return parse_word<train::Task>("task", o.task);
   const auto trained_on = [](const Model& model) { return model.trained ? model.trained->task : train::Task::text; };
   const train::Task task = trained_on(models.front());
   for (const Model& model : models) {
     if (trained_on(model) != task) {
       throw UsageError(fmt::format("{} was trained on {} and {} on {}: --task chooses one for both",
-                                   models.front().name, train::task_name(task), model.name,
-                                   train::task_name(trained_on(model))));
+                                   models.front().name, word_of(task), model.name, word_of(trained_on(model))));
     }
   }
   return task;

@@ -65,7 +65,7 @@ Run fresh_run(const TrainOptions& o) {
     throw UsageError(fmt::format("--out {} holds a run: --resume goes on with it, another --out starts anew", o.out));
   }
   checked_out(o, [&o] { train::require_no_run(o.out); });
-  const train::Task task = o.run.task.empty() ? train::Task::text : train::parse_task(o.run.task);
+  const train::Task task = o.run.task.empty() ? train::Task::text : parse_word<train::Task>("task", o.run.task);
   const models::DecoderConfig config = make_config(o.model, task);
   const TrainSettings settings = make_settings(o.run, config.seq_len);
   Run run;
@@ -127,7 +127,7 @@ std::string model_text(const models::DecoderConfig& c) {
 }
 
 std::string data_text(const train::SequenceSource& source, train::Task task) {
-  std::string text = fmt::format("data    {}, {}\n", train::task_name(task), source.description());
+  std::string text = fmt::format("data    {}, {}\n", word_of(task), source.description());
   for (const std::string& what : source.left_out().phrases()) text += fmt::format("        left out: {}\n", what);
   return text;
 }
@@ -149,8 +149,8 @@ void print_start(const Run& run) {
       model_text(trainer.config()) + data_text(*run.source, s.task) +
           fmt::format("run     steps {} to {}, {} x {} tokens in {} pass{} each; lr {:g} {}, warm-up {}; {} thread{}\n",
                       trainer.steps_done() + 1, s.schedule.steps, s.batch * s.accumulate, s.seq_len, s.accumulate,
-                      s.accumulate == 1 ? "" : "es", s.schedule.peak, train::decay_name(s.schedule.decay),
-                      s.schedule.warmup, s.threads, s.threads == 1 ? "" : "s") +
+                      s.accumulate == 1 ? "" : "es", s.schedule.peak, word_of(s.schedule.decay), s.schedule.warmup,
+                      s.threads, s.threads == 1 ? "" : "s") +
           memory_text(trainer));
 }
 

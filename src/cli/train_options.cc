@@ -17,7 +17,6 @@ namespace headgate::cli {
 namespace {
 
 using layers::GateSite;
-using layers::parse_word;
 using models::DecoderConfig;
 using train::Task;
 using train::TrainSettings;
@@ -137,8 +136,8 @@ void apply_words(DecoderConfig& config, const ModelOptions& o) {
 void apply(TrainSettings& settings, const RunOptions& o) {
   if (!o.data.empty()) settings.paths = o.data;
   if (!o.include.empty()) settings.include = o.include;
-  if (!o.task.empty()) settings.task = train::parse_task(o.task);
-  if (!o.schedule.empty()) settings.schedule.decay = train::parse_decay(o.schedule);
+  if (!o.task.empty()) settings.task = parse_word<train::Task>("task", o.task);
+  if (!o.schedule.empty()) settings.schedule.decay = parse_word<train::Decay>("schedule", o.schedule);
   put(settings.batch, o.batch);
   put(settings.accumulate, o.accumulate);
   put(settings.schedule.steps, o.steps);
@@ -216,7 +215,7 @@ models::DecoderConfig make_config(const ModelOptions& o, Task task) {
 }
 
 train::TrainSettings make_settings(const RunOptions& o, std::int64_t seq_len) {
-  TrainSettings settings = task_settings(o.task.empty() ? Task::text : train::parse_task(o.task));
+  TrainSettings settings = task_settings(o.task.empty() ? Task::text : parse_word<train::Task>("task", o.task));
   apply(settings, o);
   settings.seq_len = seq_len;
   require_eval_tokens(o, settings);
@@ -234,8 +233,8 @@ train::TrainSettings make_settings(const RunOptions& o, std::int64_t seq_len) {
 train::TrainSettings resumed_settings(const RunOptions& o, const TrainSettings& run) {
   TrainSettings now = run;
   apply(now, o);
-  require_same("--task", train::task_name(now.task), train::task_name(run.task));
-  require_same("--schedule", train::decay_name(now.schedule.decay), train::decay_name(run.schedule.decay));
+  require_same("--task", word_of(now.task), word_of(run.task));
+  require_same("--schedule", word_of(now.schedule.decay), word_of(run.schedule.decay));
   require_same("--batch", now.batch, run.batch);
   require_same("--accumulate", now.accumulate, run.accumulate);
   require_same("--warmup", now.schedule.warmup, run.schedule.warmup);

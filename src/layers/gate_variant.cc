@@ -13,80 +13,6 @@ namespace headgate::layers {
 
 namespace {
 
-template <typename Enum>
-struct Word {
-  std::string_view word;
-  Enum value;
-};
-
-template <typename Enum>
-struct Words;
-
-template <>
-struct Words<GateSite> {
-  static constexpr std::array<Word<GateSite>, 6> kAll{{{"none", GateSite::none},
-                                                       {"g1", GateSite::g1},
-                                                       {"g2", GateSite::g2},
-                                                       {"g3", GateSite::g3},
-                                                       {"g4", GateSite::g4},
-                                                       {"g5", GateSite::g5}}};
-};
-
-template <>
-struct Words<GateGrain> {
-  static constexpr std::array<Word<GateGrain>, 3> kAll{{{"headwise", GateGrain::headwise},
-                                                        {"elementwise", GateGrain::elementwise},
-                                                        {"head_shared", GateGrain::head_shared}}};
-};
-
-template <>
-struct Words<GateSource> {
-  static constexpr std::array<Word<GateSource>, 2> kAll{
-      {{"input", GateSource::input}, {"parameter", GateSource::parameter}}};
-};
-
-template <>
-struct Words<GateFn> {
-  static constexpr std::array<Word<GateFn>, 7> kAll{{{"none", GateFn::none},
-                                                     {"sigmoid", GateFn::sigmoid},
-                                                     {"sigmoid2", GateFn::sigmoid2},
-                                                     {"ns_sigmoid", GateFn::ns_sigmoid},
-                                                     {"silu", GateFn::silu},
-                                                     {"softplus", GateFn::softplus},
-                                                     {"identity", GateFn::identity}}};
-};
-
-template <>
-struct Words<GateOp> {
-  static constexpr std::array<Word<GateOp>, 2> kAll{{{"mul", GateOp::mul}, {"add", GateOp::add}}};
-};
-
-template <>
-struct Words<GateBias> {
-  static constexpr std::array<Word<GateBias>, 2> kAll{{{"none", GateBias::none}, {"bias", GateBias::learned}}};
-};
-
-template <>
-struct Words<OutputControl> {
-  static constexpr std::array<Word<OutputControl>, 3> kAll{{{"none", OutputControl::none},
-                                                            {"head_rmsnorm", OutputControl::head_rmsnorm},
-                                                            {"output_silu", OutputControl::silu}}};
-};
-
-template <>
-struct Words<SinkKind> {
-  static constexpr std::array<Word<SinkKind>, 3> kAll{
-      {{"none", SinkKind::none}, {"learned_sinks", SinkKind::learned}, {"off_by_one", SinkKind::off_by_one}}};
-};
-
-template <typename Enum>
-std::string_view find_word(Enum value) {
-  for (const auto& entry : Words<Enum>::kAll) {
-    if (entry.value == value) return entry.word;
-  }
-  return "unknown";
-}
-
 /// `text` with '-' for '_': the command line's spelling and the files' are both read.
 std::string underscored(std::string_view text) {
   std::string out(text);
@@ -119,41 +45,24 @@ bool take(std::string_view& text, Enum& value, bool& taken) {
   return true;
 }
 
-constexpr std::string_view kGateHelp =
-    "none, or words of: g1 g2 g3 g4 g5; headwise elementwise head_shared; sigmoid sigmoid2 ns_sigmoid silu softplus "
-    "identity; mul add; parameter; bias; head_rmsnorm output_silu; learned_sinks off_by_one";
-
-}  // namespace
-
-std::string_view word_of(GateSite value) { return find_word(value); }
-std::string_view word_of(GateGrain value) { return find_word(value); }
-std::string_view word_of(GateSource value) { return find_word(value); }
-std::string_view word_of(GateFn value) { return find_word(value); }
-std::string_view word_of(GateOp value) { return find_word(value); }
-std::string_view word_of(GateBias value) { return find_word(value); }
-std::string_view word_of(OutputControl value) { return find_word(value); }
-std::string_view word_of(SinkKind value) { return find_word(value); }
-
 template <typename Enum>
-Enum parse_word(std::string_view what, std::string_view word) {
-  const std::string wanted = underscored(word);
-  std::string known;
-  for (const auto& entry : Words<Enum>::kAll) {
-    if (entry.word == wanted) return entry.value;
-    if (!known.empty()) known += ", ";
-    known += entry.word;
+std::string words_but_none() {
+  std::string out;
+  for (const Word<Enum>& row : Words<Enum>::kAll) {
+    if (row.word == "none") continue;
+    if (!out.empty()) out += ' ';
+    out += row.word;
   }
-  throw Error(fmt::format("{}: '{}' is none of {}", what, word, known));
+  return out;
 }
 
-template GateSite parse_word(std::string_view, std::string_view);
-template GateGrain parse_word(std::string_view, std::string_view);
-template GateSource parse_word(std::string_view, std::string_view);
-template GateFn parse_word(std::string_view, std::string_view);
-template GateOp parse_word(std::string_view, std::string_view);
-template GateBias parse_word(std::string_view, std::string_view);
-template OutputControl parse_word(std::string_view, std::string_view);
-template SinkKind parse_word(std::string_view, std::string_view);
+std::string gate_help() {
+  return fmt::format("none, or words of: {}; {}; {}; {}; parameter; bias; {}; {}", words_but_none<GateSite>(),
+                     words_but_none<GateGrain>(), words_but_none<GateFn>(), words_but_none<GateOp>(),
+                     words_but_none<OutputControl>(), words_but_none<SinkKind>());
+}
+
+}  // namespace
 
 void validate(const GateVariant& variant) {
   require(std::isfinite(variant.bias_init), "gate_bias_init {} is not finite", variant.bias_init);
@@ -204,9 +113,9 @@ GateVariant parse_gate(std::string_view name) {
                        take(rest, variant.source, source) || take(rest, variant.fn, fn) || take(rest, variant.op, op) ||
                        take(rest, variant.bias, bias) || take(rest, variant.output_control, control) ||
                        take(rest, variant.sinks, sinks);
-    require(known, "gate '{}': '{}' is not understood there; {}", name, rest, kGateHelp);
+    require(known, "gate '{}': '{}' is not understood there; {}", name, rest, gate_help());
   }
-  require(!text.empty(), "gate: no name; {}", kGateHelp);
+  require(!text.empty(), "gate: no name; {}", gate_help());
   if (!site && (grain || source || fn || op || bias)) variant.site = GateSite::g1;
   validate(variant);
   return variant;

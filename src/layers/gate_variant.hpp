@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "core/words.hpp"
 #include "headgate/attention.hpp"
 
 // Where a layer is gated and how: one small value, with a name. h is the layer's input after its pre-norm, the tensor
@@ -63,18 +65,70 @@ std::string gate_name(const GateVariant& variant);
 /// "headwise" is a headwise sigmoid gate at g1. Throws Error with the words that exist.
 GateVariant parse_gate(std::string_view name);
 
-// The words of the parts. Each parser throws Error with the list of words.
-std::string_view word_of(GateSite value);
-std::string_view word_of(GateGrain value);
-std::string_view word_of(GateSource value);
-std::string_view word_of(GateFn value);
-std::string_view word_of(GateOp value);
-std::string_view word_of(GateBias value);
-std::string_view word_of(OutputControl value);
-std::string_view word_of(SinkKind value);
-
-/// Enum is one of those above: parse_word<GateSite>("gate site", "g1"). `what` names the thing in the error.
-template <typename Enum>
-Enum parse_word(std::string_view what, std::string_view word);
-
 }  // namespace headgate::layers
+
+namespace headgate {
+
+// The words that config.json, names of variants and options have for the parts.
+
+template <>
+struct Words<layers::GateSite> {
+  static constexpr std::array<Word<layers::GateSite>, 6> kAll{{{layers::GateSite::none, "none"},
+                                                               {layers::GateSite::g1, "g1"},
+                                                               {layers::GateSite::g2, "g2"},
+                                                               {layers::GateSite::g3, "g3"},
+                                                               {layers::GateSite::g4, "g4"},
+                                                               {layers::GateSite::g5, "g5"}}};
+};
+
+template <>
+struct Words<layers::GateGrain> {
+  static constexpr std::array<Word<layers::GateGrain>, 3> kAll{{{layers::GateGrain::headwise, "headwise"},
+                                                                {layers::GateGrain::elementwise, "elementwise"},
+                                                                {layers::GateGrain::head_shared, "head_shared"}}};
+};
+
+template <>
+struct Words<layers::GateSource> {
+  static constexpr std::array<Word<layers::GateSource>, 2> kAll{
+      {{layers::GateSource::input, "input"}, {layers::GateSource::parameter, "parameter"}}};
+};
+
+template <>
+struct Words<GateFn> {
+  static constexpr std::array<Word<GateFn>, 7> kAll{{{GateFn::none, "none"},
+                                                     {GateFn::sigmoid, "sigmoid"},
+                                                     {GateFn::sigmoid2, "sigmoid2"},
+                                                     {GateFn::ns_sigmoid, "ns_sigmoid"},
+                                                     {GateFn::silu, "silu"},
+                                                     {GateFn::softplus, "softplus"},
+                                                     {GateFn::identity, "identity"}}};
+};
+
+template <>
+struct Words<GateOp> {
+  static constexpr std::array<Word<GateOp>, 2> kAll{{{GateOp::mul, "mul"}, {GateOp::add, "add"}}};
+};
+
+template <>
+struct Words<layers::GateBias> {
+  static constexpr std::array<Word<layers::GateBias>, 2> kAll{
+      {{layers::GateBias::none, "none"}, {layers::GateBias::learned, "bias"}}};
+};
+
+template <>
+struct Words<layers::OutputControl> {
+  static constexpr std::array<Word<layers::OutputControl>, 3> kAll{
+      {{layers::OutputControl::none, "none"},
+       {layers::OutputControl::head_rmsnorm, "head_rmsnorm"},
+       {layers::OutputControl::silu, "output_silu"}}};
+};
+
+template <>
+struct Words<layers::SinkKind> {
+  static constexpr std::array<Word<layers::SinkKind>, 3> kAll{{{layers::SinkKind::none, "none"},
+                                                               {layers::SinkKind::learned, "learned_sinks"},
+                                                               {layers::SinkKind::off_by_one, "off_by_one"}}};
+};
+
+}  // namespace headgate

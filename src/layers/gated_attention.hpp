@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
+#include "core/words.hpp"
 #include "headgate/attention.hpp"
 #include "layers/buffer_plan.hpp"
 #include "layers/gate_variant.hpp"
@@ -160,3 +162,13 @@ class GatedAttention {
 };
 
 }  // namespace headgate::layers
+
+namespace headgate {
+
+template <>
+struct Words<layers::QkNorm> {
+  static constexpr std::array<Word<layers::QkNorm>, 2> kAll{
+      {{layers::QkNorm::per_head, "per_head"}, {layers::QkNorm::none, "none"}}};
+};
+
+}  // namespace headgate

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "core/words.hpp"
 #include "layers/view.hpp"
 
 namespace headgate::layers {
@@ -29,3 +31,13 @@ void rmsnorm_backward(HeadView<T> dx, T* dw, ConstHeadView<T> dy, ConstHeadView<
                       const HeadShape& shape, const NormOptions& options, Store store_dx = Store::add);
 
 }  // namespace headgate::layers
+
+namespace headgate {
+
+template <>
+struct Words<layers::NormKind> {
+  static constexpr std::array<Word<layers::NormKind>, 2> kAll{
+      {{layers::NormKind::plain, "plain"}, {layers::NormKind::zero_centred, "zero_centred"}}};
+};
+
+}  // namespace headgate

@@ -106,8 +106,7 @@ double training_flops(const DecoderConfig& config, std::int64_t batch, std::int6
   double weights = 0.0;
   const ParameterTable table(config);
   for (const Parameter& parameter : table.entries()) {
-    const bool gathered = parameter.kind == ParameterKind::embedding && config.embeddings != Embeddings::tied &&
-                          parameter.name == "model.embed_tokens.weight";
+    const bool gathered = parameter.kind == ParameterKind::embedding && config.embeddings == Embeddings::separate;
     if (decays(parameter.kind) && !gathered) weights += static_cast<double>(parameter.count);
   }
   const double tokens = static_cast<double>(batch) * static_cast<double>(seq);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "core/words.hpp"
 #include "layers/gate_variant.hpp"
 #include "layers/gated_attention.hpp"
 #include "layers/rmsnorm.hpp"
@@ -84,3 +86,19 @@ DecoderConfig match_params(const DecoderConfig& config);
 double training_flops(const DecoderConfig& config, std::int64_t batch, std::int64_t seq);
 
 }  // namespace headgate::models
+
+namespace headgate {
+
+template <>
+struct Words<models::Embeddings> {
+  static constexpr std::array<Word<models::Embeddings>, 2> kAll{
+      {{models::Embeddings::tied, "tied"}, {models::Embeddings::separate, "separate"}}};
+};
+
+template <>
+struct Words<models::NormPlacement> {
+  static constexpr std::array<Word<models::NormPlacement>, 2> kAll{
+      {{models::NormPlacement::pre, "pre"}, {models::NormPlacement::sandwich, "sandwich"}}};
+};
+
+}  // namespace headgate

@@ -50,22 +50,6 @@ constexpr std::array<SizeKey, 8> kSizes{{{kKeys.vocab, &DecoderConfig::vocab},
                                          {kKeys.ffn, &DecoderConfig::ffn},
                                          {kKeys.seq_len, &DecoderConfig::seq_len}}};
 
-template <typename Enum>
-struct Choice {
-  const char* word;
-  Enum value;
-};
-constexpr std::array<Choice<layers::NormKind>, 2> kNormKinds{
-    {{"plain", layers::NormKind::plain}, {"zero_centred", layers::NormKind::zero_centred}}};
-constexpr std::array<Choice<NormPlacement>, 2> kPlacements{
-    {{"pre", NormPlacement::pre}, {"sandwich", NormPlacement::sandwich}}};
-constexpr std::array<Choice<QkNorm>, 2> kQkNorms{{{"per_head", QkNorm::per_head}, {"none", QkNorm::none}}};
-
-template <typename Enum>
-const char* word_of(const std::array<Choice<Enum>, 2>& choices, Enum value) {
-  return choices[choices[0].value == value ? 0 : 1].word;
-}
-
 // Keys that change what Qwen3 computes, with the one value under which it is this decoder.
 struct FixedKey {
   const char* key;
@@ -139,19 +123,9 @@ class Reader {
   }
 
   template <typename Enum>
-  void choice(const char* key, Enum& out, const std::array<Choice<Enum>, 2>& choices) {
-    const Json* value = find(key);
-    if (value == nullptr) return;
-    const std::string word = string(key, *value);
-    const auto found = std::find_if(choices.begin(), choices.end(), [&](const auto& c) { return word == c.word; });
-    if (found == choices.end()) fail(path_, "{} is '{}', not {} or {}", key, word, choices[0].word, choices[1].word);
-    out = found->value;
-  }
-
-  template <typename Enum>
   void word(const char* key, Enum& out) {
     const Json* value = find(key);
-    if (value != nullptr) out = layers::parse_word<Enum>(key, string(key, *value));
+    if (value != nullptr) out = parse_word<Enum>(key, string(key, *value));
   }
 
   double rope_base() {
@@ -230,9 +204,9 @@ DecoderConfig read_all(Reader& in) {
   config.embeddings = in.boolean("tie_word_embeddings") ? Embeddings::tied : Embeddings::separate;
   config.init_std = in.number(kKeys.init_std, config.init_std);
   config.rope_fraction = in.number(kKeys.rope_fraction, config.rope_fraction);
-  in.choice("norm_kind", config.norm, kNormKinds);
-  in.choice("norm_placement", config.norm_placement, kPlacements);
-  in.choice("qk_norm", config.qk_norm, kQkNorms);
+  in.word("norm_kind", config.norm);
+  in.word("norm_placement", config.norm_placement);
+  in.word("qk_norm", config.qk_norm);
   read_gate(in, config.gate);
   in.finish();
   return config;
@@ -262,23 +236,23 @@ std::string write_config(const DecoderConfig& config) {
   out[kKeys.init_std] = config.init_std;
   out["torch_dtype"] = "float32";
   if (!qwen3) {
-    out["norm_kind"] = word_of(kNormKinds, config.norm);
-    out["norm_placement"] = word_of(kPlacements, config.norm_placement);
-    out["qk_norm"] = word_of(kQkNorms, config.qk_norm);
+    out["norm_kind"] = word_of(config.norm);
+    out["norm_placement"] = word_of(config.norm_placement);
+    out["qk_norm"] = word_of(config.qk_norm);
   }
   if (config.rope_fraction != 1.0) out[kKeys.rope_fraction] = config.rope_fraction;
   const layers::GateVariant& gate = config.gate;
   if (gate != layers::GateVariant{}) {
-    out["gate_site"] = layers::word_of(gate.site);
-    out["gate_grain"] = layers::word_of(gate.grain);
-    out["gate_source"] = layers::word_of(gate.source);
-    out["gate_fn"] = layers::word_of(gate.fn);
-    out["gate_op"] = layers::word_of(gate.op);
-    out["gate_bias"] = layers::word_of(gate.bias);
+    out["gate_site"] = word_of(gate.site);
+    out["gate_grain"] = word_of(gate.grain);
+    out["gate_source"] = word_of(gate.source);
+    out["gate_fn"] = word_of(gate.fn);
+    out["gate_op"] = word_of(gate.op);
+    out["gate_bias"] = word_of(gate.bias);
     out["gate_bias_init"] = gate.bias_init;
     out["gate_init_std"] = gate.init_std;
-    out["attention_output_control"] = layers::word_of(gate.output_control);
-    out["attention_sinks"] = layers::word_of(gate.sinks);
+    out["attention_output_control"] = word_of(gate.output_control);
+    out["attention_sinks"] = word_of(gate.sinks);
   }
   return out.dump(2) + "\n";
 }

@@ -80,7 +80,7 @@ struct Decoder<T>::State {
 
   DecoderConfig config;
   ParameterTable table;
-  WeightOffsets offsets;
+  WeightPlaces places;
   BatchShape shape;
   Purpose purpose;
   std::int64_t N, C, F, logit_rows;
@@ -136,7 +136,7 @@ template <typename T>
 Decoder<T>::State::State(const DecoderConfig& config_in, BatchShape shape_in, Purpose purpose_in)
     : config(config_in),
       table(config_in),
-      offsets(table, config_in),
+      places(config_in),
       shape(shape_in),
       purpose(purpose_in),
       N(shape_in.batch * shape_in.seq),
@@ -202,15 +202,15 @@ void Decoder<T>::State::plan_layer(SavedLayer<T>& s) {
 template <typename T>
 void Decoder<T>::State::forward(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
                                 LayerObserver<T>* observer) {
-  layers::embedding_forward(saved_of(0).x, parameters + offsets.embedding, tokens, N, C);
+  layers::embedding_forward(saved_of(0).x, places.outer(parameters).embedding, tokens, N, C);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    const LayerWeights<const T*> w = offsets.layer(layer, parameters);
+    const LayerWeights<const T*> w = places.layer(layer, parameters);
     SavedLayer<T>& s = saved_of(layer);
     attention_block(w, s);
     mlp_block(output_of(layer), w, s);
     if (observer != nullptr) observe(*observer, layer, parameters, targets);
   }
-  norm_forward(h_last, rstd_last, x_last, parameters + offsets.norm);
+  norm_forward(h_last, rstd_last, x_last, places.outer(parameters).norm);
 }
 
 template <typename T>
@@ -256,11 +256,11 @@ void Decoder<T>::State::observe(LayerObserver<T>& observer, std::int64_t layer, 
   view.k = attention.key(s);
   view.v = attention.value(s);
   view.lse = s.lse;
-  view.gate = attention.logits(offsets.layer(layer, parameters).attention, s);
+  view.gate = attention.logits(places.layer(layer, parameters).attention, s);
   view.gate_heads = logits_shape.heads;
   view.gate_features = logits_shape.features;
   view.output = output_of(layer);
-  norm_forward(h_last, rstd_last, view.output, parameters + offsets.norm);
+  norm_forward(h_last, rstd_last, view.output, places.outer(parameters).norm);
   view.exit_loss = head(nullptr, parameters, targets, 0.0, nullptr);
   observer.after_layer(view);
 }
@@ -280,12 +280,13 @@ double Decoder<T>::State::head(T* gradients, const T* parameters, const std::int
     const double share = total > 0.0 ? counted(first, first + rows_here) / total : 0.0;
     const LinearShape read{.N = rows_here, .C = C, .O = V};
     const T* h = h_last + first * C;
-    layers::linear_forward(logits, h, parameters + offsets.head, read);
+    layers::linear_forward(logits, h, places.outer(parameters).head, read);
     loss += share * layers::cross_entropy(token_losses == nullptr ? nullptr : token_losses + first,
                                           gradients == nullptr ? nullptr : logits, logits, targets + first, rows_here,
                                           V, gradient_scale * share);
     if (gradients != nullptr) {
-      layers::linear_backward(dx + first * C, gradients + offsets.head, logits, h, parameters + offsets.head, read);
+      layers::linear_backward(dx + first * C, places.outer(gradients).head, logits, h, places.outer(parameters).head,
+                              read);
     }
   }
   return loss;
@@ -296,14 +297,15 @@ double Decoder<T>::State::head(T* gradients, const T* parameters, const std::int
 /// From dx = gradient of h_last to the gradients of all parameters (+=).
 template <typename T>
 void Decoder<T>::State::backward(T* gradients, const T* parameters, const std::int32_t* tokens) {
-  norm_backward(dx, gradients + offsets.norm, dx, x_last, parameters + offsets.norm, rstd_last, Store::overwrite);
+  norm_backward(dx, places.outer(gradients).norm, dx, x_last, places.outer(parameters).norm, rstd_last,
+                Store::overwrite);
   for (std::int64_t layer = config.layers - 1; layer >= 0; --layer) {
-    const LayerWeights<const T*> w = offsets.layer(layer, parameters);
-    const LayerWeights<T*> g = offsets.layer(layer, gradients);
+    const LayerWeights<const T*> w = places.layer(layer, parameters);
+    const LayerWeights<T*> g = places.layer(layer, gradients);
     mlp_backward(g, w, saved_of(layer));
     attention_backward(g, w, saved_of(layer));
   }
-  layers::embedding_backward(gradients + offsets.embedding, dx, tokens, N, C);
+  layers::embedding_backward(places.outer(gradients).embedding, dx, tokens, N, C);
 }
 
 /// dx: from the gradient of the layer's output to that of x_middle.

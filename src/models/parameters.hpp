@@ -7,30 +7,12 @@
 #include <vector>
 
 #include "models/config.hpp"
+#include "models/weights.hpp"
 
-// All parameters lie in one flat buffer, all gradients in another of the same layout. Tensors that one GEMM reads
-// together follow each other: q_proj, gate_proj, k_proj, v_proj; and the MLP's gate_proj, up_proj.
-//
-// Names are Hugging Face's for Qwen3:
-//   model.embed_tokens.weight (vocab,dim)
-//   model.layers.N.input_layernorm.weight (dim)
-//   model.layers.N.self_attn.q_proj.weight (heads·head_dim,dim), .k_proj .v_proj (kv_heads·head_dim,dim)
-//   model.layers.N.self_attn.q_norm.weight .k_norm.weight (head_dim)
-//   model.layers.N.self_attn.o_proj.weight (dim,heads·head_dim)
-//   model.layers.N.post_attention_layernorm.weight (dim)        the MLP's pre-norm
-//   model.layers.N.mlp.gate_proj.weight .up_proj.weight (ffn,dim), .down_proj.weight (dim,ffn)
-//   model.norm.weight (dim), lm_head.weight (vocab,dim) unless tied
-// and beside them, where the config asks for it:
-//   model.layers.N.self_attn.gate_proj.weight (logits,dim), .gate_proj.bias (logits)
-//   model.layers.N.self_attn.gate (heads,features)              input-independent gate
-//   model.layers.N.self_attn.sinks (heads)                      learned sinks
-//   model.layers.N.self_attn.head_norm.weight (head_dim)        per-head RMSNorm on the attention output
-//   model.layers.N.attention_output_layernorm.weight (dim)      sandwich norm
-//   model.layers.N.mlp_output_layernorm.weight (dim)            sandwich norm
+// All parameters lie in one flat buffer, all gradients in another of the same layout, in the order of the rows of
+// weights.hpp. Tensors that one product reads together follow each other.
 
 namespace headgate::models {
-
-enum class ParameterKind : std::int32_t { embedding, matrix, gate_matrix, norm, gate_bias, gate_parameter, sinks };
 
 /// AdamW's weight decay is for matrices and embeddings alone.
 inline bool decays(ParameterKind kind) {

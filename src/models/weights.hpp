@@ -1,64 +1,165 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <vector>
+#include <string_view>
 
 #include "layers/gated_attention.hpp"
-#include "models/parameters.hpp"
+#include "models/config.hpp"
+
+// Every tensor of a model in one row: its name in files, its kind and shape, the configs that have it, and the member
+// through which the decoder reads it. The table of parameters, their initial values, the places in the flat buffer and
+// the files are all made by walking the rows; the order of the rows is the order in the flat buffer.
+//
+// Names are Hugging Face's for Qwen3; those of gates, sinks, head norms and sandwich norms are this library's.
 
 namespace headgate::models {
 
-/// One layer's weights (Pointer = const T*) or gradients (Pointer = T*) in a flat buffer.
+enum class ParameterKind : std::int32_t { embedding, matrix, gate_matrix, norm, gate_bias, gate_parameter, sinks };
+
+/// One layer's weights (Pointer = const T*) or gradients (Pointer = T*) in a flat buffer. Null: the model has no such
+/// tensor.
 template <typename Pointer>
 struct LayerWeights {
   Pointer input_norm = nullptr;  ///< (C)
   layers::AttentionWeights<Pointer> attention;
   Pointer attention_out_norm = nullptr;  ///< (C), sandwich
   Pointer middle_norm = nullptr;         ///< (C)
-  Pointer gate_up = nullptr;             ///< (2F,C)
+  Pointer gate_up = nullptr;             ///< (2F,C): rows of gate_proj, up_proj
   Pointer down = nullptr;                ///< (C,F)
   Pointer mlp_out_norm = nullptr;        ///< (C), sandwich
 };
 
-/// Where a decoder's weights start in the flat buffer. The layers are alike: one layer's places and a stride.
-struct WeightOffsets {
-  WeightOffsets(const ParameterTable& table, const DecoderConfig& config);
+/// The weights that are no layer's.
+template <typename Pointer>
+struct OuterWeights {
+  Pointer embedding = nullptr;  ///< (V,C)
+  Pointer norm = nullptr;       ///< (C)
+  Pointer head = nullptr;       ///< (V,C); where tied, the embedding
+};
+
+struct TensorShape {
+  std::array<std::int64_t, 2> sizes{};
+  int rank = 0;
+
+  explicit TensorShape(std::int64_t n) : sizes{n, 1}, rank(1) {}
+  TensorShape(std::int64_t rows, std::int64_t columns) : sizes{rows, columns}, rank(2) {}
+  std::int64_t count() const { return sizes[0] * sizes[1]; }
+};
+
+struct TensorRow {
+  std::string_view name;  ///< of a layer's tensor: what follows "model.layers.N."
+  ParameterKind kind;
+  TensorShape shape;
+  bool present = true;  ///< whether a model of this config has it
+};
+
+/// In place of a row's member: the tensor lies right behind the one that `member` points to, and one product reads
+/// both through it.
+template <typename Pointer>
+struct BehindMember {
+  Pointer& member;
+};
+template <typename Pointer>
+BehindMember<Pointer> behind(Pointer& member) {
+  return {member};
+}
+
+/// at(row, member), or at(row, behind(member)), for each tensor of a layer, present or not.
+template <class Visit, typename Pointer>
+void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<Pointer>& w) {
+  using enum ParameterKind;
+  const layers::GateVariant& gate = c.gate;
+  const layers::GateLogits logits = layers::gate_logits(gate, c.dim, c.heads, c.kv_heads, c.head_dim);
+  const bool gate_of_input = has_gate(gate) && gate.source == layers::GateSource::input;
+  const bool gate_of_parameter = has_gate(gate) && gate.source == layers::GateSource::parameter;
+  const bool gate_has_bias = gate.bias == layers::GateBias::learned;
+  const bool head_norm = gate.output_control == layers::OutputControl::head_rmsnorm;
+  const bool sinks_learned = gate.sinks == layers::SinkKind::learned;
+  const bool qk_norm = c.qk_norm == QkNorm::per_head;
+  const bool sandwich = c.norm_placement == NormPlacement::sandwich;
+  const TensorShape channels(c.dim);
+  const TensorShape features(c.head_dim);
+  const TensorShape kv_rows(c.kv_heads * c.head_dim, c.dim);
+  auto& a = w.attention;
+  at(TensorRow{"input_layernorm.weight", norm, channels}, w.input_norm);
+  at(TensorRow{"self_attn.q_proj.weight", matrix, {c.heads * c.head_dim, c.dim}}, a.in);
+  at(TensorRow{"self_attn.gate_proj.weight", gate_matrix, {logits.count(), c.dim}, gate_of_input}, behind(a.in));
+  at(TensorRow{"self_attn.k_proj.weight", matrix, kv_rows}, behind(a.in));
+  at(TensorRow{"self_attn.v_proj.weight", matrix, kv_rows}, behind(a.in));
+  at(TensorRow{"self_attn.q_norm.weight", norm, features, qk_norm}, a.q_norm);
+  at(TensorRow{"self_attn.k_norm.weight", norm, features, qk_norm}, a.k_norm);
+  at(TensorRow{"self_attn.gate_proj.bias", gate_bias, TensorShape(logits.count()), gate_has_bias}, a.gate_bias);
+  at(TensorRow{"self_attn.gate", gate_parameter, {logits.heads, logits.features}, gate_of_parameter}, a.gate_parameter);
+  at(TensorRow{"self_attn.sinks", sinks, TensorShape(c.heads), sinks_learned}, a.sinks);
+  at(TensorRow{"self_attn.head_norm.weight", norm, features, head_norm}, a.head_norm);
+  at(TensorRow{"self_attn.o_proj.weight", matrix, {c.dim, c.heads * c.head_dim}}, a.out);
+  at(TensorRow{"attention_output_layernorm.weight", norm, channels, sandwich}, w.attention_out_norm);
+  at(TensorRow{"post_attention_layernorm.weight", norm, channels}, w.middle_norm);  // in front of the MLP
+  at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}}, w.gate_up);
+  at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}}, behind(w.gate_up));
+  at(TensorRow{"mlp.down_proj.weight", matrix, {c.dim, c.ffn}}, w.down);
+  at(TensorRow{"mlp_output_layernorm.weight", norm, channels, sandwich}, w.mlp_out_norm);
+}
+
+/// at(row, member) for the tensors that are no layer's; `layers()` between those that lie in front of the layers and
+/// those behind them.
+template <class Visit, class Layers, typename Pointer>
+void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<Pointer>& w) {
+  const TensorShape table(c.vocab, c.dim);
+  at(TensorRow{"model.embed_tokens.weight", ParameterKind::embedding, table}, w.embedding);
+  layers();
+  at(TensorRow{"model.norm.weight", ParameterKind::norm, TensorShape(c.dim)}, w.norm);
+  at(TensorRow{"lm_head.weight", ParameterKind::matrix, table, c.embeddings == Embeddings::separate}, w.head);
+}
+
+/// Points the members of LayerWeights or OuterWeights into a buffer that holds their tensors one after the other.
+template <typename Pointer>
+class PlaceTensors {
+ public:
+  explicit PlaceTensors(Pointer& next) : next_(next) {}
+
+  void operator()(const TensorRow& row, Pointer& member) const {
+    if (!row.present) return;
+    member = next_;
+    next_ += row.shape.count();
+  }
+  void operator()(const TensorRow& row, BehindMember<Pointer>) const {
+    if (row.present) next_ += row.shape.count();
+  }
+
+ private:
+  Pointer& next_;  // behind the last tensor
+};
+
+/// A model's weights, or their gradients, in a flat buffer. The layers are alike: one follows the other.
+class WeightPlaces {
+ public:
+  explicit WeightPlaces(const DecoderConfig& config);
 
   template <typename Pointer>
   LayerWeights<Pointer> layer(std::int64_t index, Pointer values) const {
-    const auto at = [&](std::int64_t offset) {
-      return offset < 0 ? Pointer{} : values + offset + index * layer_stride;
-    };
-    LayerWeights<Pointer> w;
-    w.input_norm = at(first.input_norm);
-    w.attention.in = at(first.in);
-    w.attention.gate_bias = at(first.gate_bias);
-    w.attention.gate_parameter = at(first.gate_parameter);
-    w.attention.q_norm = at(first.q_norm);
-    w.attention.k_norm = at(first.k_norm);
-    w.attention.head_norm = at(first.head_norm);
-    w.attention.sinks = at(first.sinks);
-    w.attention.out = at(first.out);
-    w.attention_out_norm = at(first.attention_out_norm);
-    w.middle_norm = at(first.middle_norm);
-    w.gate_up = at(first.gate_up);
-    w.down = at(first.down);
-    w.mlp_out_norm = at(first.mlp_out_norm);
-    return w;
+    LayerWeights<Pointer> weights;
+    Pointer next = values + layers_ + index * layer_count_;
+    visit_layer_tensors(PlaceTensors(next), config_, weights);
+    return weights;
   }
 
-  std::int64_t embedding = 0;
-  std::int64_t norm = 0;
-  std::int64_t head = 0;  ///< the embedding's where tied
-  std::int64_t layer_stride = 0;
+  template <typename Pointer>
+  OuterWeights<Pointer> outer(Pointer values) const {
+    OuterWeights<Pointer> weights;
+    Pointer next = values;
+    const auto skip_layers = [&] { next += config_.layers * layer_count_; };
+    visit_outer_tensors(PlaceTensors(next), skip_layers, config_, weights);
+    if (config_.embeddings == Embeddings::tied) weights.head = weights.embedding;
+    return weights;
+  }
 
-  /// Of layer 0; −1 where the model has no such tensor.
-  struct Layer {
-    std::int64_t input_norm, in, gate_bias, gate_parameter, q_norm, k_norm, head_norm, sinks, out, attention_out_norm,
-        middle_norm, gate_up, down, mlp_out_norm;
-  };
-  Layer first{};
+ private:
+  DecoderConfig config_;
+  std::int64_t layers_ = 0;       // numbers in front of the first layer
+  std::int64_t layer_count_ = 0;  // numbers of one layer
 };
 
 }  // namespace headgate::models

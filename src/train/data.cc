@@ -10,15 +10,6 @@
 
 namespace headgate::train {
 
-std::string_view task_name(Task task) { return task == Task::text ? "text" : "bigram-backcopy"; }
-
-Task parse_task(std::string_view name) {
-  for (const Task task : {Task::text, Task::bigram_backcopy}) {
-    if (task_name(task) == name) return task;
-  }
-  throw Error(fmt::format("task: '{}' is none of text, bigram-backcopy", name));
-}
-
 std::unique_ptr<SequenceSource> open_data(const DataOptions& options) {
   require(!options.paths.empty(), "no data");
   require(options.seq_len >= 1, "seq_len is {} but must be at least 1", options.seq_len);

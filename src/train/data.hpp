@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "core/words.hpp"
 #include "train/text_files.hpp"
 
 namespace headgate::train {
@@ -14,10 +15,6 @@ namespace headgate::train {
 /// text: the bytes of the data, to be predicted. bigram_backcopy: sequences drawn from the data's bigram table, see
 /// backcopy.hpp.
 enum class Task { text, bigram_backcopy };
-
-std::string_view task_name(Task task);
-/// Throws Error with the names that exist.
-Task parse_task(std::string_view name);
 
 /// Where sequences come from. All of them have T = seq_len tokens; targets(T) are the tokens that follow. A sequence
 /// depends on its index alone, so that a run may be resumed anywhere.
@@ -61,3 +58,13 @@ struct DataOptions {
 std::unique_ptr<SequenceSource> open_data(const DataOptions& options);
 
 }  // namespace headgate::train
+
+namespace headgate {
+
+template <>
+struct Words<train::Task> {
+  static constexpr std::array<Word<train::Task>, 2> kAll{
+      {{train::Task::text, "text"}, {train::Task::bigram_backcopy, "bigram-backcopy"}}};
+};
+
+}  // namespace headgate

@@ -5,25 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/check.hpp"
-
 namespace headgate::train {
-
-std::string_view decay_name(Decay decay) {
-  switch (decay) {
-    case Decay::cosine: return "cosine";
-    case Decay::linear: return "linear";
-    case Decay::constant: break;
-  }
-  return "constant";
-}
-
-Decay parse_decay(std::string_view name) {
-  for (const Decay decay : {Decay::cosine, Decay::linear, Decay::constant}) {
-    if (decay_name(decay) == name) return decay;
-  }
-  throw Error(fmt::format("schedule: '{}' is none of cosine, linear, constant", name));
-}
 
 double learning_rate(const Schedule& schedule, std::int64_t step) {
   const auto s = static_cast<double>(step);

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <string_view>
+
+#include "core/words.hpp"
 
 namespace headgate::train {
 
 enum class Decay { cosine, linear, constant };
-
-std::string_view decay_name(Decay decay);
-/// Throws Error with the names that exist.
-Decay parse_decay(std::string_view name);
 
 /// Linear warm-up to `peak`, then decay down to floor · peak at the last step.
 struct Schedule {
@@ -28,3 +26,13 @@ struct Schedule {
 double learning_rate(const Schedule& schedule, std::int64_t step);
 
 }  // namespace headgate::train
+
+namespace headgate {
+
+template <>
+struct Words<train::Decay> {
+  static constexpr std::array<Word<train::Decay>, 3> kAll{
+      {{train::Decay::cosine, "cosine"}, {train::Decay::linear, "linear"}, {train::Decay::constant, "constant"}}};
+};
+
+}  // namespace headgate

@@ -140,8 +140,8 @@ DataOptions data_of(const TrainSettings& settings, const std::string& run) {
 
 std::string write_state(const TrainerState& state) {
   ordered_json out = {{"format", kFormat},
-                      {"task", task_name(state.settings.task)},
-                      {"schedule", decay_name(state.settings.schedule.decay)}};
+                      {"task", word_of(state.settings.task)},
+                      {"schedule", word_of(state.settings.schedule.decay)}};
   out["include"] = state.settings.include;
   visit([&out](const char* key, const auto& value) { out[key] = value; }, state);
   return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
@@ -164,8 +164,8 @@ TrainerState read_state(const std::string& text) {
   require(format == kFormat, "trainer state: format \"{}\" is not \"{}\"", io::printable(format), kFormat);
   read("task", task);
   read("schedule", decay);
-  state.settings.task = parse_task(io::printable(task));
-  state.settings.schedule.decay = parse_decay(io::printable(decay));
+  state.settings.task = parse_word<Task>("task", io::printable(task));
+  state.settings.schedule.decay = parse_word<Decay>("schedule", io::printable(decay));
   if (in.contains("include")) read("include", state.settings.include);  // absent from states written without patterns
   visit(read, state);
   validate(state.settings);

@@ -161,7 +161,7 @@ TEST(ConfigFile, BadValuesAreNamed) {
   expect_value_refused("gate_site", "g6", "gate_site: 'g6' is none of");
   expect_value_refused("gate_fn", 1, "gate_fn is 1, not a string");
   expect_value_refused("gate_init_std", -1, ".json: gate_init_std -1 is not a finite number >= 0");
-  expect_value_refused("norm_kind", "layer", "norm_kind is 'layer', not plain or zero_centred");
+  expect_value_refused("norm_kind", "layer", "norm_kind: 'layer' is none of plain, zero_centred");
   expect_value_refused("gate_op", "mul\n", "gate_op: 'mul\\x0a' is none of");
 }
 

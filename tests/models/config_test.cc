@@ -52,7 +52,7 @@ TEST(GateNames, RefuseWhatHasNoMeaning) {
                            "parameter-bias", "headwisee", "g1-none", "sigmoid-sigmoid2"}) {
     EXPECT_NE(error_of([name] { parse_gate(name); }), "") << name;
   }
-  EXPECT_EQ(error_of([] { layers::parse_word<layers::GateSite>("--gate-site", "g7"); }),
+  EXPECT_EQ(error_of([] { parse_word<layers::GateSite>("--gate-site", "g7"); }),
             "--gate-site: 'g7' is none of none, g1, g2, g3, g4, g5");
 }
 

@@ -35,9 +35,9 @@ TEST(Schedule, NeedsNoWarmUpAndMayBeAllWarmUp) {
 
 TEST(Schedule, NamesReadBack) {
   for (const Decay decay : {Decay::cosine, Decay::linear, Decay::constant}) {
-    EXPECT_EQ(parse_decay(decay_name(decay)), decay);
+    EXPECT_EQ(parse_word<Decay>("schedule", word_of(decay)), decay);
   }
-  EXPECT_THROW(parse_decay("exponential"), Error);
+  EXPECT_THROW(parse_word<Decay>("schedule", "exponential"), Error);
 }
 
 }  // namespace

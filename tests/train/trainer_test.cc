@@ -51,7 +51,7 @@ TEST(Trainer, AllocatesNothingAfterTheFirstStep) {
     EXPECT_GT(before, 0U);  // they are counted
     trainer.step();
     trainer.step();
-    EXPECT_EQ(cases::allocations(), before) << task_name(task);
+    EXPECT_EQ(cases::allocations(), before) << word_of(task);
   }
 }
 
