@@ -166,8 +166,8 @@ GROUPS = (
         ("learned sinks add up", "add_to(gradients.sinks, dsinks_, Hq)", "copy_to(gradients.sinks, dsinks_, Hq)"),
         ("the output adds to the stream", "linear_forward(out, output_of(saved), weights.out, projection, store)",
          "linear_forward(out, output_of(saved), weights.out, projection, Store::overwrite)"),
-        ("the gated output adds to the stream", "shape_.gate.fn, shape_.gate.op, store);",
-         "shape_.gate.fn, shape_.gate.op, Store::overwrite);"),
+        ("the gated output adds to the stream", "shape_.C), weights, saved, store);",
+         "shape_.C), weights, saved, Store::overwrite);"),
     )),
     ("models/models_gradients_test", "src/models/decoder.cc", (
         ("attention's residual", "attention.forward(s.x_middle, s.h, w.attention, s.attention, Store::add)",

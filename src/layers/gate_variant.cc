@@ -76,8 +76,9 @@ void validate(const GateVariant& variant) {
   require(variant.output_control == OutputControl::none,
           "attention_output_control: {} is a control for a layer without a gate, not with {}",
           word_of(variant.output_control), word_of(variant.site));
-  require(variant.site != GateSite::g5 || variant.grain != GateGrain::head_shared,
-          "gate_grain: the output of W_o (g5) has no heads to share a gate");
+  const GateSiteRow& site = *find_site(variant.site);
+  require(site.heads != GateHeads::none || variant.grain != GateGrain::head_shared,
+          "gate_grain: {} ({}) has no heads to share a gate", site.acts_on, site.word);
   require(variant.source == GateSource::input || variant.bias == GateBias::none,
           "gate_bias: an input-independent gate is a bias already");
 }

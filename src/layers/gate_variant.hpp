@@ -7,16 +7,13 @@
 #include <string_view>
 
 #include "core/words.hpp"
-#include "headgate/attention.hpp"
+#include "gates/gate_functions.hpp"
+#include "layers/gate_site.hpp"
 
 // Where a layer is gated and how: one small value, with a name. h is the layer's input after its pre-norm, the tensor
 // that q, k and v are projected from; the gate logits are z = h·Wz (+ bias).
 
 namespace headgate::layers {
-
-/// What the gate acts on. g1: the attention output, per query head. g2, g3, g4: the v, k, q projection (per key/value
-/// head for v and k), before QK-norm and RoPE. g5: the output of W_o, the layer's dim channels.
-enum class GateSite : std::int32_t { none, g1, g2, g3, g4, g5 };
 
 /// headwise: one gate per (token, head); g5: one per token. elementwise: one per (token, head, feature); g5: one per
 /// (token, channel). head_shared: elementwise logits, g = mean over heads of fn(z), one gate per (token, feature).
@@ -72,16 +69,6 @@ namespace headgate {
 // The words that config.json, names of variants and options have for the parts.
 
 template <>
-struct Words<layers::GateSite> {
-  static constexpr std::array<Word<layers::GateSite>, 6> kAll{{{layers::GateSite::none, "none"},
-                                                               {layers::GateSite::g1, "g1"},
-                                                               {layers::GateSite::g2, "g2"},
-                                                               {layers::GateSite::g3, "g3"},
-                                                               {layers::GateSite::g4, "g4"},
-                                                               {layers::GateSite::g5, "g5"}}};
-};
-
-template <>
 struct Words<layers::GateGrain> {
   static constexpr std::array<Word<layers::GateGrain>, 3> kAll{{{layers::GateGrain::headwise, "headwise"},
                                                                 {layers::GateGrain::elementwise, "elementwise"},
@@ -92,22 +79,6 @@ template <>
 struct Words<layers::GateSource> {
   static constexpr std::array<Word<layers::GateSource>, 2> kAll{
       {{layers::GateSource::input, "input"}, {layers::GateSource::parameter, "parameter"}}};
-};
-
-template <>
-struct Words<GateFn> {
-  static constexpr std::array<Word<GateFn>, 7> kAll{{{GateFn::none, "none"},
-                                                     {GateFn::sigmoid, "sigmoid"},
-                                                     {GateFn::sigmoid2, "sigmoid2"},
-                                                     {GateFn::ns_sigmoid, "ns_sigmoid"},
-                                                     {GateFn::silu, "silu"},
-                                                     {GateFn::softplus, "softplus"},
-                                                     {GateFn::identity, "identity"}}};
-};
-
-template <>
-struct Words<GateOp> {
-  static constexpr std::array<Word<GateOp>, 2> kAll{{{GateOp::mul, "mul"}, {GateOp::add, "add"}}};
 };
 
 template <>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gates/gate_functions.hpp"
 #include "layers/elementwise.hpp"
 #include "layers/gate_apply.hpp"
 #include "layers/linear.hpp"
@@ -22,15 +23,10 @@ ViewOf<T> kernel_view(const HeadView<T>& view, std::int64_t B, std::int64_t seq,
 }  // namespace
 
 GateLogits gate_logits(const GateVariant& gate, std::int64_t C, std::int64_t Hq, std::int64_t Hkv, std::int64_t D) {
-  GateLogits logits;
-  switch (gate.site) {
-    case GateSite::none: return {};
-    case GateSite::g1:
-    case GateSite::g4: logits = {Hq, D}; break;
-    case GateSite::g2:
-    case GateSite::g3: logits = {Hkv, D}; break;
-    case GateSite::g5: logits = {1, C}; break;
-  }
+  const GateSiteRow* site = find_site(gate.site);
+  if (site == nullptr) return {};
+  GateLogits logits{site->heads == GateHeads::query ? Hq : Hkv, D};
+  if (site->heads == GateHeads::none) logits = {1, C};
   if (gate.grain == GateGrain::headwise) logits.features = 1;
   return logits;
 }
@@ -46,16 +42,10 @@ ProjectionColumns projection_columns(const GatedAttentionShape& shape) {
   return columns;
 }
 
-/// Column of the projection that the gate acts on, and its heads.
-template <typename T>
-struct GatedAttention<T>::GatedProjection {
-  std::int64_t column;
-  HeadShape heads;
-};
-
 template <typename T>
 GatedAttention<T>::GatedAttention(const GatedAttentionShape& shape)
     : shape_(shape),
+      site_(find_site(shape.gate.site)),
       gate_(gate_logits(shape.gate, shape.C, shape.Hq, shape.Hkv, shape.D)),
       columns_(projection_columns(shape)) {
   validate(shape.gate);
@@ -73,7 +63,7 @@ void GatedAttention<T>::plan_shared(BufferPlan& plan, bool training) {
   const std::string name = "attention, backward";
   plan.add(name, dprojection_, N * columns_.width);
   plan.add(name, dy_, N * shape_.Hq * shape_.D);
-  if (at(GateSite::g5)) plan.add(name, dout_ungated_, N * shape_.C);
+  if (gates_output()) plan.add(name, dout_ungated_, N * shape_.C);
   if (shape_.gate.source == GateSource::parameter) plan.add(name, dlogits_, N * gate_.count());
   if (shape_.gate.sinks == SinkKind::learned) plan.add(name, dsinks_, shape_.Hq);
 }
@@ -83,8 +73,7 @@ void GatedAttention<T>::plan_saved(BufferPlan& plan, AttentionSavedState<T>& sav
   const std::string name = "attention, saved";
   const std::int64_t N = shape_.N(), q_width = shape_.Hq * shape_.D, kv_width = shape_.Hkv * shape_.D;
   plan.add(name, saved.projection, N * columns_.width);
-  if (at(GateSite::g2) || at(GateSite::g3)) plan.add(name, saved.gated, N * kv_width);
-  if (at(GateSite::g4)) plan.add(name, saved.gated, N * q_width);
+  if (gates_projection()) plan.add(name, saved.gated, N * gated_shape().H * shape_.D);
   if (shape_.qk_norm == QkNorm::per_head) {
     plan.add(name, saved.q, N * q_width);
     plan.add(name, saved.k, N * kv_width);
@@ -97,7 +86,7 @@ void GatedAttention<T>::plan_saved(BufferPlan& plan, AttentionSavedState<T>& sav
   plan.add(name, saved.lse, N * shape_.Hq);
   if (shape_.gate.output_control != OutputControl::none) plan.add(name, saved.controlled, N * q_width);
   if (shape_.gate.output_control == OutputControl::head_rmsnorm) plan.add(name, saved.head_rstd, N * shape_.Hq);
-  if (at(GateSite::g5)) plan.add(name, saved.ungated_out, N * shape_.C);
+  if (gates_output()) plan.add(name, saved.ungated_out, N * shape_.C);
 }
 
 template <typename T>
@@ -109,8 +98,8 @@ void GatedAttention<T>::prepare() {
 /// Where g has zeros, or is added, o cannot be had from y without loss.
 template <typename T>
 bool GatedAttention<T>::keeps_attn() const {
-  if (!at(GateSite::g1)) return false;
-  return shape_.gate.op == GateOp::add || effective_fn() == GateFn::silu || effective_fn() == GateFn::identity;
+  if (!gates_attention()) return false;
+  return shape_.gate.op == GateOp::add || loses_output(effective_fn(), shape_.gate.op);
 }
 
 // --- views -------------------------------------------------------------------------------------------------------
@@ -125,35 +114,27 @@ HeadView<T> GatedAttention<T>::heads_of(T* data, std::int64_t heads) const {
   return {data, heads * shape_.D, shape_.D};
 }
 
-/// q before norm and RoPE: projected, and gated where g4 is.
+/// q, k or v before norm and RoPE: projected, and through its gate where it has one.
 template <typename T>
-HeadView<T> GatedAttention<T>::projected_query(const AttentionSavedState<T>& saved) const {
-  return at(GateSite::g4) ? heads_of(saved.gated, shape_.Hq) : columns(saved.projection, columns_.q);
-}
-
-template <typename T>
-HeadView<T> GatedAttention<T>::projected_key(const AttentionSavedState<T>& saved) const {
-  return at(GateSite::g3) ? heads_of(saved.gated, shape_.Hkv) : columns(saved.projection, columns_.k);
-}
-
-template <typename T>
-HeadView<T> GatedAttention<T>::projected_value(const AttentionSavedState<T>& saved) const {
-  return at(GateSite::g2) ? heads_of(saved.gated, shape_.Hkv) : columns(saved.projection, columns_.v);
+HeadView<T> GatedAttention<T>::projected(const AttentionSavedState<T>& saved, std::int64_t ProjectionColumns::*column,
+                                         std::int64_t heads) const {
+  const bool gated = gates_projection() && site_->column == column;
+  return gated ? heads_of(saved.gated, heads) : columns(saved.projection, columns_.*column);
 }
 
 template <typename T>
 HeadView<const T> GatedAttention<T>::query(const AttentionSavedState<T>& saved) const {
-  return saved.q != nullptr ? heads_of(saved.q, shape_.Hq) : projected_query(saved);
+  return saved.q != nullptr ? heads_of(saved.q, shape_.Hq) : projected(saved, &ProjectionColumns::q, shape_.Hq);
 }
 
 template <typename T>
 HeadView<const T> GatedAttention<T>::key(const AttentionSavedState<T>& saved) const {
-  return saved.k != nullptr ? heads_of(saved.k, shape_.Hkv) : projected_key(saved);
+  return saved.k != nullptr ? heads_of(saved.k, shape_.Hkv) : projected(saved, &ProjectionColumns::k, shape_.Hkv);
 }
 
 template <typename T>
 HeadView<const T> GatedAttention<T>::value(const AttentionSavedState<T>& saved) const {
-  return projected_value(saved);
+  return projected(saved, &ProjectionColumns::v, shape_.Hkv);
 }
 
 template <typename T>
@@ -178,13 +159,11 @@ HeadView<T> GatedAttention<T>::logit_gradients() const {
   return {dprojection_ + columns_.gate, columns_.width, gate_.features};
 }
 
+/// Of what the gate acts on.
 template <typename T>
-typename GatedAttention<T>::GatedProjection GatedAttention<T>::gated_projection() const {
-  switch (shape_.gate.site) {
-    case GateSite::g2: return {columns_.v, kv_heads()};
-    case GateSite::g3: return {columns_.k, kv_heads()};
-    default: return {columns_.q, q_heads()};
-  }
+HeadShape GatedAttention<T>::gated_shape() const {
+  if (gates_output()) return {shape_.N(), 1, shape_.C};
+  return site_->heads == GateHeads::query ? q_heads() : kv_heads();
 }
 
 template <typename T>
@@ -216,7 +195,7 @@ AttentionInputs GatedAttention<T>::inputs(const AttentionWeights<const T*>& weig
   inputs.q = kernel_view(query(saved), shape_.B, shape_.T, shape_.Hq, shape_.D);
   inputs.k = kernel_view(key(saved), shape_.B, shape_.T, shape_.Hkv, shape_.D);
   inputs.v = kernel_view(value(saved), shape_.B, shape_.T, shape_.Hkv, shape_.D);
-  if (at(GateSite::g1)) {
+  if (gates_attention()) {
     inputs.gate = kernel_view(effective_gate(weights, saved), shape_.B, shape_.T, shape_.Hq, gate_.features);
   }
   if (shape_.gate.sinks == SinkKind::learned) inputs.sinks = make_vector_view(weights.sinks, shape_.Hq);
@@ -239,34 +218,36 @@ void GatedAttention<T>::forward(T* out, const T* h, const AttentionWeights<const
   if (shared()) {
     shared_gate_forward(saved.shared_gate, logits(weights, saved), {N, gate_.heads, gate_.features}, shape_.gate.fn);
   }
-  gate_projection(weights, saved);
-  norm_and_turn(weights, saved);
+  if (gates_projection()) {
+    gate(heads_of(saved.gated, gated_shape().H), columns(saved.projection, columns_.*site_->column), weights, saved,
+         Store::overwrite);
+  }
+  norm_and_rotate(weights, saved);
   attend(weights, saved);
   control(weights, saved);
 
   const LinearShape projection{.N = N, .C = shape_.Hq * shape_.D, .O = shape_.C};
-  if (at(GateSite::g5)) {
+  if (gates_output()) {
     linear_forward(saved.ungated_out, output_of(saved), weights.out, projection);
-    gate_forward(rows_view(out, shape_.C), rows_view(saved.ungated_out, shape_.C), logits(weights, saved),
-                 {N, 1, shape_.C}, gate_.features, shape_.gate.fn, shape_.gate.op, store);
+    gate(rows_view(out, shape_.C), rows_view(saved.ungated_out, shape_.C), weights, saved, store);
   } else {
     linear_forward(out, output_of(saved), weights.out, projection, store);
   }
 }
 
+/// v = or += u through the gate, where that is not the attention kernel's work.
 template <typename T>
-void GatedAttention<T>::gate_projection(const AttentionWeights<const T*>& weights,
-                                        const AttentionSavedState<T>& saved) const {
-  if (saved.gated == nullptr) return;
-  const GatedProjection target = gated_projection();
-  gate_forward(heads_of(saved.gated, target.heads.H), columns(saved.projection, target.column),
-               effective_gate(weights, saved), target.heads, gate_.features, effective_fn(), shape_.gate.op);
+void GatedAttention<T>::gate(HeadView<T> v, HeadView<const T> u, const AttentionWeights<const T*>& weights,
+                             const AttentionSavedState<T>& saved, Store store) const {
+  gate_forward(v, u, effective_gate(weights, saved), gated_shape(), gate_.features, effective_fn(), shape_.gate.op,
+               store);
 }
 
 template <typename T>
-void GatedAttention<T>::norm_and_turn(const AttentionWeights<const T*>& weights,
-                                      const AttentionSavedState<T>& saved) const {
-  HeadView<T> q = projected_query(saved), k = projected_key(saved);
+void GatedAttention<T>::norm_and_rotate(const AttentionWeights<const T*>& weights,
+                                        const AttentionSavedState<T>& saved) const {
+  HeadView<T> q = projected(saved, &ProjectionColumns::q, shape_.Hq);
+  HeadView<T> k = projected(saved, &ProjectionColumns::k, shape_.Hkv);
   if (shape_.qk_norm == QkNorm::per_head) {
     rmsnorm_forward(heads_of(saved.q, shape_.Hq), saved.q_rstd, q, weights.q_norm, q_heads(), shape_.norm);
     rmsnorm_forward(heads_of(saved.k, shape_.Hkv), saved.k_rstd, k, weights.k_norm, kv_heads(), shape_.norm);
@@ -309,26 +290,32 @@ void GatedAttention<T>::backward(T* dh, const AttentionWeights<T*>& gradients, c
   output_backward(gradients, dout, weights, saved);
   control_backward(gradients, weights, saved);
   attend_backward(gradients, weights, saved);
-  norm_and_turn_backward(gradients, weights, saved);
-  if (saved.gated != nullptr) {
-    const GatedProjection target = gated_projection();
-    const HeadView<T> du = columns(dprojection_, target.column);
-    gate_backward(du, logit_gradients(), du, columns(saved.projection, target.column), effective_gate(weights, saved),
-                  target.heads, gate_.features, effective_fn(), shape_.gate.op);
+  norm_and_rotate_backward(gradients, weights, saved);
+  if (gates_projection()) {
+    const HeadView<T> du = columns(dprojection_, columns_.*site_->column);
+    gate_backward(du, du, columns(saved.projection, columns_.*site_->column), weights, saved);
   }
   logits_backward(gradients, weights, saved);
   linear_backward(dh, gradients.in, dprojection_, h, weights.in, {.N = shape_.N(), .C = shape_.C, .O = columns_.width});
 }
 
-/// dy_ =, through W_o and the gate of g5.
+/// du = and dz = from dv, where the gate is not the attention kernel's work. du may be dv.
+template <typename T>
+void GatedAttention<T>::gate_backward(HeadView<T> du, HeadView<const T> dv, HeadView<const T> u,
+                                      const AttentionWeights<const T*>& weights,
+                                      const AttentionSavedState<T>& saved) const {
+  layers::gate_backward(du, logit_gradients(), dv, u, effective_gate(weights, saved), gated_shape(), gate_.features,
+                        effective_fn(), shape_.gate.op);
+}
+
+/// dy_ =, through the gate on W_o's output and W_o.
 template <typename T>
 void GatedAttention<T>::output_backward(const AttentionWeights<T*>& gradients, const T* dout,
                                         const AttentionWeights<const T*>& weights,
                                         const AttentionSavedState<T>& saved) {
-  if (at(GateSite::g5)) {
-    gate_backward(rows_view(dout_ungated_, shape_.C), logit_gradients(), rows_view(dout, shape_.C),
-                  rows_view(saved.ungated_out, shape_.C), logits(weights, saved), {shape_.N(), 1, shape_.C},
-                  gate_.features, shape_.gate.fn, shape_.gate.op);
+  if (gates_output()) {
+    gate_backward(rows_view(dout_ungated_, shape_.C), rows_view(dout, shape_.C), rows_view(saved.ungated_out, shape_.C),
+                  weights, saved);
     dout = dout_ungated_;
   }
   linear_backward(dy_, gradients.out, dout, output_of(saved), weights.out,
@@ -360,7 +347,7 @@ void GatedAttention<T>::attend_backward(const AttentionWeights<T*>& gradients,
   d.dq = kernel_view(columns(dprojection_, columns_.q), B, seq, Hq, D);
   d.dk = kernel_view(columns(dprojection_, columns_.k), B, seq, Hkv, D);
   d.dv = kernel_view(columns(dprojection_, columns_.v), B, seq, Hkv, D);
-  if (at(GateSite::g1)) d.dgate = kernel_view(logit_gradients(), B, seq, Hq, gate_.features);
+  if (gates_attention()) d.dgate = kernel_view(logit_gradients(), B, seq, Hq, gate_.features);
   if (gradients.sinks != nullptr) d.dsinks = make_vector_view(dsinks_, Hq);
   AttentionSaved forward;
   forward.y = kernel_view(heads_of(saved.y, Hq), B, seq, Hq, D);
@@ -374,9 +361,9 @@ void GatedAttention<T>::attend_backward(const AttentionWeights<T*>& gradients,
 
 /// The q and k columns of dprojection_ in place.
 template <typename T>
-void GatedAttention<T>::norm_and_turn_backward(const AttentionWeights<T*>& gradients,
-                                               const AttentionWeights<const T*>& weights,
-                                               const AttentionSavedState<T>& saved) {
+void GatedAttention<T>::norm_and_rotate_backward(const AttentionWeights<T*>& gradients,
+                                                 const AttentionWeights<const T*>& weights,
+                                                 const AttentionSavedState<T>& saved) {
   const HeadView<T> dq = columns(dprojection_, columns_.q), dk = columns(dprojection_, columns_.k);
   if (shape_.rotary_dim > 0) {
     const RopeShape rope{shape_.T, shape_.rotary_dim};
@@ -384,10 +371,10 @@ void GatedAttention<T>::norm_and_turn_backward(const AttentionWeights<T*>& gradi
     rope_backward(dk, cos_, sin_, kv_heads(), rope);
   }
   if (shape_.qk_norm != QkNorm::per_head) return;
-  rmsnorm_backward(dq, gradients.q_norm, dq, projected_query(saved), weights.q_norm, saved.q_rstd, q_heads(),
-                   shape_.norm, Store::overwrite);
-  rmsnorm_backward(dk, gradients.k_norm, dk, projected_key(saved), weights.k_norm, saved.k_rstd, kv_heads(),
-                   shape_.norm, Store::overwrite);
+  rmsnorm_backward(dq, gradients.q_norm, dq, projected(saved, &ProjectionColumns::q, shape_.Hq), weights.q_norm,
+                   saved.q_rstd, q_heads(), shape_.norm, Store::overwrite);
+  rmsnorm_backward(dk, gradients.k_norm, dk, projected(saved, &ProjectionColumns::k, shape_.Hkv), weights.k_norm,
+                   saved.k_rstd, kv_heads(), shape_.norm, Store::overwrite);
 }
 
 /// dz from the gradient of a shared gate, and what z is made of besides h·Wz.

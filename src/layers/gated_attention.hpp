@@ -13,8 +13,8 @@
 #include "layers/rope.hpp"
 #include "layers/view.hpp"
 
-// The gated attention layer: one GEMM makes [q | z | k | v] from the pre-normed input h; gates on projections (g2 to
-// g4); QK-norm; RoPE; attention with its gate (g1) or control; W_o; a gate on its output (g5).
+// The gated attention layer: one GEMM makes [q | z | k | v] from the pre-normed input h; a gate on a projection;
+// QK-norm; RoPE; attention with its gate or control; W_o; a gate on its output. At most one of the gates: kGateSites.
 
 namespace headgate::layers {
 
@@ -41,10 +41,6 @@ struct GateLogits {
 };
 GateLogits gate_logits(const GateVariant& gate, std::int64_t C, std::int64_t Hq, std::int64_t Hkv, std::int64_t D);
 
-/// Columns of the fused projection (N,width): where q (Hq·D), z (if it comes from the input), k and v (Hkv·D) start.
-struct ProjectionColumns {
-  std::int64_t q = 0, gate = 0, k = 0, v = 0, width = 0;
-};
 ProjectionColumns projection_columns(const GatedAttentionShape& shape);
 
 /// Weights (Pointer = const T*) or their gradients (Pointer = T*, all +=). What the variant lacks stays null.
@@ -64,18 +60,18 @@ struct AttentionWeights {
 template <typename T>
 struct AttentionSavedState {
   T* projection = nullptr;   ///< (N,width); q and k turned in place where neither gate nor norm reads them
-  T* gated = nullptr;        ///< (N,Hq·D) or (N,Hkv·D): the gated projection of g2, g3, g4
+  T* gated = nullptr;        ///< (N,Hq·D) or (N,Hkv·D): the projection after its gate
   T* q = nullptr;            ///< (N,Hq·D) after QK-norm and RoPE
   T* k = nullptr;            ///< (N,Hkv·D) after QK-norm and RoPE
   T* q_rstd = nullptr;       ///< (N,Hq)
   T* k_rstd = nullptr;       ///< (N,Hkv)
   T* shared_gate = nullptr;  ///< (N,D) mean over heads of g(z)
-  T* attn = nullptr;         ///< (N,Hq·D) before the gate of g1, where the backward pass cannot do without
-  T* y = nullptr;            ///< (N,Hq·D) the attention output, gated at g1
+  T* attn = nullptr;         ///< (N,Hq·D) before the gate, where the backward pass cannot do without
+  T* y = nullptr;            ///< (N,Hq·D) the attention output, gated where the gate acts on it
   T* lse = nullptr;          ///< (B,Hq,T)
   T* controlled = nullptr;   ///< (N,Hq·D) y after its control
   T* head_rstd = nullptr;    ///< (N,Hq)
-  T* ungated_out = nullptr;  ///< (N,C) W_o's output before the gate of g5
+  T* ungated_out = nullptr;  ///< (N,C) W_o's output before its gate
 };
 
 /// The layer's arithmetic, without memory of its own but for what all layers share.
@@ -110,18 +106,19 @@ class GatedAttention {
   double scale() const;
 
  private:
-  struct GatedProjection;  // what g2, g3 or g4 acts on
-
-  bool at(GateSite site) const { return shape_.gate.site == site; }
+  bool gates_attention() const {
+    return site_ != nullptr && site_->heads == GateHeads::query && site_->column == nullptr;
+  }
+  bool gates_projection() const { return site_ != nullptr && site_->column != nullptr; }
+  bool gates_output() const { return site_ != nullptr && site_->heads == GateHeads::none; }
   bool shared() const { return has_gate(shape_.gate) && shape_.gate.grain == GateGrain::head_shared; }
   HeadShape q_heads() const { return {shape_.N(), shape_.Hq, shape_.D}; }
   HeadShape kv_heads() const { return {shape_.N(), shape_.Hkv, shape_.D}; }
   HeadView<T> columns(T* projection, std::int64_t column) const;
   HeadView<T> heads_of(T* data, std::int64_t heads) const;
-  HeadView<T> projected_query(const AttentionSavedState<T>& saved) const;
-  HeadView<T> projected_key(const AttentionSavedState<T>& saved) const;
-  HeadView<T> projected_value(const AttentionSavedState<T>& saved) const;
-  GatedProjection gated_projection() const;
+  HeadView<T> projected(const AttentionSavedState<T>& saved, std::int64_t ProjectionColumns::*column,
+                        std::int64_t heads) const;
+  HeadShape gated_shape() const;
   const T* output_of(const AttentionSavedState<T>& saved) const;
 
   AttentionInputs inputs(const AttentionWeights<const T*>& weights, const AttentionSavedState<T>& saved) const;
@@ -131,24 +128,28 @@ class GatedAttention {
   GateFn effective_fn() const { return shared() ? GateFn::identity : shape_.gate.fn; }
   bool keeps_attn() const;
 
-  void gate_projection(const AttentionWeights<const T*>& weights, const AttentionSavedState<T>& saved) const;
-  void norm_and_turn(const AttentionWeights<const T*>& weights, const AttentionSavedState<T>& saved) const;
+  void gate(HeadView<T> v, HeadView<const T> u, const AttentionWeights<const T*>& weights,
+            const AttentionSavedState<T>& saved, Store store) const;
+  void norm_and_rotate(const AttentionWeights<const T*>& weights, const AttentionSavedState<T>& saved) const;
   void attend(const AttentionWeights<const T*>& weights, const AttentionSavedState<T>& saved) const;
   void control(const AttentionWeights<const T*>& weights, const AttentionSavedState<T>& saved) const;
 
   HeadView<T> logit_gradients() const;
+  void gate_backward(HeadView<T> du, HeadView<const T> dv, HeadView<const T> u,
+                     const AttentionWeights<const T*>& weights, const AttentionSavedState<T>& saved) const;
   void output_backward(const AttentionWeights<T*>& gradients, const T* dout, const AttentionWeights<const T*>& weights,
                        const AttentionSavedState<T>& saved);
   void control_backward(const AttentionWeights<T*>& gradients, const AttentionWeights<const T*>& weights,
                         const AttentionSavedState<T>& saved);
   void attend_backward(const AttentionWeights<T*>& gradients, const AttentionWeights<const T*>& weights,
                        const AttentionSavedState<T>& saved);
-  void norm_and_turn_backward(const AttentionWeights<T*>& gradients, const AttentionWeights<const T*>& weights,
-                              const AttentionSavedState<T>& saved);
+  void norm_and_rotate_backward(const AttentionWeights<T*>& gradients, const AttentionWeights<const T*>& weights,
+                                const AttentionSavedState<T>& saved);
   void logits_backward(const AttentionWeights<T*>& gradients, const AttentionWeights<const T*>& weights,
                        const AttentionSavedState<T>& saved);
 
   GatedAttentionShape shape_;
+  const GateSiteRow* site_ = nullptr;  // null without a gate
   GateLogits gate_;
   ProjectionColumns columns_;
   T* cos_ = nullptr;           // (T,rotary_dim/2)
@@ -156,7 +157,7 @@ class GatedAttention {
   T* zero_sinks_ = nullptr;    // (Hq)
   T* dprojection_ = nullptr;   // (N,width)
   T* dy_ = nullptr;            // (N,Hq·D)
-  T* dout_ungated_ = nullptr;  // (N,C) for g5
+  T* dout_ungated_ = nullptr;  // (N,C) where the gate acts on W_o's output
   T* dlogits_ = nullptr;       // (N,heads·features) of an input-independent gate
   T* dsinks_ = nullptr;        // (Hq)
 };
