@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "cli/attend_job.hpp"
+#include "attend/job.hpp"
 #include "cli/names.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"

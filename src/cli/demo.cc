@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "cli/demo_parts.hpp"
-#include "cli/demo_story.hpp"
-#include "cli/demo_training.hpp"
-#include "cli/shell_word.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
+#include "console/shell_word.hpp"
+#include "demo/parts.hpp"
+#include "demo/story.hpp"
+#include "demo/training.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::cli {

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "cli/console.hpp"
 #include "cli/eval_text.hpp"
 #include "cli/memory.hpp"
-#include "cli/progress.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
+#include "console/console.hpp"
+#include "console/progress.hpp"
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/gate_variant.hpp"

@@ -13,7 +13,7 @@
 
 #include "cli/names.hpp"
 #include "cli/verbs.hpp"
-#include "cli/worked_problem.hpp"
+#include "explain/worked_problem.hpp"
 
 namespace headgate::cli {
 namespace {

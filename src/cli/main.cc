@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
-#include "cli/console.hpp"
 #include "cli/verbs.hpp"
+#include "console/console.hpp"
 
 namespace headgate::cli {
 namespace {

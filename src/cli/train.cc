@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "cli/console.hpp"
 #include "cli/machine.hpp"
 #include "cli/memory.hpp"
-#include "cli/shell_word.hpp"
 #include "cli/train_display.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
+#include "console/console.hpp"
+#include "console/shell_word.hpp"
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "io/file_error.hpp"

@@ -11,7 +11,7 @@
 #include <ctime>
 #include <utility>
 
-#include "cli/console.hpp"
+#include "console/console.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cli/progress.hpp"
+#include "console/progress.hpp"
 #include "train/loop.hpp"
 
 namespace headgate::cli {

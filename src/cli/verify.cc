@@ -12,8 +12,8 @@
 #include "cases/case.hpp"
 #include "cases/check.hpp"
 #include "cases/spec.hpp"
-#include "cli/progress.hpp"
 #include "cli/verbs.hpp"
+#include "console/progress.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::cli {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "cli/verbs.hpp"
-#include "cli/worked_problem.hpp"
+#include "explain/worked_problem.hpp"
 #include "headgate/error.hpp"
 #include "io/npy.hpp"
 #include "io/safetensors.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo_verdict.hpp"
+#include "demo/verdict.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo_training.hpp"
+#include "demo/training.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/demo_table.hpp"
 #include "cli/verbs.hpp"
+#include "console/table.hpp"
 #include "core/check.hpp"
 #include "io/scratch.hpp"
 #include "layers/gate_variant.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo_table.hpp"
+#include "console/table.hpp"
 
 #include <fmt/format.h>
 

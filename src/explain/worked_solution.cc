@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/verbs.hpp"
-#include "cli/worked_problem.hpp"
+#include "explain/worked_problem.hpp"
 #include "headgate/attention.hpp"
 #include "reference/oracle.hpp"
 

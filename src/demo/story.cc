@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo_story.hpp"
+#include "demo/story.hpp"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "cli/demo_table.hpp"
-#include "cli/demo_verdict.hpp"
+#include "console/table.hpp"
+#include "demo/verdict.hpp"
 
 namespace headgate::cli {
 

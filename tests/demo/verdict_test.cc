@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo_verdict.hpp"
+#include "demo/verdict.hpp"
 
 #include <gtest/gtest.h>
 
 #include <sstream>
 #include <string>
 
-#include "cli/demo_table.hpp"
+#include "console/table.hpp"
 
 namespace headgate::cli {
 namespace {

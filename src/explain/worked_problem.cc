@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/worked_problem.hpp"
+#include "explain/worked_problem.hpp"
 
 #include <fmt/format.h>
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/attend_job.hpp"
+#include "attend/job.hpp"
 #include "cli/verbs.hpp"
 #include "core/element.hpp"
 #include "io/npy.hpp"

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "cli/demo_parts.hpp"
-#include "cli/worked_problem.hpp"
 #include "core/check.hpp"
+#include "demo/parts.hpp"
+#include "explain/worked_problem.hpp"
 #include "headgate/attention.hpp"
 
 namespace headgate::cli {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo_plan.hpp"
+#include "demo/plan.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo_training.hpp"
+#include "demo/training.hpp"
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -10,11 +10,11 @@
 #include <cstdio>
 #include <string>
 
-#include "cli/demo_plan.hpp"
-#include "cli/demo_table.hpp"
-#include "cli/progress.hpp"
 #include "cli/train_display.hpp"
 #include "cli/verbs.hpp"
+#include "console/progress.hpp"
+#include "console/table.hpp"
+#include "demo/plan.hpp"
 #include "train/trainer.hpp"
 
 namespace headgate::cli {

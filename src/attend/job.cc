@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/attend_job.hpp"
+#include "attend/job.hpp"
 
 #include <fmt/format.h>
 

@@ -13,9 +13,9 @@
 
 #include "cases/tolerance.hpp"
 #include "cli/bench_workload.hpp"
-#include "cli/demo_parts.hpp"
 #include "cli/machine.hpp"
 #include "core/element.hpp"
+#include "demo/parts.hpp"
 #include "headgate/runtime.hpp"
 #include "reference/oracle.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/console.hpp"
+#include "console/console.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/shell_word.hpp"
+#include "console/shell_word.hpp"
 
 namespace headgate::cli {
 

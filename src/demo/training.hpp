@@ -4,7 +4,7 @@
 #include <chrono>
 #include <vector>
 
-#include "cli/demo_story.hpp"
+#include "demo/story.hpp"
 
 namespace headgate::cli {
 
