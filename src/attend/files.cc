@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "attend/job.hpp"
-#include "cli/verbs.hpp"
 #include "core/element.hpp"
+#include "headgate/error.hpp"
 #include "io/npy.hpp"
 #include "io/staged_file.hpp"
 
-namespace headgate::cli {
+namespace headgate::attend {
 namespace {
 
 namespace fs = std::filesystem;
@@ -56,7 +56,7 @@ struct OptionPath {
   std::string path;
 };
 
-/// Equal for two paths of one file, by links of either kind too; what is not there yet is told by its path.
+/// Equal for two paths of one file, through links of either kind too. A file that is not there yet is its path.
 std::string identity_of(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);
@@ -64,7 +64,7 @@ std::string identity_of(const std::string& path) {
   return fs::weakly_canonical(path, error).string();
 }
 
-std::vector<OptionPath> input_paths(const AttendFiles& files) {
+std::vector<OptionPath> input_paths(const Files& files) {
   return {{"--q", files.q},
           {"--k", files.k},
           {"--v", files.v},
@@ -77,11 +77,11 @@ std::vector<OptionPath> input_paths(const AttendFiles& files) {
           {"--grad-out", files.grad_out}};
 }
 
-std::string gradient_path(const AttendFiles& files, const char* name) {
+std::string gradient_path(const Files& files, const char* name) {
   return (fs::path(files.grad_dir) / (std::string(name) + ".npy")).string();
 }
 
-std::vector<OptionPath> output_paths(const AttendFiles& files) {
+std::vector<OptionPath> output_paths(const Files& files) {
   std::vector<OptionPath> paths = {{"--out", files.out}};
   if (!files.lse.empty()) paths.push_back({"--lse", files.lse});
   if (!files.weights.empty()) paths.push_back({"--weights", files.weights});
@@ -95,7 +95,7 @@ std::vector<OptionPath> output_paths(const AttendFiles& files) {
 
 }  // namespace
 
-void check_outputs(const AttendFiles& files) {
+void check_outputs(const Files& files) {
   std::map<std::string, const char*> inputs, outputs;
   for (const OptionPath& input : input_paths(files)) {
     if (!input.path.empty()) inputs.emplace(identity_of(input.path), input.option);
@@ -104,10 +104,10 @@ void check_outputs(const AttendFiles& files) {
     const std::string file = identity_of(output.path);
     const auto input = inputs.find(file);
     if (input != inputs.end()) {
-      throw UsageError(fmt::format("{} would overwrite the file of {}: {}", output.option, input->second, output.path));
+      throw Error(fmt::format("{} would overwrite the file of {}: {}", output.option, input->second, output.path));
     }
     const auto [other, is_new] = outputs.emplace(file, output.option);
-    if (!is_new) throw UsageError(fmt::format("{} and {} both write {}", other->second, output.option, output.path));
+    if (!is_new) throw Error(fmt::format("{} and {} both write {}", other->second, output.option, output.path));
   }
   std::error_code error;
   const bool new_directory = !files.grad_dir.empty() && !fs::exists(files.grad_dir, error);
@@ -117,8 +117,8 @@ void check_outputs(const AttendFiles& files) {
   }
 }
 
-AttendArrays read_inputs(const AttendFiles& files, std::optional<DType> dtype) {
-  AttendArrays a;
+Arrays read_inputs(const Files& files, std::optional<DType> dtype) {
+  Arrays a;
   a.q = read_float(files.q);
   const DType q_dtype = a.q.dtype;
   const DType compute = dtype.value_or(q_dtype);
@@ -157,7 +157,7 @@ AttendArrays read_inputs(const AttendFiles& files, std::optional<DType> dtype) {
   return a;
 }
 
-void write_outputs(const AttendFiles& files, const AttendResults& results) {
+void write_outputs(const Files& files, const Results& results) {
   io::NpyWriter writer;
   const auto add = [&writer](const std::string& path, const io::Array& array) {
     if (!array.present()) return;
@@ -183,4 +183,4 @@ void write_outputs(const AttendFiles& files, const AttendResults& results) {
   writer.commit();
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::attend

@@ -10,13 +10,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "cli/verbs.hpp"
 #include "headgate/attention.hpp"
+#include "headgate/error.hpp"
 
-namespace headgate::cli {
+namespace headgate::attend {
 namespace {
 
-// Heads in all, B·H. Only a file without a single element could claim more, and have every one of them visited.
+// Heads in all, B·H. A file without elements may claim any number, and each of them would be visited.
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 24;
 
 template <typename Array>
@@ -39,7 +39,7 @@ void check_rank(const std::string& path, const io::Array& array, std::size_t low
   io::fail(path, "has shape {} but must be {}", io::shape_text(array.shape), wanted);
 }
 
-void check_ranks(const AttendFiles& files, const AttendArrays& a) {
+void check_ranks(const Files& files, const Arrays& a) {
   check_rank(files.q, a.q, 2, 4, "(T,D), (H,T,D) or (B,H,T,D)");
   const std::size_t rank = a.q.shape.size();
   const std::string like_q = fmt::format("of rank {} as q, {}, is", rank, io::shape_text(a.q.shape));
@@ -82,7 +82,7 @@ auto row_view(Array& array) {
   return view;
 }
 
-AttentionInputs inputs_of(const AttendArrays& a) {
+AttentionInputs inputs_of(const Arrays& a) {
   AttentionInputs in;
   in.q = view4(a.q);
   in.k = view4(a.k);
@@ -96,8 +96,8 @@ AttentionInputs inputs_of(const AttendArrays& a) {
   return in;
 }
 
-void run_backward(const AttendArrays& a, const AttentionInputs& in, const AttentionOptions& options, bool has_gate,
-                  AttendResults& r) {
+void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOptions& options, bool has_gate,
+                  Results& r) {
   r.dq = io::make_array(a.q.dtype, a.q.shape);
   r.dk = io::make_array(a.q.dtype, a.k.shape);
   r.dv = io::make_array(a.q.dtype, a.v.shape);
@@ -120,7 +120,7 @@ void run_backward(const AttendArrays& a, const AttentionInputs& in, const Attent
   attention_backward(gradients, in, saved, incoming, options);
 }
 
-/// The library names its function first; the verb has been named already.
+/// A message of the library without the function's name in front: the command line names the verb there.
 std::string without_function(std::string what) {
   for (const std::string prefix : {"attention_forward: ", "attention_backward: "}) {
     if (what.starts_with(prefix)) what.erase(0, prefix.size());
@@ -130,8 +130,7 @@ std::string without_function(std::string what) {
 
 }  // namespace
 
-AttendResults attend(const AttendFiles& files, const AttendArrays& a, const AttentionOptions& options,
-                     bool off_by_one) {
+Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one) {
   check_ranks(files, a);
   AttentionInputs in = inputs_of(a);
   io::Array zero_sinks;
@@ -144,7 +143,7 @@ AttendResults attend(const AttendFiles& files, const AttendArrays& a, const Atte
   const bool has_gate = a.gate.present() && options.gate_fn != GateFn::none;
   const DType lse_dtype = a.q.dtype == DType::f64 ? DType::f64 : DType::f32;
 
-  AttendResults r;
+  Results r;
   r.y = make_output(a.q.dtype, a.q, {in.v.shape[3]});
   if (backward || !files.lse.empty()) r.lse = make_output(lse_dtype, a.q, {});
   if (!files.weights.empty()) r.weights = make_output(a.q.dtype, a.q, {in.k.shape[2]});
@@ -161,9 +160,9 @@ AttendResults attend(const AttendFiles& files, const AttendArrays& a, const Atte
     attention_forward(outputs, in, options);
     if (backward) run_backward(a, in, options, has_gate, r);
   } catch (const Error& error) {
-    throw UsageError(without_function(error.what()));
+    throw Error(without_function(error.what()));
   }
   return r;
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::attend

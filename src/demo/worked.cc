@@ -15,11 +15,16 @@
 
 #include "core/check.hpp"
 #include "demo/parts.hpp"
-#include "explain/worked_problem.hpp"
+#include "explain/problem.hpp"
+#include "explain/solution.hpp"
 #include "headgate/attention.hpp"
 
 namespace headgate::cli {
 namespace {
+
+using explain::Matrix;
+using explain::Solution;
+using explain::WorkedProblem;
 
 /// A problem with the output that its author printed, row by row.
 struct Published {
@@ -133,7 +138,7 @@ void print_solution(const Solution& solution, int decimals) {
 }
 
 bool show_problem(int number, const Published& problem, const std::string& path, const WorkedProblem& worked) {
-  const Solution solution = solve(worked);
+  const Solution solution = explain::solve(worked);
   const bool steps = agrees(problem, solution.output().values);
   const bool kernels = agrees(problem, kernel_output(worked, solution));
   fmt::print("\n  {}. {}  ({})\n\n", number, problem.title, path);
@@ -156,7 +161,7 @@ bool show_worked_problems(const std::string& directory) {
   std::vector<std::pair<std::string, WorkedProblem>> problems;  // all read before anything is printed
   for (const Published& problem : published()) {
     const std::string path = directory + "/" + problem.file;
-    problems.emplace_back(path, read_worked_problem(path));
+    problems.emplace_back(path, explain::read_worked_problem(path));
   }
   fmt::print("Worked problems: gate x softmax(Q K^T / sqrt(D)) V\n");
   bool ok = true;

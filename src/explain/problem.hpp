@@ -8,9 +8,9 @@
 
 #include "headgate/attention.hpp"
 
-// A small attention problem from a JSON file, and every step of its solution in f64.
+// A small attention problem from a JSON file.
 
-namespace headgate::cli {
+namespace headgate::explain {
 
 struct Matrix {
   std::int64_t rows = 0;
@@ -41,25 +41,7 @@ struct WorkedProblem {
   bool gate_headwise = false;
 };
 
-struct Solution {
-  std::int64_t head_dim = 0;          // D
-  Matrix Q, K, V;                     // as in WorkedProblem
-  std::vector<Matrix> scores;         // per query head (T,S): q kᵀ
-  std::vector<Matrix> scaled_scores;  // scores / √D, −∞ where the key is hidden
-  std::vector<Matrix> weights;        // per query head (T,S)
-  Matrix attention;                   // (T,Hq·Dv)
-  std::optional<Matrix> gate_logits;  // Z
-  std::optional<Matrix> gate;         // g(Z)
-  Matrix gated;                       // (T,Hq·Dv); attention itself without a gate
-  std::optional<Matrix> projected;    // (T,C') with W_o
-
-  const Matrix& output() const { return projected ? *projected : gated; }
-};
-
-/// Throws UsageError, naming the file, the key and the sizes that disagree.
+/// Throws io::FileError, naming the file, the key and the sizes that disagree.
 WorkedProblem read_worked_problem(const std::string& path);
 
-/// Throws UsageError if a step overflows.
-Solution solve(const WorkedProblem& problem);
-
-}  // namespace headgate::cli
+}  // namespace headgate::explain

@@ -1,31 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "explain/worked_problem.hpp"
+#include "explain/problem.hpp"
 
 #include <fmt/format.h>
 
-#include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
-#include <cstring>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "cli/names.hpp"
-#include "cli/verbs.hpp"
+#include "core/gate_words.hpp"
 #include "io/input_file.hpp"
+#include "io/json.hpp"
 
-namespace headgate::cli {
+namespace headgate::explain {
 namespace {
 
-using Json = nlohmann::json;
+using io::Json;
 
-// A worked problem is for the eye: these bounds keep a hostile file from taking the machine.
+// Worked problems are small enough to be read by people. Larger files are refused before they take memory and time.
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 24;
 constexpr std::int64_t kMaxDim = 1024;
 constexpr std::int64_t kMaxHeads = 64;
@@ -37,13 +31,14 @@ std::string size_text(const Matrix& m) { return fmt::format("({},{})", m.rows, m
 
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path), root_(parse(text())) {
+  explicit Reader(const std::string& path)
+      : path_(path), root_(io::parse_json(path, io::read_stream(path, kMaxFileBytes), kMaxDepth)) {
     if (!root_.is_object()) fail("not a JSON object");
   }
 
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw UsageError(path_ + ": " + fmt::format(format, std::forward<Args>(args)...));
+    io::fail(path_, format, std::forward<Args>(args)...);
   }
 
   bool has(const char* key) const { return root_.contains(key); }
@@ -110,39 +105,6 @@ class Reader {
     return root_.at(key);
   }
 
-  std::string text() const {
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path_.c_str(), "rb"), &std::fclose);
-    if (!file) fail("cannot open: {}", std::strerror(errno));
-    std::string bytes;
-    std::array<char, 65536> part{};
-    while (const std::size_t got = std::fread(part.data(), 1, part.size(), file.get())) {
-      bytes.append(part.data(), got);
-      if (bytes.size() > kMaxFileBytes) fail("larger than {} bytes", kMaxFileBytes);
-    }
-    if (std::ferror(file.get()) != 0) fail("cannot read: {}", std::strerror(errno));
-    return bytes;
-  }
-
-  Json parse(const std::string& bytes) const {
-    std::set<std::string> keys;
-    const auto check = [&](int depth, Json::parse_event_t event, const Json& value) {
-      if (event == Json::parse_event_t::key && depth == 1 && !keys.insert(value.get<std::string>()).second) {
-        fail("key \"{}\" twice", io::printable(value.get<std::string>()));
-      }
-      const bool opens = event == Json::parse_event_t::array_start || event == Json::parse_event_t::object_start;
-      if (opens && depth >= kMaxDepth) fail("brackets nested more than {} deep", kMaxDepth);
-      return true;
-    };
-    try {
-      return Json::parse(bytes, check);
-    } catch (const Json::exception& error) {
-      constexpr std::size_t kMaxReason = 160;
-      std::string_view what = error.what();
-      if (const auto bracket = what.find("] "); bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
-      fail("not JSON: {}", io::printable(what, kMaxReason));
-    }
-  }
-
   const std::string& path_;
   Json root_;
 };
@@ -191,8 +153,8 @@ void read_options(const Reader& in, WorkedProblem& p) {
   p.kv_heads = in.count("kv_heads", p.heads);
   p.causal = in.boolean("causal");
   const std::string fn = in.string("gate_fn", "sigmoid");
-  const auto gate_fn = find_name(kGateFns, fn);
-  if (!gate_fn) in.fail("gate_fn is \"{}\", not one of {}", io::printable(fn), list_names(kGateFns));
+  const auto gate_fn = find_word<GateFn>(fn);
+  if (!gate_fn) in.fail("gate_fn is \"{}\", not one of {}", io::printable(fn), list_words<GateFn>());
   p.gate_fn = *gate_fn;
   const std::string grain = in.string("gate_grain", "elementwise");
   if (grain != "elementwise" && grain != "headwise") {
@@ -242,4 +204,4 @@ WorkedProblem read_worked_problem(const std::string& path) {
   return problem;
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::explain

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "explain/solution.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <string>
+#include <utility>
 
-#include "cli/verbs.hpp"
-#include "explain/worked_problem.hpp"
+#include "core/check.hpp"
 #include "headgate/attention.hpp"
 #include "reference/oracle.hpp"
 
-namespace headgate::cli {
+namespace headgate::explain {
 namespace {
 
 Matrix zeros(std::int64_t rows, std::int64_t cols) {
@@ -30,7 +31,7 @@ Matrix product(const Matrix& a, const Matrix& b) {
 
 void require_finite(const Matrix& m, const char* name) {
   const bool finite = std::all_of(m.values.begin(), m.values.end(), [](double x) { return std::isfinite(x); });
-  if (!finite) throw UsageError(std::string(name) + " overflows: the problem's numbers are too large");
+  require(finite, "{} overflows: the problem's numbers are too large", name);
 }
 
 /// A matrix whose heads lie side by side in columns, as (1,heads,rows,cols / heads).
@@ -121,4 +122,4 @@ Solution solve(const WorkedProblem& problem) {
   return s;
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::explain
