@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 
-namespace headgate::cli {
+namespace headgate::console {
 
 void say(std::FILE* stream, const std::string& text) noexcept {
   errno = 0;
@@ -20,13 +19,4 @@ void say(std::FILE* stream, const std::string& text) noexcept {
   std::clearerr(stream);
 }
 
-void outlive_output() {
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);
-  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    // The lowest number that is free is the stream's own: those below it are open.
-    if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
-  }
-}
-
-}  // namespace headgate::cli
+}  // namespace headgate::console

@@ -12,7 +12,7 @@
 
 #include "console/console.hpp"
 
-namespace headgate::cli {
+namespace headgate::console {
 namespace {
 
 bool stderr_takes_control_codes() {
@@ -51,4 +51,4 @@ void ProgressBar::clear() {
   drawn_ = false;
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::console

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-namespace headgate::cli {
+namespace headgate::console {
 
 /// A bar on stderr when that is a terminal; nothing at all otherwise.
 class ProgressBar {
@@ -28,4 +28,4 @@ class ProgressBar {
   std::chrono::steady_clock::time_point last_;
 };
 
-}  // namespace headgate::cli
+}  // namespace headgate::console

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "console/shell_word.hpp"
 
-namespace headgate::cli {
+namespace headgate::console {
 
 std::string shell_word(const std::string& text) {
   const bool plain = !text.empty() && text.find_first_not_of(
@@ -13,4 +13,4 @@ std::string shell_word(const std::string& text) {
   return out + "'";
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::console

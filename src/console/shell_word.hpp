@@ -3,9 +3,9 @@
 
 #include <string>
 
-namespace headgate::cli {
+namespace headgate::console {
 
 /// `text` as a POSIX shell reads it back: in quotes where it needs them.
 std::string shell_word(const std::string& text);
 
-}  // namespace headgate::cli
+}  // namespace headgate::console

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
-namespace headgate::cli {
+namespace headgate::console {
 
 namespace {
 
@@ -35,7 +35,7 @@ std::string paragraph(const std::string& text) {
   std::istringstream words(text);
   for (std::string word; words >> word;) {
     const bool first = column == 0;
-    if (first || column + 1 + word.size() > kDemoColumns) {
+    if (first || column + 1 + word.size() > kTextColumns) {
       out += fmt::format("{}{:{}}{}", first ? "" : "\n", "", kIndent, word);
       column = kIndent + word.size();
     } else {
@@ -46,4 +46,4 @@ std::string paragraph(const std::string& text) {
   return out + '\n';
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::console

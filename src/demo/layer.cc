@@ -15,12 +15,21 @@
 #include "cli/bench_workload.hpp"
 #include "cli/machine.hpp"
 #include "core/element.hpp"
-#include "demo/parts.hpp"
+#include "demo/layer.hpp"
 #include "headgate/runtime.hpp"
 #include "reference/oracle.hpp"
 
-namespace headgate::cli {
+namespace headgate::demo {
 namespace {
+
+using cli::BenchOp;
+using cli::CallShape;
+using cli::cpu_name;
+using cli::flops_of;
+using cli::GateGrain;
+using cli::PeakMeter;
+using cli::sgemm_gflops;
+using cli::Workload;
 
 constexpr std::int64_t kHeads = 16;
 constexpr std::int64_t kTokens = 4096;
@@ -212,4 +221,4 @@ bool show_layer(int threads) {
   return ok;
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::demo

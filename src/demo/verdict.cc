@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace headgate::cli {
+namespace headgate::demo {
 
 namespace {
 
@@ -162,4 +162,4 @@ std::string text_verdict(const EvaluationReport& baseline, const std::vector<Nam
                      1e-6 * static_cast<double>(tokens));
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::demo

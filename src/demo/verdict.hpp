@@ -7,9 +7,9 @@
 
 #include "models/metrics.hpp"
 
-// What the demo's stories say of the figures that they measured. Pure functions: the wording follows from the numbers.
+// What the demo says of the figures that it measured. Pure functions: the wording follows from the numbers.
 
-namespace headgate::cli {
+namespace headgate::demo {
 
 /// What a gate does to the attention that rests on BOS where there is nothing to copy, against the model without one.
 enum class SinkEffect {
@@ -46,4 +46,4 @@ inline constexpr double kActivationNoise = 1.25;  ///< activations within this f
 std::string text_verdict(const models::EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated,
                          std::int64_t tokens);
 
-}  // namespace headgate::cli
+}  // namespace headgate::demo

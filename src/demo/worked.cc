@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "core/check.hpp"
-#include "demo/parts.hpp"
+#include "demo/worked.hpp"
 #include "explain/problem.hpp"
 #include "explain/solution.hpp"
 #include "headgate/attention.hpp"
 
-namespace headgate::cli {
+namespace headgate::demo {
 namespace {
 
 using explain::Matrix;
@@ -173,4 +173,4 @@ bool show_worked_problems(const std::string& directory) {
   return ok;
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::demo

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <vector>
 
-namespace headgate::cli {
+namespace headgate::demo {
 namespace {
 
 using Steps = std::vector<std::int64_t>;
 
-const StoryCost kCheap{2000, 600, 0.04, 1.0};  // 81 s
-const StoryCost kDear{240, 60, 0.5, 5.0};      // 125 s
+const ComparisonCost kCheap{2000, 600, 0.04, 1.0};  // 81 s
+const ComparisonCost kDear{240, 60, 0.5, 5.0};      // 125 s
 
 TEST(DemoPlan, TakesWhatIsWantedWhereItFits) {
   EXPECT_EQ(plan_steps({kCheap, kDear}, 206.0), (Steps{2000, 240}));
@@ -20,7 +20,7 @@ TEST(DemoPlan, TakesWhatIsWantedWhereItFits) {
   EXPECT_EQ(plan_steps({}, 10.0), Steps{});
 }
 
-TEST(DemoPlan, CutsAllStoriesAlike) {
+TEST(DemoPlan, CutsAllComparisonsAlike) {
   EXPECT_EQ(plan_steps({kCheap, kDear}, 106.0), (Steps{1000, 120}));
   EXPECT_EQ(plan_steps({kDear}, 65.0), (Steps{120}));
 }
@@ -32,18 +32,18 @@ TEST(DemoPlan, WhatIsPlannedFits) {
   }
 }
 
-TEST(DemoPlan, TheOthersYieldToAStoryAtItsLeast) {
-  const StoryCost held_up{1000, 900, 0.1, 0.0};
-  // 90 s are held, and 35 s less 5 s are left: a quarter of kDear's 120 s.
-  EXPECT_EQ(plan_steps({held_up, kDear}, 125.0), (Steps{900, 60}));
-  EXPECT_EQ(plan_steps({held_up, kDear}, 155.0), (Steps{900, 120}));
-  EXPECT_EQ(plan_steps({kDear, held_up}, 155.0), (Steps{120, 900}));
+TEST(DemoPlan, TheOthersYieldToAComparisonAtItsLeast) {
+  const ComparisonCost at_least{1000, 900, 0.1, 0.0};
+  // 90 s are taken, and 35 s less 5 s are left: a quarter of kDear's 120 s.
+  EXPECT_EQ(plan_steps({at_least, kDear}, 125.0), (Steps{900, 60}));
+  EXPECT_EQ(plan_steps({at_least, kDear}, 155.0), (Steps{900, 120}));
+  EXPECT_EQ(plan_steps({kDear, at_least}, 155.0), (Steps{120, 900}));
 }
 
 TEST(DemoPlan, TakesTheLeastStepsHoweverLittleTimeThereIs) {
   EXPECT_EQ(plan_steps({kCheap, kDear}, 0.0), (Steps{600, 60}));
   EXPECT_EQ(plan_steps({kCheap, kDear}, -50.0), (Steps{600, 60}));
-  const StoryCost short_one{10, 600, 1.0, 0.0};
+  const ComparisonCost short_one{10, 600, 1.0, 0.0};
   EXPECT_EQ(plan_steps({short_one}, 0.0), (Steps{10})) << "never more than wanted";
 }
 
@@ -56,4 +56,4 @@ TEST(DemoPlan, TheRestGoesAsWhatWasDone) {
 }
 
 }  // namespace
-}  // namespace headgate::cli
+}  // namespace headgate::demo

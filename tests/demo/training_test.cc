@@ -4,35 +4,40 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cli/verbs.hpp"
 #include "console/table.hpp"
 #include "core/check.hpp"
 #include "io/scratch.hpp"
 #include "layers/gate_variant.hpp"
 #include "train/prose.hpp"
+#include "train/task_defaults.hpp"
 
-namespace headgate::cli {
+namespace headgate::demo {
 namespace {
 
+using train::Task;
+using Reason = TrainingEnd::Reason;
+
 struct Shown {
-  int status = -1;
+  TrainingEnd end;
   std::string out, err;
 };
 
-Shown show(const std::vector<Story>& stories, const DemoBudget& budget = {}) {
+Shown show(
+    const std::vector<Comparison>& comparisons, const DemoBudget& budget = {},
+    const std::function<bool()>& interrupted = [] { return false; }) {
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
   Shown shown;
-  shown.status = show_training(stories, budget);
+  shown.end = show_training(comparisons, budget, interrupted);
   shown.out = ::testing::internal::GetCapturedStdout();
   shown.err = ::testing::internal::GetCapturedStderr();
   return shown;
@@ -64,27 +69,34 @@ class DemoTrainingTest : public ::testing::Test {
  protected:
   void SetUp() override { testing::write_bytes(text, testing::prose(4000)); }
 
-  RunOptions run() const {
-    RunOptions options;
-    options.data = {text};
-    options.threads = 2;
-    options.steps = 12;
-    options.batch = 2;
-    options.eval_tokens = 256;
-    return options;
+  train::TrainSettings settings(Task task) const {
+    train::TrainSettings settings = train::task_settings(task);
+    settings.paths = {text};
+    settings.threads = 2;
+    settings.schedule.steps = 12;
+    settings.batch = 2;
+    settings.eval_tokens = 256;
+    return settings;
   }
-  static ModelOptions sizes() {
-    ModelOptions options;
-    options.layers = 1;
-    options.dim = 16;
-    options.heads = 2;
-    options.seq_len = 16;
-    return options;
+  static models::DecoderConfig small_model(Task task) {
+    models::DecoderConfig model = train::task_model(task);
+    model.layers = 1;
+    model.dim = 16;
+    model.heads = 2;
+    model.kv_heads = 1;
+    model.head_dim = 8;
+    model.ffn = 48;
+    model.seq_len = 16;
+    return model;
   }
-  std::vector<Story> stories() const {
-    std::vector<Story> both;
-    both.push_back(backcopy_story(run(), sizes()));
-    both.push_back(text_story(run(), sizes()));
+  Comparison on_backcopy() const {
+    return compare_on_backcopy(small_model(Task::bigram_backcopy), settings(Task::bigram_backcopy));
+  }
+  Comparison on_text() const { return compare_on_text(small_model(Task::text), settings(Task::text)); }
+  std::vector<Comparison> comparisons() const {
+    std::vector<Comparison> both;
+    both.push_back(on_backcopy());
+    both.push_back(on_text());
     return both;
   }
 
@@ -93,10 +105,10 @@ class DemoTrainingTest : public ::testing::Test {
 };
 
 TEST_F(DemoTrainingTest, BackcopyHasARowForEachModel) {
-  std::vector<Story> one;
-  one.push_back(backcopy_story(run(), sizes()));
+  std::vector<Comparison> one;
+  one.push_back(on_backcopy());
   const Shown shown = show(one);
-  ASSERT_EQ(shown.status, kSuccess) << shown.err;
+  ASSERT_EQ(shown.end.reason, Reason::finished) << shown.err;
   EXPECT_EQ(shown.err, "");
   for (const char* name : {"no gate", "headwise", "elementwise"}) {
     const std::vector<double> cells = numbers(shown.out, name, 8);
@@ -114,10 +126,10 @@ TEST_F(DemoTrainingTest, BackcopyHasARowForEachModel) {
 }
 
 TEST_F(DemoTrainingTest, TextHasARowForEachModel) {
-  std::vector<Story> one;
-  one.push_back(text_story(run(), sizes()));
+  std::vector<Comparison> one;
+  one.push_back(on_text());
   const Shown shown = show(one);
-  ASSERT_EQ(shown.status, kSuccess) << shown.err;
+  ASSERT_EQ(shown.end.reason, Reason::finished) << shown.err;
   for (const char* name : {"no gate", "headwise", "elementwise"}) {
     const std::vector<double> cells = numbers(shown.out, name, 10);
     ASSERT_EQ(cells.size(), 10U);
@@ -131,47 +143,45 @@ TEST_F(DemoTrainingTest, TextHasARowForEachModel) {
   EXPECT_NE(shown.out.find("an impression, not a result"), std::string::npos) << shown.out;
 }
 
-TEST_F(DemoTrainingTest, ModelsOfAStoryDifferInTheirGateAlone) {
-  for (const Story& story : stories()) {
-    ASSERT_EQ(story.models.size(), 3U);
-    const models::DecoderConfig& plain = story.models.front().config;
+TEST_F(DemoTrainingTest, ModelsOfAComparisonDifferInTheirGateAlone) {
+  for (const Comparison& comparison : comparisons()) {
+    ASSERT_EQ(comparison.models.size(), 3U);
+    const models::DecoderConfig& plain = comparison.models.front().config;
     EXPECT_FALSE(has_gate(plain.gate));
-    for (const StoryModel& model : story.models) {
+    for (const ComparedModel& model : comparison.models) {
       models::DecoderConfig config = models::baseline_of(model.config);
       config.ffn = plain.ffn;
       EXPECT_EQ(config, plain) << model.name;
     }
-    EXPECT_EQ(layers::gate_name(story.models[1].config.gate), "g1-headwise-sigmoid-mul");
-    EXPECT_EQ(layers::gate_name(story.models[2].config.gate), "g1-elementwise-sigmoid-mul");
+    EXPECT_EQ(layers::gate_name(comparison.models[1].config.gate), "g1-headwise-sigmoid-mul");
+    EXPECT_EQ(layers::gate_name(comparison.models[2].config.gate), "g1-elementwise-sigmoid-mul");
   }
 }
 
 TEST_F(DemoTrainingTest, TheDemosLanguageModelsAreOfEqualSize) {
-  RunOptions options = run();
-  options.steps.reset();
-  options.batch.reset();
-  options.eval_tokens.reset();
-  choose_demo_text_run(options);
-  const Story story = text_story(options, demo_text_sizes());
-  const auto plain = static_cast<double>(models::parameter_count(story.models.front().config));
+  train::TrainSettings wanted = demo_text_settings();
+  wanted.paths = {text};
+  const Comparison comparison = compare_on_text(demo_text_model(), wanted);
+  const auto plain = static_cast<double>(models::parameter_count(comparison.models.front().config));
   EXPECT_GT(plain, 0.75e6);
   EXPECT_LT(plain, 1.1e6);
-  for (const StoryModel& model : story.models) {
+  for (const ComparedModel& model : comparison.models) {
     EXPECT_NEAR(static_cast<double>(models::parameter_count(model.config)), plain, 0.01 * plain) << model.name;
   }
-  const auto tokens = static_cast<double>(wanted_steps(story) * story_settings(story, 1).tokens_per_step());
+  const auto tokens = static_cast<double>(wanted.schedule.steps * comparison.settings.tokens_per_step());
   EXPECT_NEAR(tokens, 1e6, 0.3e6);
 }
 
 TEST_F(DemoTrainingTest, BackcopyIsTheRunThatMakesASinkOnEverySeed) {
-  RunOptions options;
-  options.data = {text};
-  choose_demo_backcopy_run(options);
-  const Story story = backcopy_story(options, demo_backcopy_sizes());
-  EXPECT_EQ(wanted_steps(story), 1000);
-  EXPECT_EQ(story_settings(story, 50).schedule.steps, 50);
-  EXPECT_EQ(story_settings(story, 50).batch, 16);
-  for (const StoryModel& model : story.models) {
+  train::TrainSettings wanted = demo_backcopy_settings();
+  wanted.paths = {text};
+  const Comparison comparison = compare_on_backcopy(demo_backcopy_model(), wanted);
+  EXPECT_EQ(comparison.settings.schedule.steps, 1000);
+  EXPECT_EQ(comparison.settings.schedule.warmup, 100);
+  EXPECT_EQ(settings_of(comparison, 50).schedule.steps, 50);
+  EXPECT_EQ(settings_of(comparison, 50).schedule.warmup, 5);
+  EXPECT_EQ(settings_of(comparison, 50).batch, 16);
+  for (const ComparedModel& model : comparison.models) {
     EXPECT_EQ(model.config.seq_len, 64);
     EXPECT_EQ(model.config.embeddings, models::Embeddings::separate);
     EXPECT_EQ(model.config.qk_norm, models::QkNorm::none);
@@ -184,17 +194,17 @@ TEST_F(DemoTrainingTest, TheSameFiguresEveryTime) {
     cells.pop_back();  // the speed
     return cells;
   };
-  EXPECT_EQ(figures(show(stories()).out), figures(show(stories()).out));
+  EXPECT_EQ(figures(show(comparisons()).out), figures(show(comparisons()).out));
 }
 
 TEST_F(DemoTrainingTest, ASlowMachineTakesFewerSteps) {
-  std::vector<Story> both = stories();
+  std::vector<Comparison> both = comparisons();
   both[0].least_steps = 5;
   both[1].least_steps = 7;
   DemoBudget budget;
   budget.aim_seconds = budget.limit_seconds = 0.0;
   const Shown shown = show(both, budget);
-  ASSERT_EQ(shown.status, kSuccess);
+  ASSERT_EQ(shown.end.reason, Reason::finished);
   EXPECT_NE(shown.out.find("bigram-backcopy: 5 steps instead of 12"), std::string::npos) << shown.out;
   EXPECT_NE(shown.out.find("text: 7 steps instead of 12"), std::string::npos) << shown.out;
   EXPECT_NE(shown.out.find("still fewer steps would not show much"), std::string::npos) << shown.out;
@@ -203,24 +213,25 @@ TEST_F(DemoTrainingTest, ASlowMachineTakesFewerSteps) {
 }
 
 TEST_F(DemoTrainingTest, FitsAHundredColumns) {
-  const Shown shown = show(stories());
+  const Shown shown = show(comparisons());
   EXPECT_EQ(shown.out.find("instead of"), std::string::npos) << "there was time enough";
   std::istringstream lines(shown.out);
   for (std::string line; std::getline(lines, line);) {
-    EXPECT_LE(line.size(), kDemoColumns) << line;
+    EXPECT_LE(line.size(), console::kTextColumns) << line;
     EXPECT_FALSE(line.ends_with(' ')) << line;
   }
 }
 
-/// Passes a source on, and sends a signal with the given sequence.
-class Signalling : public train::SequenceSource {
+/// Passes a source on, and interrupts with the given sequence.
+class Interrupting : public train::SequenceSource {
  public:
-  Signalling(std::unique_ptr<train::SequenceSource> source, int left) : source_(std::move(source)), left_(left) {}
+  Interrupting(std::unique_ptr<train::SequenceSource> source, int left, bool& interrupted)
+      : source_(std::move(source)), left_(left), interrupted_(interrupted) {}
 
   std::int64_t seq_len() const override { return source_->seq_len(); }
   std::int64_t vocab() const override { return source_->vocab(); }
   void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override {
-    if (--left_ == 0) std::raise(SIGTERM);
+    if (--left_ == 0) interrupted_ = true;
     source_->training_sequence(tokens, targets, index);
   }
   std::int64_t held_out_count() const override { return source_->held_out_count(); }
@@ -235,35 +246,36 @@ class Signalling : public train::SequenceSource {
  private:
   std::unique_ptr<train::SequenceSource> source_;
   mutable int left_;
+  bool& interrupted_;
 };
 
-TEST_F(DemoTrainingTest, ASignalEndsItAtOnce) {
+TEST_F(DemoTrainingTest, AnInterruptionEndsItAtOnce) {
   for (const int sequence : {5, 3 * 2 * 12 + 3}) {  // while the speed is measured, and in the second model's training
-    std::vector<Story> both = stories();
-    both[0].source = std::make_unique<Signalling>(std::move(both[0].source), sequence);
-    const Shown shown = show(both);
-    EXPECT_EQ(shown.status, 128 + SIGTERM);
-    EXPECT_EQ(shown.err, "headgate demo: interrupted\n");
+    std::vector<Comparison> both = comparisons();
+    bool interrupted = false;
+    both[0].source = std::make_unique<Interrupting>(std::move(both[0].source), sequence, interrupted);
+    const Shown shown = show(both, {}, [&] { return interrupted; });
+    EXPECT_EQ(shown.end.reason, Reason::interrupted);
     EXPECT_EQ(shown.out.find("text: three models"), std::string::npos) << shown.out;
   }
 }
 
 TEST_F(DemoTrainingTest, SaysThatATrainingDiverged) {
-  ModelOptions wild = sizes();
+  models::DecoderConfig wild = small_model(Task::text);
   wild.init_std = 1e30;
-  std::vector<Story> one;
-  one.push_back(text_story(run(), wild));
+  std::vector<Comparison> one;
+  one.push_back(compare_on_text(wild, settings(Task::text)));
   const Shown shown = show(one);
-  EXPECT_EQ(shown.status, kCheckFailed);
-  EXPECT_TRUE(shown.err.starts_with("headgate demo: the training diverged: step ")) << shown.err;
+  EXPECT_EQ(shown.end.reason, Reason::diverged);
+  EXPECT_TRUE(shown.end.divergence.starts_with("step ")) << shown.end.divergence;
 }
 
 TEST_F(DemoTrainingTest, RefusesATextThatIsTooSmall) {
   testing::write_bytes(text, "the gate");
-  EXPECT_THROW(text_story(run(), sizes()), Error);
+  EXPECT_THROW(on_text(), Error);
   testing::write_bytes(text, "e");
-  EXPECT_THROW(backcopy_story(run(), sizes()), Error);
+  EXPECT_THROW(on_backcopy(), Error);
 }
 
 }  // namespace
-}  // namespace headgate::cli
+}  // namespace headgate::demo

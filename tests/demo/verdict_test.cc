@@ -6,9 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "console/table.hpp"
-
-namespace headgate::cli {
+namespace headgate::demo {
 namespace {
 
 using models::BackcopyReport;
@@ -141,25 +139,5 @@ TEST(TextVerdict, TellsOfHarmAndOfSinks) {
   expect_does_not_say(text, "No head");
 }
 
-TEST(DemoTable, AlignsItsColumns) {
-  EXPECT_EQ(text_table({{"", "loss", "g"}, {"no gate", "1.25", "-"}, {"a", "10.125", "0.5"}}),
-            "                loss    g\n"
-            "     no gate    1.25    -\n"
-            "     a        10.125  0.5\n");
-}
-
-TEST(DemoTable, ParagraphsFitTheirColumns) {
-  std::string words;
-  for (int i = 0; i < 60; ++i) words += "attention ";
-  std::istringstream lines(paragraph(words));
-  int count = 0;
-  for (std::string line; std::getline(lines, line); ++count) {
-    EXPECT_LE(line.size(), kDemoColumns);
-    EXPECT_TRUE(line.starts_with("     attention")) << line;
-  }
-  EXPECT_EQ(count, 7) << "nine words to a line";
-  EXPECT_EQ(paragraph("one  two\nthree"), "     one two three\n");
-}
-
 }  // namespace
-}  // namespace headgate::cli
+}  // namespace headgate::demo
