@@ -115,7 +115,7 @@ Verb add_demo(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "demo",
       "Show worked problems, a layer of real size, and training\n\n"
-      "Solves the four worked problems and holds them against their published outputs; runs gated attention with 16 "
+      "Solves the four worked problems and compares them with their published outputs; runs gated attention with 16 "
       "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
       "limits and checks sampled rows against the f64 oracle.\n\n"
       "With --data it then trains, in less than four minutes on two cores, writing no files: three models on "

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "cli/verbs.hpp"
+#include "console/table.hpp"
 #include "core/gate_words.hpp"
 #include "explain/problem.hpp"
 #include "explain/solution.hpp"
@@ -22,20 +24,12 @@ struct Options {
   bool json = false;
 };
 
-/// The words for gate functions, in lines of the help's width.
-std::string gate_words() {
+/// A key of the problem in --help: its name, and what it means in lines of the help's width.
+std::string key_text(const std::string& key, const std::string& meaning) {
   constexpr std::size_t kIndent = 18;
-  constexpr std::size_t kWidth = 80;
-  std::string out;
-  std::size_t column = kIndent + std::string_view("one of ").size();
-  for (const auto& row : Words<GateFn>::kAll) {
-    const bool first = out.empty();
-    const bool fits = column + std::string_view(", ,").size() + row.word.size() <= kWidth;
-    if (!first) out += fits ? ", " : ",\n" + std::string(kIndent, ' ');
-    out += row.word;
-    column = (fits ? column + (first ? 0 : 2) : kIndent) + row.word.size();
-  }
-  return out;
+  constexpr std::size_t kColumns = 80;
+  return fmt::format("    {:<{}}{}", '"' + key + '"', kIndent - 4,
+                     console::paragraph(meaning, kIndent, kColumns).substr(kIndent));
 }
 
 int run_explain(const Options& options) {
@@ -74,11 +68,8 @@ Verb add_explain(CommandLine& line) {
       "    \"W_o\"         (heads*Dv,C') output projection\n"
       "    \"heads\"       query heads (default 1)\n"
       "    \"kv_heads\"    key and value heads, a divisor of heads (default heads)\n"
-      "    \"causal\"      true: query i sees key j only if j <= i + S - T\n"
-      "    \"gate_fn\"     one of " +
-      gate_words() +
-      "\n"
-      "                  (default sigmoid; with none, W_g may be absent)\n"
+      "    \"causal\"      true: query i sees key j only if j <= i + S - T\n" +
+      key_text("gate_fn", "one of " + list_words<GateFn>() + " (default sigmoid; with none, W_g may be absent)") +
       "    \"gate_grain\"  elementwise (default) or headwise\n"
       "\n"
       "JSON output:\n"

@@ -8,12 +8,6 @@
 
 namespace headgate::console {
 
-namespace {
-
-constexpr std::size_t kIndent = 5;
-
-}  // namespace
-
 std::string text_table(const std::vector<std::vector<std::string>>& lines) {
   std::vector<std::size_t> widths(lines.front().size());
   for (const auto& line : lines) {
@@ -21,7 +15,7 @@ std::string text_table(const std::vector<std::vector<std::string>>& lines) {
   }
   std::string out;
   for (const auto& line : lines) {
-    std::string row = fmt::format("{:{}}{:<{}}", "", kIndent, line.front(), widths.front());
+    std::string row = fmt::format("{:{}}{:<{}}", "", kTextIndent, line.front(), widths.front());
     for (std::size_t i = 1; i < widths.size(); ++i) row += fmt::format("  {:>{}}", line[i], widths[i]);
     row.resize(row.find_last_not_of(' ') + 1);
     out += row + '\n';
@@ -29,15 +23,15 @@ std::string text_table(const std::vector<std::vector<std::string>>& lines) {
   return out;
 }
 
-std::string paragraph(const std::string& text) {
+std::string paragraph(const std::string& text, std::size_t indent, std::size_t columns) {
   std::string out;
   std::size_t column = 0;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
     const bool first = column == 0;
-    if (first || column + 1 + word.size() > kTextColumns) {
-      out += fmt::format("{}{:{}}{}", first ? "" : "\n", "", kIndent, word);
-      column = kIndent + word.size();
+    if (first || column + 1 + word.size() > columns) {
+      out += fmt::format("{}{:{}}{}", first ? "" : "\n", "", indent, word);
+      column = indent + word.size();
     } else {
       out += ' ' + word;
       column += 1 + word.size();

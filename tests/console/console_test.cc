@@ -29,6 +29,7 @@ TEST(Paragraph, FitsItsColumns) {
   }
   EXPECT_EQ(count, 7) << "nine words to a line";
   EXPECT_EQ(paragraph("one  two\nthree"), "     one two three\n");
+  EXPECT_EQ(paragraph("one two three", 2, 9), "  one two\n  three\n");
 }
 
 TEST(Units, BytesInDecimalUnits) {
