@@ -9,16 +9,17 @@
 #include <tuple>
 #include <utility>
 
-#include "cli/attend_job.hpp"
-#include "cli/names.hpp"
+#include "attend/job.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
+#include "core/dtype_words.hpp"
+#include "gates/gate_functions.hpp"
 
 namespace headgate::cli {
 namespace {
 
 struct Options {
-  AttendFiles files;
+  attend::Files files;
   std::string gate_fn;
   std::string gate_op = "mul";
   std::string window;
@@ -42,36 +43,28 @@ std::pair<std::int64_t, std::int64_t> parse_window(const std::string& text) {
   throw UsageError(fmt::format("--window is '{}' but must be two whole numbers, L,R", text));
 }
 
-template <typename Names>
-auto parse_name(const char* option, const Names& names, const std::string& text) {
-  const auto found = find_name(names, text);
-  if (!found) throw UsageError(fmt::format("{} is '{}' but must be one of {}", option, text, list_names(names)));
-  return *found;
-}
-
 int run_attend(const Options& o) {
   AttentionOptions options;
   options.scale = o.scale;
   options.softcap = o.softcap;
   options.causality = o.causal ? Causality::causal : Causality::none;
   if (!o.window.empty()) std::tie(options.window_left, options.window_right) = parse_window(o.window);
-  if (!o.gate_fn.empty()) options.gate_fn = parse_name("--gate-fn", kGateFns, o.gate_fn);
+  if (!o.gate_fn.empty()) options.gate_fn = parse_word<GateFn>("--gate-fn", o.gate_fn);
   if (!o.gate_fn.empty() && o.files.gate.empty() && options.gate_fn != GateFn::none) {
     throw UsageError(fmt::format("--gate-fn {} needs --gate", o.gate_fn));
   }
-  options.gate_op = parse_name("--gate-op", kGateOps, o.gate_op);
+  options.gate_op = parse_word<GateOp>("--gate-op", o.gate_op);
   options.threads = o.threads;
   std::optional<DType> dtype;
-  if (!o.dtype.empty()) dtype = parse_name("--dtype", kFloatDTypes, o.dtype);
+  if (!o.dtype.empty()) dtype = parse_word<DType>("--dtype", o.dtype);
 
-  check_outputs(o.files);
-  const AttendArrays arrays = read_inputs(o.files, dtype);
-  const AttendResults results = attend(o.files, arrays, options, o.off_by_one);
-  write_outputs(o.files, results);
+  attend::check_outputs(o.files);
+  const attend::Arrays arrays = attend::read_inputs(o.files, dtype);
+  attend::write_outputs(o.files, attend::compute(o.files, arrays, options, o.off_by_one));
   return kSuccess;
 }
 
-void add_files(VerbOptions& verb, AttendFiles& files) {
+void add_files(VerbOptions& verb, attend::Files& files) {
   const auto file = [&verb](const char* group, const char* name, std::string& path, const char* text,
                             const std::string& shape) {
     verb.group(group);
@@ -83,8 +76,8 @@ void add_files(VerbOptions& verb, AttendFiles& files) {
   file("Inputs", "--gate", files.gate, "Z.npy",
        "Raw gate logits, (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; without it, y = o");
   file("Inputs", "--bias", files.bias, "B.npy",
-       "Added to the scores: (T,S), (Hq,T,S) or (B,Hq,T,S), each dimension "
-       "but S full or 1; -inf hides the key. Any of f16, f32, f64; read as f32 unless it has the dtype of q");
+       "Added to the scores: (T,S), (Hq,T,S) or (B,Hq,T,S), each dimension but S full or 1; -inf hides the key. Any of "
+       "f16, f32, f64; read as f32 unless it has the dtype of q");
   file("Inputs", "--mask", files.mask, "M.npy", "Boolean, true = visible; shaped as a bias");
   file("Inputs", "--key-lengths", files.key_lengths, "N.npy", "(B), int32 or int64: batch b sees its first N[b] keys");
   file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |i + S - T - j| is taken off the scores");
@@ -108,7 +101,7 @@ void add_files(VerbOptions& verb, AttendFiles& files) {
 
 void add_options(VerbOptions& verb, Options& o) {
   verb.group("Operation");
-  verb.value("--gate-fn", o.gate_fn, "FN", list_names(kGateFns) + " (default sigmoid); needs --gate unless none");
+  verb.value("--gate-fn", o.gate_fn, "FN", list_words<GateFn>() + " (default sigmoid); needs --gate unless none");
   verb.value("--gate-op", o.gate_op, "OP", "mul: y = o * g(z) (default); add: y = o + g(z)")
       .needs(verb.declared("--gate"));
   verb.flag("--causal", o.causal, "Query i sees key j only if j <= i + S - T");
@@ -119,8 +112,9 @@ void add_options(VerbOptions& verb, Options& o) {
   verb.flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
       .excludes(verb.declared("--sinks"));
   verb.value("--dtype", o.dtype, "TYPE",
-             "Compute in f32, f64, f16 or bf16: q, k, v, gate and grad-out are converted to it, and may then differ "
-             "among themselves. Without it they must share one dtype");
+             "Compute in one of " + list_words<DType>() +
+                 ": q, k, v, gate and grad-out are converted to it, and may then differ among themselves. Without it "
+                 "they must share one dtype");
   declare_threads(verb, o.threads, "Threads (default: all cores); the result has the same bits for every number");
 }
 

@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "cli/demo_parts.hpp"
-#include "cli/demo_story.hpp"
-#include "cli/demo_training.hpp"
-#include "cli/shell_word.hpp"
+#include "cli/signals.hpp"
 #include "cli/threads.hpp"
+#include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
+#include "demo/comparison.hpp"
+#include "demo/layer.hpp"
+#include "demo/training.hpp"
+#include "demo/worked.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::cli {
@@ -39,67 +41,69 @@ std::filesystem::path find_examples() {
   const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
   const std::filesystem::path installed = (folder / HEADGATE_BIN_TO_EXAMPLES).lexically_normal();
   for (const std::filesystem::path& place : {installed, folder / "share/headgate/examples"}) {
-    if (has_worked_problems(place)) return std::filesystem::canonical(place);
+    if (demo::has_worked_problems(place)) return std::filesystem::canonical(place);
   }
   throw UsageError(
       fmt::format("the worked problems are not in {}; --examples DIR says where they are", installed.string()));
 }
 
-/// Opened before anything is shown: what is wrong with the text is told at once.
-std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
-  std::vector<Story> stories;
-  if (!arguments.data) return stories;
-  RunOptions run;
-  run.data = {*arguments.data};
-  run.include = arguments.include;
-  run.threads = threads;
+/// Called before anything is shown, so that a text that will not do is refused at once.
+std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
+  std::vector<demo::Comparison> comparisons;
+  if (!arguments.data) return comparisons;
+  const auto on_data = [&](train::TrainSettings settings) {
+    settings.paths = {*arguments.data};
+    settings.include = arguments.include;
+    settings.threads = threads;
+    return settings;
+  };
   if (arguments.shows("backcopy")) {
-    RunOptions backcopy = run;
-    choose_demo_backcopy_run(backcopy);
-    stories.push_back(backcopy_story(backcopy, demo_backcopy_sizes()));
+    comparisons.push_back(
+        demo::compare_on_backcopy(demo::demo_backcopy_model(), on_data(demo::demo_backcopy_settings())));
   }
   if (arguments.shows("text")) {
-    choose_demo_text_run(run);
-    stories.push_back(text_story(run, demo_text_sizes()));
+    comparisons.push_back(demo::compare_on_text(demo::demo_text_model(), on_data(demo::demo_text_settings())));
   }
-  return stories;
+  return comparisons;
 }
 
-void print_next(const std::string& data) {
-  const std::string tool = shell_word(program_invocation_name);
-  const std::string text = shell_word(data);
-  fmt::print(
-      "\n\nWhat to try next (Ctrl-C saves and says how to go on; {0} VERB --help tells more)\n\n"
-      "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-plain\n"
-      "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-gated --gate headwise\n"
-      "     {0} eval backcopy-plain backcopy-gated --data {1}\n\n"
-      "     {0} train --data {1} --out text-plain\n"
-      "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
-      "     {0} eval text-plain text-gated --data {1} --held-out --tokens 200000\n",
-      tool, text, "--embeddings separate --qk-norm off --seq-len 64 --batch 16");
+int train(const std::vector<demo::Comparison>& comparisons, const demo::DemoBudget& budget,
+          const DemoArguments& arguments, int threads) {
+  fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
+             threads == 1 ? "" : "s");
+  for (const std::string& what : comparisons.front().source->left_out().phrases()) {
+    fmt::print("     left out: {}\n", what);
+  }
+  const SignalWatch watch;
+  const demo::TrainingEnd end = demo::show_training(comparisons, budget, [] { return SignalWatch::received() != 0; });
+  switch (end.reason) {
+    case demo::TrainingEnd::Reason::finished:
+      fmt::print("{}", demo::commands_to_try(program_invocation_name, *arguments.data));
+      return kSuccess;
+    case demo::TrainingEnd::Reason::interrupted:
+      fmt::print(stderr, "headgate demo: interrupted\n");
+      return kSignalStatus + SignalWatch::received();
+    case demo::TrainingEnd::Reason::diverged: break;
+  }
+  fmt::print(stderr, "headgate demo: the training diverged: {}\n", end.divergence);
+  return kCheckFailed;
 }
 
 int run_demo(const DemoArguments& arguments) {
-  const DemoBudget budget;
+  const demo::DemoBudget budget;
   if (arguments.trains() && !arguments.only.empty() && !arguments.data) {
     throw UsageError(fmt::format("--only {} needs --data", arguments.only));
   }
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
-  const std::vector<Story> stories = open_stories(arguments, threads);
+  const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);
   if (arguments.shows("worked")) {
     const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
-    if (!show_worked_problems(directory)) return kCheckFailed;
+    if (!demo::show_worked_problems(directory)) return kCheckFailed;
   }
-  if (arguments.shows("layer") && !show_layer(threads)) return kCheckFailed;
-  if (!stories.empty()) {
-    fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
-               threads == 1 ? "" : "s");
-    for (const std::string& what : stories.front().source->left_out().phrases())
-      fmt::print("     left out: {}\n", what);
-    if (const int status = show_training(stories, budget); status != kSuccess) return status;
-    print_next(*arguments.data);
-  } else if (arguments.trains()) {
-    fmt::print("\n\n--data PATH adds two stories of training: what a gate does to attention sinks, and on a text.\n");
+  if (arguments.shows("layer") && !demo::show_layer(threads)) return kCheckFailed;
+  if (!comparisons.empty()) return train(comparisons, budget, arguments, threads);
+  if (arguments.trains()) {
+    fmt::print("\n\n--data PATH adds two trainings: what a gate does to attention sinks, and on a text.\n");
   }
   return kSuccess;
 }
@@ -111,7 +115,7 @@ Verb add_demo(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "demo",
       "Show worked problems, a layer of real size, and training\n\n"
-      "Solves the four worked problems and holds them against their published outputs; runs gated attention with 16 "
+      "Solves the four worked problems and compares them with their published outputs; runs gated attention with 16 "
       "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
       "limits and checks sampled rows against the f64 oracle.\n\n"
       "With --data it then trains, in less than four minutes on two cores, writing no files: three models on "

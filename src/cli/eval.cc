@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "cli/console.hpp"
 #include "cli/eval_text.hpp"
 #include "cli/memory.hpp"
-#include "cli/progress.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
+#include "console/console.hpp"
+#include "console/progress.hpp"
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/gate_variant.hpp"
@@ -130,7 +130,7 @@ EvaluatedModel evaluated(const Model& model, const train::SequenceSource& source
   const models::DecoderConfig& config = model.checkpoint.config;
   return with_memory(train::evaluation_memory(config, source, plan), 0, [&] {
     train::HeldOutEvaluator evaluator(config, source, plan);
-    ProgressBar bar;
+    console::ProgressBar bar;
     const train::Evaluation evaluation = evaluator.evaluate(
         model.checkpoint.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
     bar.clear();
@@ -164,7 +164,8 @@ int run_eval(const EvalOptions& o) {
   const std::vector<Model> models = read_models(o.models);
   const train::DataOptions data = data_options(o, models);
   const auto source = train::open_data(data);
-  for (const std::string& what : source->left_out().phrases()) say(stderr, fmt::format("left out: {}\n", what));
+  for (const std::string& what : source->left_out().phrases())
+    console::say(stderr, fmt::format("left out: {}\n", what));
   omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   const std::int64_t all = data.task == train::Task::text ? std::numeric_limits<std::int64_t>::max() : kBackcopyTokens;
   const std::int64_t sequences = o.tokens.value_or(all) / data.seq_len;

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
-#include "cli/console.hpp"
+#include "cli/signals.hpp"
 #include "cli/verbs.hpp"
+#include "console/console.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -20,7 +21,7 @@ int report(const std::string& who, std::string what) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte == 0x7F) c = ' ';
   }
-  say(stderr, fmt::format("{}: {}\n", who, what));
+  console::say(stderr, fmt::format("{}: {}\n", who, what));
   return kBadUsage;
 }
 
@@ -63,6 +64,7 @@ int run(int argc, char** argv) {
 }  // namespace headgate::cli
 
 int main(int argc, char** argv) {
+  headgate::cli::remove_unfinished_files_on_signals();
   const int status = headgate::cli::run(argc, argv);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     return headgate::cli::report("headgate", "cannot write to standard output");

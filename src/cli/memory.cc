@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/train_display.hpp"
+#include "console/units.hpp"
 
 namespace headgate::cli {
 
@@ -101,7 +101,7 @@ std::optional<std::uint64_t> available_memory(const std::string& root) {
 
 std::string shortage_text(const MemoryPlan& plan, std::optional<std::uint64_t> available) {
   constexpr std::size_t kShown = 3;
-  const auto text = [](std::uint64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+  const auto text = [](std::uint64_t bytes) { return console::bytes_text(static_cast<double>(bytes)); };
   std::uint64_t needed = 0;
   for (const models::MemoryItem& item : plan) needed += item.bytes;
   MemoryPlan largest = plan;

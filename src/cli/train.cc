@@ -10,13 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "cli/console.hpp"
 #include "cli/machine.hpp"
 #include "cli/memory.hpp"
-#include "cli/shell_word.hpp"
+#include "cli/signals.hpp"
 #include "cli/train_display.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
+#include "console/console.hpp"
+#include "console/shell_word.hpp"
+#include "console/units.hpp"
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "io/file_error.hpp"
@@ -29,9 +31,11 @@
 namespace headgate::cli {
 namespace {
 
+using console::bytes_text;
+using console::duration_text;
+using console::say;
+using console::shell_word;
 using train::TrainSettings;
-
-constexpr int kSignalStatus = 128;  // + the signal's number, as shells have it
 
 /// A run ready to go: the trainer reads from the source, and the directory is nobody else's.
 struct Run {
@@ -198,7 +202,7 @@ int report_loss(const Run& run, const TrainOptions& o, const train::LoopEnd& end
 }
 
 int run_train(const TrainOptions& o) {
-  outlive_output();
+  survive_lost_output();
   const Run run = o.resume ? resumed_run(o) : fresh_run(o);
   train::Trainer& trainer = *run.trainer;
   print_start(run);

@@ -3,60 +3,22 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <atomic>
-#include <cmath>
-#include <csignal>
 #include <cstdio>
-#include <ctime>
 #include <utility>
 
-#include "cli/console.hpp"
+#include "cli/signals.hpp"
+#include "console/console.hpp"
+#include "console/units.hpp"
 
 namespace headgate::cli {
 namespace {
 
-constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
-
-// Both are also read and written by the handler, in whatever thread.
-std::atomic<int> g_signal{0};
-std::atomic<std::int64_t> g_noted_at{0};  // milliseconds of the monotonic clock
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
-
-std::int64_t milliseconds_now() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
-}
-
-extern "C" void headgate_cli_note_signal(int number) {
-  constexpr std::int64_t kCopies = 1000;
-  const std::int64_t now = milliseconds_now();
-  int none = 0;
-  if (g_signal.compare_exchange_strong(none, number)) {
-    g_noted_at.store(now);
-  } else if (number != SIGHUP && now - g_noted_at.load() >= kCopies) {
-    std::signal(number, SIG_DFL);
-    std::raise(number);
-  }
-}
+using console::duration_text;
+using console::say;
 
 void print_line(const std::string& line) { say(stdout, line + "\n"); }
 
 }  // namespace
-
-std::string bytes_text(double bytes) {
-  if (bytes >= 1e12) return fmt::format("{:.2f} TB", bytes * 1e-12);
-  if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes * 1e-9);
-  if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes * 1e-6);
-  return fmt::format("{:.0f} kB", bytes * 1e-3);
-}
-
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::ceil(seconds));
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
-}
 
 std::string evaluation_line(const train::Evaluation& evaluation) {
   const models::AttentionStatistics& all = evaluation.report.overall.attention;
@@ -123,30 +85,5 @@ void TrainDisplay::not_written(const std::string& what) {
 }
 
 bool TrainDisplay::interrupted() { return SignalWatch::received() != 0; }
-
-SignalWatch::SignalWatch() {
-  g_signal.store(0);
-  for (const int number : kSignals) {
-    struct sigaction action {};
-    action.sa_handler = headgate_cli_note_signal;
-    action.sa_flags = SA_RESTART;
-    struct sigaction before {};
-    // What the parent wants ignored, as nohup does, stays ignored.
-    if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) {
-      ::sigaction(number, &action, nullptr);
-    }
-  }
-}
-
-SignalWatch::~SignalWatch() {
-  for (const int number : kSignals) {
-    struct sigaction now {};
-    if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == headgate_cli_note_signal) {
-      std::signal(number, SIG_DFL);
-    }
-  }
-}
-
-int SignalWatch::received() { return g_signal.load(); }
 
 }  // namespace headgate::cli

@@ -9,9 +9,9 @@
 
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/gate_variant.hpp"
 #include "models/config_file.hpp"
+#include "train/task_defaults.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -20,8 +20,6 @@ using layers::GateSite;
 using models::DecoderConfig;
 using train::Task;
 using train::TrainSettings;
-
-constexpr std::int64_t kBackcopyVocab = 264;  // 256 bytes and BOS, in whole vectors
 
 /// For messages: the fields by the options that set them; norm_eps has none but the file's key.
 constexpr models::FieldNames kOptionNames{.where = "",
@@ -41,22 +39,6 @@ constexpr models::FieldNames kOptionNames{.where = "",
 template <typename T, typename Value>
 void put(T& to, const Given<Value>& given) {
   if (given) to = *given;
-}
-
-DecoderConfig task_model(Task task) {
-  DecoderConfig config;
-  if (task == Task::bigram_backcopy) {
-    config.vocab = kBackcopyVocab;
-    config.layers = 1;
-    config.dim = 64;
-    config.heads = 1;
-    config.kv_heads = 1;
-    config.head_dim = 64;
-    config.ffn = 192;
-    config.seq_len = 128;
-    config.rope_fraction = 0.25;  // as in Qwen3-Next: most of q and k is free to ask for BOS wherever it is
-  }
-  return config;
 }
 
 /// Sizes that were not given follow those that were.
@@ -154,19 +136,6 @@ void apply(TrainSettings& settings, const RunOptions& o) {
   put(settings.threads, o.threads);
 }
 
-TrainSettings task_settings(Task task) {
-  TrainSettings settings;
-  settings.task = task;
-  settings.threads = default_threads();
-  settings.eval_every = 250;
-  settings.eval_tokens = 65536;
-  settings.save_every = 500;
-  settings.batch = task == Task::text ? 16 : 32;
-  settings.schedule.steps = 1000;
-  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // a sink takes a rate that is not small
-  return settings;
-}
-
 /// A run goes on with its own values: a given one may repeat them.
 template <typename T>
 void require_same(const char* option, const T& given, const T& run) {
@@ -194,7 +163,7 @@ bool ModelOptions::any() const {
 }
 
 models::DecoderConfig make_config(const ModelOptions& o, Task task) {
-  DecoderConfig config = o.config_file.empty() ? task_model(task) : models::read_config(o.config_file);
+  DecoderConfig config = o.config_file.empty() ? train::task_model(task) : models::read_config(o.config_file);
   put(config.vocab, o.vocab);
   put(config.layers, o.layers);
   put(config.dim, o.dim);
@@ -215,13 +184,12 @@ models::DecoderConfig make_config(const ModelOptions& o, Task task) {
 }
 
 train::TrainSettings make_settings(const RunOptions& o, std::int64_t seq_len) {
-  TrainSettings settings = task_settings(o.task.empty() ? Task::text : parse_word<train::Task>("task", o.task));
+  TrainSettings settings = train::task_settings(o.task.empty() ? Task::text : parse_word<train::Task>("task", o.task));
   apply(settings, o);
   settings.seq_len = seq_len;
   require_eval_tokens(o, settings);
   settings.eval_tokens = std::max(settings.eval_tokens, seq_len);
-  constexpr std::int64_t kWarmup = 100;
-  if (!o.warmup) settings.schedule.warmup = std::min(kWarmup, settings.schedule.steps / 10);
+  if (!o.warmup) settings.schedule.warmup = train::default_warmup(settings.schedule.steps);
   if (settings.schedule.warmup > settings.schedule.steps) {
     throw UsageError(
         fmt::format("--warmup {} is more than --steps {}", settings.schedule.warmup, settings.schedule.steps));

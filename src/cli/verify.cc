@@ -12,8 +12,8 @@
 #include "cases/case.hpp"
 #include "cases/check.hpp"
 #include "cases/spec.hpp"
-#include "cli/progress.hpp"
 #include "cli/verbs.hpp"
+#include "console/progress.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::cli {
@@ -101,7 +101,7 @@ int run_verify(const VerifyArguments& arguments) {
   fmt::print("targets   {}\nproblems  {} listed, then {}\n", names.substr(1), listed.size(), extent);
   std::fflush(stdout);
 
-  ProgressBar bar;
+  console::ProgressBar bar;
   std::size_t done = 0;
   const auto fails = [&](const cases::CaseSpec& spec) {
     const double fraction = arguments.problems

@@ -23,7 +23,7 @@ class Block {
   explicit Block(std::size_t bytes) : bytes_(bytes), align_(bytes >= kHugePage_bytes ? kHugePage_bytes : kAlign_bytes) {
     data_ = ::operator new (bytes_, std::align_val_t{align_});
 #if defined(__linux__)
-    // Advice only: whatever it answers, the block is good.
+    // Advice only: if the kernel declines, the block lies on small pages.
     if (align_ == kHugePage_bytes) (void)madvise(data_, bytes_ / kHugePage_bytes * kHugePage_bytes, MADV_HUGEPAGE);
 #endif
   }
@@ -82,7 +82,7 @@ class Arena {
     if (kept().bytes() >= size_bytes_) {
       block_ = std::move(kept());
     } else {
-      kept() = Block();  // too small to be of use: gone before its successor comes
+      kept() = Block();  // too small: freed first, so that the process never holds both
       block_ = Block(size_bytes_);
     }
   }
@@ -94,7 +94,7 @@ class Arena {
 
   std::size_t size_bytes() const { return size_bytes_; }
 
-  /// Frees what the calling thread keeps.
+  /// Frees the block that the calling thread keeps.
   static void release() { Block dropped = std::move(kept()); }
 
  private:

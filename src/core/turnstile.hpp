@@ -9,12 +9,12 @@
 
 namespace headgate {
 
-/// Lets threads pass slot by slot in a fixed order, so that sums that several threads add to have one order and hence
-/// one value. A visit with turn n waits until turn n − 1 has left. Whoever takes visits must take lower turns no later
-/// than higher ones; then the wait always ends.
+/// Makes threads add to shared sums in a fixed order, so that the bits of a sum do not depend on which thread is
+/// faster. A slot belongs to one sum: enter() with turn n waits until leave() was called with turn n − 1. Every wait
+/// ends if the work that has lower turns is begun no later than the work that has higher ones.
 class Turnstile {
  public:
-  /// `slots`: counters, zero before the first visit.
+  /// `slots`: a counter for each sum, the turn that may enter next; zero at first.
   explicit Turnstile(std::uint32_t* slots) : slots_(slots) {}
 
   void enter(std::size_t slot, std::uint32_t turn) const {

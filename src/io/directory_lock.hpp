@@ -11,7 +11,7 @@ namespace headgate::io {
 class DirectoryLock {
  public:
   /// Throws FileError where the directory cannot be opened or is locked already, then with the holder's process id if
-  /// the kernel tells it.
+  /// the kernel gives it.
   explicit DirectoryLock(const std::string& path);
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;

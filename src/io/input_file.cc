@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 
 namespace headgate::io {
 namespace {
@@ -62,6 +65,19 @@ void InputFile::read_at(void* to, std::size_t bytes, std::size_t offset) const {
   read_all(path_, to, bytes, [this, offset](char* at, std::size_t count, std::size_t done) {
     return ::pread(descriptor_, at, count, static_cast<off_t>(offset + done));
   });
+}
+
+std::string read_stream(const std::string& path, std::size_t most) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (!file) fail(path, "cannot open: {}", std::strerror(errno));
+  std::string text;
+  std::array<char, 65536> part{};
+  while (const std::size_t got = std::fread(part.data(), 1, part.size(), file.get())) {
+    text.append(part.data(), got);
+    if (text.size() > most) fail(path, "larger than {} bytes", most);
+  }
+  if (std::ferror(file.get()) != 0) fail(path, "cannot read: {}", std::strerror(errno));
+  return text;
 }
 
 std::string read_text(const std::string& path, std::size_t most) {

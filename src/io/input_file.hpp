@@ -9,7 +9,8 @@
 
 namespace headgate::io {
 
-/// Bytes of a hostile file, fit for one line of a terminal: at most `most` of them, those beyond ASCII as \xNN.
+/// Bytes of a file that is not trusted, fit for one line of a terminal: at most `most` of them, those beyond ASCII as
+/// \xNN.
 std::string printable(std::string_view text, std::size_t most = 40);
 
 /// A regular file open for reading; its size is that at opening. Throws FileError for anything else.
@@ -33,6 +34,9 @@ class InputFile {
   int descriptor_ = -1;
   std::size_t size_ = 0;
 };
+
+/// All that can be read from a file of any kind, such as a pipe: at most `most` bytes. Throws FileError for more.
+std::string read_stream(const std::string& path, std::size_t most);
 
 /// A whole file of at most `most` bytes. Throws FileError for a larger one, before anything is allocated.
 std::string read_text(const std::string& path, std::size_t most);

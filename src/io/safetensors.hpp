@@ -70,8 +70,8 @@ struct TensorSource {
 void write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
                        std::map<std::string, std::string> metadata = {});
 
-/// A number that tells bytes from other bytes: a change within one aligned 8-byte word always changes it, any other all
-/// but certainly. Bytes may come in pieces.
+/// A checksum against damage: a change within one aligned 8-byte word always changes it, any other change does with a
+/// probability of nearly 1. Bytes may be added in pieces.
 class Checksum {
  public:
   void add(const void* data, std::size_t bytes);

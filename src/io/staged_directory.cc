@@ -83,7 +83,7 @@ StagedDirectory::StagedDirectory(const std::string& target, std::vector<std::str
   parent_ = path.parent_path().string();
   name_ = path.filename().string();
   if (name_.empty() || name_ == "." || name_ == "..") fail<WriteError>(target_, "cannot write: no directory name");
-  there_ = path.string();
+  resolved_ = path.string();
   old_ = old_name(path);
   std::error_code error;
   fs::create_directories(parent_, error);
@@ -109,7 +109,7 @@ void StagedDirectory::open_staging() {
       path_ = path;
       lock_ = open_directory(path_);
       if (lock_ < 0) fail_with_reason();
-      ::flock(lock_, LOCK_EX | LOCK_NB);  // where there are no locks, nobody finds it unlocked
+      ::flock(lock_, LOCK_EX | LOCK_NB);  // on file systems without locks, remove_abandoned never gets one either
       return;
     }
     if (errno != EEXIST) fail_with_reason();
@@ -133,16 +133,16 @@ void StagedDirectory::commit(Replacing replacing) {
   check_replaceable(target_, names_);
   if (replacing == Replacing::two_renames || !exchange()) rename_twice();
   sync_parent();
-  remove_known(path_);  // the old one has taken the new one's name, if there was one to exchange
+  remove_known(path_);  // after an exchange, the old directory has this name
   remove_known(old_);
   path_.clear();
 }
 
-/// False where the file system cannot.
+/// False where the file system cannot exchange two directories.
 bool StagedDirectory::exchange() const {
-  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, there_.c_str(), RENAME_EXCHANGE) == 0) return true;
-  if (errno == ENOENT) {  // nothing to exchange with
-    if (::rename(path_.c_str(), there_.c_str()) == 0) return true;
+  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, resolved_.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == ENOENT) {  // there is no old directory
+    if (::rename(path_.c_str(), resolved_.c_str()) == 0) return true;
     fail_with_reason();
   }
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) fail_with_reason();
@@ -151,18 +151,18 @@ bool StagedDirectory::exchange() const {
 
 void StagedDirectory::rename_twice() const {
   std::error_code error;
-  if (fs::exists(fs::symlink_status(there_, error))) {
+  if (fs::exists(fs::symlink_status(resolved_, error))) {
     remove_known(old_);
-    if (::rename(there_.c_str(), old_.c_str()) != 0) fail_with_reason();
+    if (::rename(resolved_.c_str(), old_.c_str()) != 0) fail_with_reason();
     sync_parent();
   }
-  if (::rename(path_.c_str(), there_.c_str()) != 0) fail_with_reason();
+  if (::rename(path_.c_str(), resolved_.c_str()) != 0) fail_with_reason();
 }
 
 /// Removes the files of a checkpoint and, if that was all, the directory.
 void StagedDirectory::remove_known(const std::string& directory) const {
   for (const std::string& name : names_) ::unlink((fs::path(directory) / name).c_str());
-  // What a killed process was writing under temporary names, where the file system has no nameless files.
+  // StagedFile's temporary files, which a killed process leaves on file systems without nameless files.
   std::error_code error;
   std::vector<fs::path> leftovers;
   for (const auto& entry : fs::directory_iterator(directory, error)) {

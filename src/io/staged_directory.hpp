@@ -44,8 +44,8 @@ class StagedDirectory {
   std::string parent_;
   std::string name_;  ///< the target's, in its parent
   std::vector<std::string> names_;
-  std::string there_;  ///< the target, links resolved
-  std::string old_;    ///< ".NAME.old" beside it
+  std::string resolved_;  ///< the target, links resolved
+  std::string old_;       ///< ".NAME.old" beside it
   std::string path_;
   int lock_ = -1;  ///< path_ itself, locked: whoever finds it unlocked knows it abandoned
 };

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -20,9 +19,9 @@
 namespace headgate::io {
 namespace {
 
-// Named temporary files of this process, for the signal handler, which may run in any thread at any moment and touches
-// nothing but lock-free atomics and the path of a slot that it has taken. A slot belongs to whoever moved it out of
-// `empty` or `named`, and nobody else reads or writes its path.
+// Named temporary files of this process, for remove_unfinished_files, which a signal handler may call in any thread at
+// any moment: it touches nothing but lock-free atomics and the path of a slot that it has moved from `named` to
+// `removing`. Whoever moves a slot out of `empty` or `named` owns its path until the slot is `empty` or `named` again.
 enum class SlotState { empty, writing, named, removing };
 
 struct Slot {
@@ -34,34 +33,15 @@ constexpr std::size_t kSlots = 64;
 std::array<Slot, kSlots> g_temporaries{};
 static_assert(std::atomic<SlotState>::is_always_lock_free);
 
-bool take(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
-
-extern "C" void headgate_io_remove_temporaries(int signal_number) {
-  for (Slot& slot : g_temporaries) {
-    if (!take(slot, SlotState::named, SlotState::removing)) continue;
-    ::unlink(slot.path.data());
-    slot.state.store(SlotState::empty);
-  }
-  std::signal(signal_number, SIG_DFL);
-  std::raise(signal_number);
-}
-
-void catch_signals() {
-  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ}) {
-    struct sigaction now {};
-    if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
-      std::signal(number, headgate_io_remove_temporaries);
-    }
-  }
-}
+/// False where the slot is not in the state `from`.
+bool change_state(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
 
 /// The slot that now holds the path; −1 where there is none for it.
 int remember(const std::string& path) {
-  catch_signals();
   if (path.size() >= PATH_MAX) return -1;
   for (std::size_t i = 0; i < kSlots; ++i) {
     Slot& slot = g_temporaries[i];
-    if (!take(slot, SlotState::empty, SlotState::writing)) continue;
+    if (!change_state(slot, SlotState::empty, SlotState::writing)) continue;
     std::memcpy(slot.path.data(), path.c_str(), path.size() + 1);
     slot.state.store(SlotState::named);
     return static_cast<int>(i);
@@ -69,9 +49,9 @@ int remember(const std::string& path) {
   return -1;
 }
 
-/// A slot that a handler has taken is the handler's to empty.
+/// A slot that remove_unfinished_files has moved to `removing` is emptied there.
 void forget(int slot) {
-  if (slot >= 0) take(g_temporaries[static_cast<std::size_t>(slot)], SlotState::named, SlotState::empty);
+  if (slot >= 0) change_state(g_temporaries[static_cast<std::size_t>(slot)], SlotState::named, SlotState::empty);
 }
 
 std::string directory_of(const std::string& target) {
@@ -99,6 +79,14 @@ std::string resolved(const std::string& path) {
 }
 
 }  // namespace
+
+void remove_unfinished_files() noexcept {
+  for (Slot& slot : g_temporaries) {
+    if (!change_state(slot, SlotState::named, SlotState::removing)) continue;
+    ::unlink(slot.path.data());
+    slot.state.store(SlotState::empty);
+  }
+}
 
 void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path)) + "/.";  // the dot: a file is no directory

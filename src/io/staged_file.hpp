@@ -14,12 +14,16 @@ void check_writable(const std::string& path);
 /// automatic: nameless where the file system offers it; named: always under a temporary name.
 enum class Staging { automatic, named };
 
+/// Removes the temporary files of every StagedFile of this process that is not committed and has one. A signal handler
+/// may call it, in any thread, before it ends the process: it is async-signal-safe (and may change errno).
+void remove_unfinished_files() noexcept;
+
 /// A file that appears at its path whole or not at all.
 ///
 /// Bytes go to a nameless file in the target's directory (O_TMPFILE), which vanishes however the process ends; where
-/// the file system has none of those, to ".NAME.XXXXXXXX.tmp" there, which the destructor removes (and only
-/// SIGKILL leaves behind: the signals that end a process by request or limit are caught for it). `commit` flushes to
-/// the disk and renames. A symbolic link at the path is followed; anything else but a regular file there is refused.
+/// the file system has none of those, to ".NAME.XXXXXXXX.tmp" there, which the destructor removes. A process that a
+/// signal ends leaves that file behind, unless the signal's handler calls remove_unfinished_files(). `commit` flushes
+/// to the disk and renames. A symbolic link at the path is followed; anything else but a regular file there is refused.
 class StagedFile {
  public:
   /// `stage_in`: another directory of the same file system for the bytes, where the target's own is yet to be made.
@@ -48,7 +52,7 @@ class StagedFile {
   std::string temporary_;
   int descriptor_ = -1;
   bool flushed_ = false;
-  int slot_ = -1;  ///< of temporary_ in the table that the signal handler reads
+  int slot_ = -1;  ///< of temporary_ in the table that remove_unfinished_files reads
 };
 
 }  // namespace headgate::io

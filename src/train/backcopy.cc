@@ -19,10 +19,10 @@ enum Stream : std::uint64_t { kTrainingStream = 3, kHeldOutStream = 4 };
 
 bool trigger(std::int32_t token) { return std::find(kTriggers.begin(), kTriggers.end(), token) != kTriggers.end(); }
 
-/// A byte, each as often as its share of the row's count.
-std::int32_t drawn(const std::uint64_t* row, RandomStream& random) {
-  const std::uint64_t ticket = random.below(row[kBytes - 1]);
-  return static_cast<std::int32_t>(std::upper_bound(row, row + kBytes, ticket) - row);
+/// A byte drawn with its share of the row's counts as probability; row[b] counts the bytes up to b.
+std::int32_t draw_byte(const std::uint64_t* row, RandomStream& random) {
+  const std::uint64_t place = random.below(row[kBytes - 1]);
+  return static_cast<std::int32_t>(std::upper_bound(row, row + kBytes, place) - row);
 }
 
 }  // namespace
@@ -46,11 +46,11 @@ BigramTable::BigramTable(const Corpus& corpus) : below_((kBytes + 1) * kBytes) {
   require(below_.back() > 0, "the text has no byte but the triggers t, e and space");
 }
 
-std::int32_t BigramTable::first(RandomStream& random) const { return drawn(&below_[kBytes * kBytes], random); }
+std::int32_t BigramTable::first(RandomStream& random) const { return draw_byte(&below_[kBytes * kBytes], random); }
 
 std::int32_t BigramTable::after(std::int32_t byte, RandomStream& random) const {
   const std::uint64_t* row = &below_[static_cast<std::size_t>(byte) * kBytes];
-  return row[kBytes - 1] > 0 ? drawn(row, random) : first(random);  // the text's last byte may have no follower
+  return row[kBytes - 1] > 0 ? draw_byte(row, random) : first(random);  // the text's last byte may have no follower
 }
 
 BackcopySource::BackcopySource(const Corpus& corpus, const DataOptions& options)

@@ -329,11 +329,11 @@ TEST_F(AttendTest, RefusesBadUsage) {
   refuse({"--scale", "1e39"}, "scale is 1e+39 but must be finite in f32");
   refuse({"--scale", "much"}, "--scale");
   refuse({"--softcap", "-1"}, "softcap is -1");
-  refuse({"--gate-fn", "relu", "--gate", in("z")}, "--gate-fn is 'relu'");
-  refuse({"--gate-op", "sub", "--gate", in("z")}, "--gate-op is 'sub'");
+  refuse({"--gate-fn", "relu", "--gate", in("z")}, "--gate-fn: 'relu' is none of sigmoid, ");
+  refuse({"--gate-op", "sub", "--gate", in("z")}, "--gate-op: 'sub' is none of mul, add");
   refuse({"--gate-fn", "silu"}, "--gate-fn silu needs --gate");
   refuse({"--gate-op", "add"}, "--gate-op requires --gate");
-  refuse({"--dtype", "f8"}, "--dtype is 'f8'");
+  refuse({"--dtype", "f8"}, "--dtype: 'f8' is none of f32, f64, f16, bf16");
   refuse({"--threads", "0"}, "--threads");
   refuse({"--threads", "-1"}, "--threads");
   refuse({"--threads", "many"}, "--threads");

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <string>
 
 #include "cases/spec.hpp"
 #include "cli/tool.hpp"
 #include "io/scratch.hpp"
+#include "train/prose.hpp"
 
 namespace headgate {
 namespace {
@@ -62,6 +64,19 @@ TEST(Demo, RefusesABadTextBeforeItShowsAnything) {
   refuses("bytes \xff\xfe of no text", "not UTF-8 text: byte 0xff at offset 6");
   expect_refused(testing::headgate({"demo", "--data", scratch / "none"}), "demo", "none: cannot read");
   expect_refused(testing::headgate({"demo", "--data", ""}), "demo", "--data: empty");
+}
+
+TEST(Demo, SaysThatASignalInterruptedItsTraining) {
+  const testing::Scratch scratch;
+  testing::write_bytes(scratch / "text", testing::prose(4000));
+  const std::string script = "cd " + scratch.path() + " && " + testing::headgate_path() +
+                             " demo --only backcopy --data text >out 2>err & demo=$!\n"
+                             "while kill -0 $demo && ! grep -q 'from here on' " +
+                             (scratch / "out") +
+                             "; do sleep 0.1; done 2>/dev/null\n"
+                             "kill -TERM $demo; wait $demo";
+  EXPECT_EQ(testing::run_program({"/bin/sh", "-c", script}).status, 128 + SIGTERM);
+  EXPECT_EQ(testing::read_bytes(scratch / "err"), "headgate demo: interrupted\n");
 }
 
 TEST(Verify, AgreesWithTheOracleOnEveryTarget) {

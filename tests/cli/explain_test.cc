@@ -212,10 +212,18 @@ TEST_F(ExplainTest, RefusesWhatIsNoProblem) {
   refuse(R"({"X": [[1]], "W_q": [[1]], "W_k": [[1]], "W_v": [[1]]})", "\"W_g\" is missing");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "W_g": [[1]]})", "unknown key \"W_g\"");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "X": [[1]]})", "unknown key \"K\"");
-  refuse(R"({"Q": [[1]], "Q": [[2]], "K": [[1]], "V": [[1]]})", "key \"Q\" twice");
+  refuse(R"({"Q": [[1]], "Q": [[2]], "K": [[1]], "V": [[1]]})", "'Q' twice");
   refuse(std::string(1 << 20, '['), "nested");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]]} {})", "not JSON");
   refuse("{\"Q\": \"\xFF\xFE\"}", "not JSON");
+}
+
+TEST_F(ExplainTest, ReadsAPipe) {
+  write_bytes(file, R"({"Q": [[1]], "K": [[1]], "V": [[2]]})");
+  const Outcome outcome = testing::run_program(
+      {"/bin/sh", "-c", "cat " + file + " | " + testing::headgate_path() + " explain --json /dev/stdin"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out)["output"], Json(Rows{{2}}));
 }
 
 TEST_F(ExplainTest, RefusesBadMatrices) {

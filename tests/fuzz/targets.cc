@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "cli/verbs.hpp"
-#include "cli/worked_problem.hpp"
+#include "explain/problem.hpp"
+#include "explain/solution.hpp"
 #include "headgate/error.hpp"
 #include "io/npy.hpp"
 #include "io/safetensors.hpp"
@@ -172,9 +172,14 @@ std::vector<std::string> trainer_state_seeds() {
 }
 
 void run_worked_problem(const std::string& bytes) {
-  with_file<cli::UsageError>(bytes, [](const std::string& path) {
-    const cli::WorkedProblem problem = cli::read_worked_problem(path);
-    if (problem.heads <= 4 && (!problem.X || problem.X->rows <= 64)) cli::solve(problem);
+  with_file<io::FileError>(bytes, [](const std::string& path) {
+    const explain::WorkedProblem problem = explain::read_worked_problem(path);
+    if (problem.heads > 4 || (problem.X && problem.X->rows > 64)) return;
+    try {
+      explain::solve(problem);
+    } catch (const Error& overflow) {
+      check_message(overflow.what(), "");
+    }
   });
 }
 

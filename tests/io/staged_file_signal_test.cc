@@ -24,6 +24,8 @@ std::atomic<bool> g_path_is_forgotten{false};
 constexpr int kSamePath = 0;
 constexpr int kOtherPath = 3;
 
+extern "C" void headgate_test_remove_files(int /*signal_number*/) { headgate::io::remove_unfinished_files(); }
+
 }  // namespace
 
 /// In place of the C library's, for this program.
@@ -46,6 +48,7 @@ TEST(StagedFileSignal, APathStaysWhileAHandlerUsesIt) {
   const testing::Scratch scratch;
   const pid_t child = ::fork();
   if (child == 0) {
+    std::signal(SIGTERM, headgate_test_remove_files);
     std::optional<StagedFile> file(std::in_place, scratch / "out.bin", Staging::named);
     std::thread signalled([] {
       t_stops_in_unlink = true;
@@ -58,7 +61,7 @@ TEST(StagedFileSignal, APathStaysWhileAHandlerUsesIt) {
     others.reserve(100);
     for (int i = 0; i < 100; ++i) others.emplace_back(scratch / "other.bin", Staging::named);
     g_path_is_forgotten = true;
-    signalled.join();  // the handler ends the process
+    signalled.join();  // the unlink above ends the process
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);

@@ -29,6 +29,12 @@ class StagedFileTest : public ::testing::TestWithParam<Staging> {
   const std::string path = scratch / "out.bin";
 };
 
+extern "C" void headgate_test_end_process(int signal_number) {
+  remove_unfinished_files();
+  std::signal(signal_number, SIG_DFL);
+  std::raise(signal_number);
+}
+
 void stage(StagedFile& file, const std::string& bytes) { file.write(bytes.data(), bytes.size()); }
 
 /// Runs `work` in a child process; its wait status once `signal` has been sent, or when it ends by itself.
@@ -153,6 +159,7 @@ TEST_P(StagedFileTest, LeavesNothingWhenInterrupted) {
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGXFSZ}) {
     const int status = status_of_child(
         [&] {
+          std::signal(signal, headgate_test_end_process);
           static std::optional<StagedFile> file;  // no destructor runs in a process that a signal ends
           file.emplace(path, GetParam());
           stage(*file, "half");
@@ -161,6 +168,30 @@ TEST_P(StagedFileTest, LeavesNothingWhenInterrupted) {
     EXPECT_TRUE(WIFSIGNALED(status));
     EXPECT_EQ(WTERMSIG(status), signal);
     EXPECT_EQ(scratch.count(), 0U);
+  }
+}
+
+TEST_P(StagedFileTest, RemovesUnfinishedFilesAlone) {
+  write_bytes(path, "old");
+  StagedFile done(scratch / "done.bin", GetParam());
+  stage(done, "whole");
+  done.commit();
+  StagedFile half(path, GetParam());
+  stage(half, "half");
+  remove_unfinished_files();
+  EXPECT_EQ(read_bytes(path), "old");
+  EXPECT_EQ(read_bytes(scratch / "done.bin"), "whole");
+  EXPECT_EQ(scratch.count(), 2U);
+}
+
+/// A library leaves the handling of signals to the program.
+TEST_P(StagedFileTest, ChangesNoSignalHandler) {
+  StagedFile file(path, GetParam());
+  stage(file, "half");
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ}) {
+    struct sigaction action {};
+    ASSERT_EQ(::sigaction(signal, nullptr, &action), 0);
+    EXPECT_EQ(action.sa_handler, SIG_DFL) << signal;
   }
 }
 

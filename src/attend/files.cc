@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "attend/job.hpp"
+#include "core/element.hpp"
+#include "headgate/error.hpp"
+#include "io/npy.hpp"
+#include "io/staged_file.hpp"
+
+namespace headgate::attend {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_float(DType dtype) { return dtype == DType::f16 || dtype == DType::f32 || dtype == DType::f64; }
+
+/// Element by element as they lie in memory: the strides stay.
+io::Array converted(const io::Array& from, DType dtype) {
+  io::Array to = io::make_array(dtype, from.shape);
+  to.strides = from.strides;
+  const std::int64_t n = from.numel();
+  for (std::int64_t i = 0; i < n; ++i) {
+    store_element(to.data.get(), dtype, i, load_element(from.data.get(), from.dtype, i));
+  }
+  return to;
+}
+
+io::Array in_dtype(io::Array array, DType dtype) {
+  return array.dtype == dtype ? std::move(array) : converted(array, dtype);
+}
+
+io::Array read_float(const std::string& path) {
+  io::Array array = io::read_npy(path);
+  if (!is_float(array.dtype)) io::fail(path, "has dtype {} but must be f16, f32 or f64", dtype_name(array.dtype));
+  return array;
+}
+
+/// Values that the library takes in f32 or f64.
+io::Array read_small(const std::string& path) {
+  io::Array array = read_float(path);
+  return array.dtype == DType::f16 ? converted(array, DType::f32) : std::move(array);
+}
+
+struct OptionPath {
+  const char* option;
+  std::string path;
+};
+
+/// Equal for two paths of one file, through links of either kind too. A file that is not there yet is its path.
+std::string identity_of(const std::string& path) {
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);
+  std::error_code error;
+  return fs::weakly_canonical(path, error).string();
+}
+
+std::vector<OptionPath> input_paths(const Files& files) {
+  return {{"--q", files.q},
+          {"--k", files.k},
+          {"--v", files.v},
+          {"--gate", files.gate},
+          {"--bias", files.bias},
+          {"--mask", files.mask},
+          {"--key-lengths", files.key_lengths},
+          {"--alibi", files.alibi},
+          {"--sinks", files.sinks},
+          {"--grad-out", files.grad_out}};
+}
+
+std::string gradient_path(const Files& files, const char* name) {
+  return (fs::path(files.grad_dir) / (std::string(name) + ".npy")).string();
+}
+
+std::vector<OptionPath> output_paths(const Files& files) {
+  std::vector<OptionPath> paths = {{"--out", files.out}};
+  if (!files.lse.empty()) paths.push_back({"--lse", files.lse});
+  if (!files.weights.empty()) paths.push_back({"--weights", files.weights});
+  if (files.grad_dir.empty()) return paths;
+  for (const char* name : {"dq", "dk", "dv"}) paths.push_back({"--grad-dir", gradient_path(files, name)});
+  if (!files.gate.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dz")});
+  if (!files.bias.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dbias")});
+  if (!files.sinks.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dsinks")});
+  return paths;
+}
+
+}  // namespace
+
+void check_outputs(const Files& files) {
+  std::map<std::string, const char*> inputs, outputs;
+  for (const OptionPath& input : input_paths(files)) {
+    if (!input.path.empty()) inputs.emplace(identity_of(input.path), input.option);
+  }
+  for (const OptionPath& output : output_paths(files)) {
+    const std::string file = identity_of(output.path);
+    const auto input = inputs.find(file);
+    if (input != inputs.end()) {
+      throw Error(fmt::format("{} would overwrite the file of {}: {}", output.option, input->second, output.path));
+    }
+    const auto [other, is_new] = outputs.emplace(file, output.option);
+    if (!is_new) throw Error(fmt::format("{} and {} both write {}", other->second, output.option, output.path));
+  }
+  std::error_code error;
+  const bool new_directory = !files.grad_dir.empty() && !fs::exists(files.grad_dir, error);
+  for (const OptionPath& output : output_paths(files)) {
+    const bool in_new_directory = new_directory && std::string_view(output.option) == "--grad-dir";
+    io::check_writable(in_new_directory ? fs::path(output.path).parent_path().string() : output.path);
+  }
+}
+
+Arrays read_inputs(const Files& files, std::optional<DType> dtype) {
+  Arrays a;
+  a.q = read_float(files.q);
+  const DType q_dtype = a.q.dtype;
+  const DType compute = dtype.value_or(q_dtype);
+  a.q = in_dtype(std::move(a.q), compute);
+  const auto read_like_q = [&](const std::string& path) {
+    if (path.empty()) return io::Array{};
+    io::Array array = read_float(path);
+    if (!dtype && array.dtype != q_dtype) {
+      io::fail(path, "has dtype {} but {} has {} (--dtype converts them)", dtype_name(array.dtype), files.q,
+               dtype_name(q_dtype));
+    }
+    return in_dtype(std::move(array), compute);
+  };
+  a.k = read_like_q(files.k);
+  a.v = read_like_q(files.v);
+  a.gate = read_like_q(files.gate);
+  a.grad_out = read_like_q(files.grad_out);
+  if (!files.bias.empty()) {
+    a.bias = read_float(files.bias);
+    if (a.bias.dtype != compute) a.bias = in_dtype(std::move(a.bias), DType::f32);
+  }
+  if (!files.mask.empty()) {
+    a.mask = io::read_npy(files.mask);
+    if (a.mask.dtype != DType::boolean) {
+      io::fail(files.mask, "has dtype {} but must be bool", dtype_name(a.mask.dtype));
+    }
+  }
+  if (!files.key_lengths.empty()) {
+    a.key_lengths = io::read_npy(files.key_lengths);
+    if (a.key_lengths.dtype != DType::i32 && a.key_lengths.dtype != DType::i64) {
+      io::fail(files.key_lengths, "has dtype {} but must be i32 or i64", dtype_name(a.key_lengths.dtype));
+    }
+  }
+  if (!files.alibi.empty()) a.alibi = read_small(files.alibi);
+  if (!files.sinks.empty()) a.sinks = read_small(files.sinks);
+  return a;
+}
+
+void write_outputs(const Files& files, const Results& results) {
+  io::NpyWriter writer;
+  const auto add = [&writer](const std::string& path, const io::Array& array) {
+    if (!array.present()) return;
+    // NumPy has no bf16; f32 holds each of its values.
+    if (array.dtype == DType::bf16) {
+      writer.add(path, converted(array, DType::f32));
+    } else {
+      writer.add(path, array);
+    }
+  };
+  add(files.out, results.y);
+  if (!files.lse.empty()) add(files.lse, results.lse);
+  if (!files.weights.empty()) add(files.weights, results.weights);
+  if (!files.grad_dir.empty()) {
+    writer.make_directory(files.grad_dir);
+    add(gradient_path(files, "dq"), results.dq);
+    add(gradient_path(files, "dk"), results.dk);
+    add(gradient_path(files, "dv"), results.dv);
+    add(gradient_path(files, "dz"), results.dgate);
+    add(gradient_path(files, "dbias"), results.dbias);
+    add(gradient_path(files, "dsinks"), results.dsinks);
+  }
+  writer.commit();
+}
+
+}  // namespace headgate::attend

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attend/job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "headgate/attention.hpp"
+#include "headgate/error.hpp"
+
+namespace headgate::attend {
+namespace {
+
+// Heads in all, B·H. A file without elements may claim any number, and each of them would be visited.
+constexpr std::int64_t kMaxHeads = std::int64_t{1} << 24;
+
+template <typename Array>
+auto view4(Array& array) {
+  std::conditional_t<std::is_const_v<Array>, ConstTensorView, TensorView> view;
+  if (!array.present()) return view;
+  view.data = array.data.get();
+  view.dtype = array.dtype;
+  view.shape = {1, 1, 1, 1};
+  const std::size_t lead = 4 - array.shape.size();
+  std::copy(array.shape.begin(), array.shape.end(), view.shape.begin() + static_cast<std::ptrdiff_t>(lead));
+  view.strides = contiguous_strides(view.shape);
+  std::copy(array.strides.begin(), array.strides.end(), view.strides.begin() + static_cast<std::ptrdiff_t>(lead));
+  return view;
+}
+
+void check_rank(const std::string& path, const io::Array& array, std::size_t low, std::size_t high,
+                const char* wanted) {
+  if (!array.present() || (array.shape.size() >= low && array.shape.size() <= high)) return;
+  io::fail(path, "has shape {} but must be {}", io::shape_text(array.shape), wanted);
+}
+
+void check_ranks(const Files& files, const Arrays& a) {
+  check_rank(files.q, a.q, 2, 4, "(T,D), (H,T,D) or (B,H,T,D)");
+  const std::size_t rank = a.q.shape.size();
+  const std::string like_q = fmt::format("of rank {} as q, {}, is", rank, io::shape_text(a.q.shape));
+  check_rank(files.k, a.k, rank, rank, like_q.c_str());
+  check_rank(files.v, a.v, rank, rank, like_q.c_str());
+  check_rank(files.gate, a.gate, rank, rank, like_q.c_str());
+  check_rank(files.grad_out, a.grad_out, rank, rank, like_q.c_str());
+  check_rank(files.bias, a.bias, 2, 4, "(T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
+  check_rank(files.mask, a.mask, 2, 4, "(T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
+  check_rank(files.key_lengths, a.key_lengths, 1, 1, "(B,)");
+  check_rank(files.alibi, a.alibi, 1, 1, "(H,)");
+  check_rank(files.sinks, a.sinks, 1, 1, "(H,)");
+  for (const auto* named : {&a.q, &a.k}) {
+    const ConstTensorView view = view4(*named);
+    if (view.shape[0] > kMaxHeads / std::max<std::int64_t>(view.shape[1], 1)) {
+      io::fail(named == &a.q ? files.q : files.k, "has shape {}: more than {} heads in all",
+               io::shape_text(named->shape), kMaxHeads);
+    }
+  }
+}
+
+/// The last `rank` dimensions of (B,Hq,T,last), without the last where it is absent (0 dimensions).
+io::Array make_output(DType dtype, const io::Array& q, std::vector<std::int64_t> last) {
+  std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 1);
+  shape.insert(shape.end(), last.begin(), last.end());
+  return io::make_array(dtype, std::move(shape));
+}
+
+/// (B,Hq,T,1) over an array of q's leading dimensions.
+template <typename Array>
+auto row_view(Array& array) {
+  auto view = view4(array);
+  if (!view.present()) return view;
+  for (std::size_t d = 0; d < 3; ++d) {
+    view.shape[d] = view.shape[d + 1];
+    view.strides[d] = view.strides[d + 1];
+  }
+  view.shape[3] = 1;
+  view.strides[3] = 1;
+  return view;
+}
+
+AttentionInputs inputs_of(const Arrays& a) {
+  AttentionInputs in;
+  in.q = view4(a.q);
+  in.k = view4(a.k);
+  in.v = view4(a.v);
+  in.gate = view4(a.gate);
+  in.bias = view4(a.bias);
+  in.mask = view4(a.mask);
+  in.key_lengths = view4(a.key_lengths);
+  in.alibi_slopes = view4(a.alibi);
+  in.sinks = view4(a.sinks);
+  return in;
+}
+
+void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOptions& options, bool has_gate,
+                  Results& r) {
+  r.dq = io::make_array(a.q.dtype, a.q.shape);
+  r.dk = io::make_array(a.q.dtype, a.k.shape);
+  r.dv = io::make_array(a.q.dtype, a.v.shape);
+  if (has_gate) r.dgate = io::make_array(a.gate.dtype, a.gate.shape);
+  if (a.bias.present()) r.dbias = io::make_array(a.bias.dtype, a.bias.shape);
+  if (a.sinks.present()) r.dsinks = io::make_array(a.sinks.dtype, a.sinks.shape);
+  AttentionGradients gradients;
+  gradients.dq = view4(r.dq);
+  gradients.dk = view4(r.dk);
+  gradients.dv = view4(r.dv);
+  gradients.dgate = view4(r.dgate);
+  gradients.dbias = view4(r.dbias);
+  gradients.dsinks = view4(r.dsinks);
+  AttentionSaved saved;
+  saved.y = view4(r.y);
+  saved.lse = row_view(r.lse);
+  saved.attn = view4(r.attn);
+  AttentionIncoming incoming;
+  incoming.dy = view4(a.grad_out);
+  attention_backward(gradients, in, saved, incoming, options);
+}
+
+/// A message of the library without the function's name in front: the command line names the verb there.
+std::string without_function(std::string what) {
+  for (const std::string prefix : {"attention_forward: ", "attention_backward: "}) {
+    if (what.starts_with(prefix)) what.erase(0, prefix.size());
+  }
+  return what;
+}
+
+}  // namespace
+
+Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one) {
+  check_ranks(files, a);
+  AttentionInputs in = inputs_of(a);
+  io::Array zero_sinks;
+  if (off_by_one) {
+    zero_sinks = io::make_array(DType::f32, {in.q.shape[1]});
+    std::memset(zero_sinks.data.get(), 0, zero_sinks.bytes());
+    in.sinks = view4(zero_sinks);
+  }
+  const bool backward = a.grad_out.present();
+  const bool has_gate = a.gate.present() && options.gate_fn != GateFn::none;
+  const DType lse_dtype = a.q.dtype == DType::f64 ? DType::f64 : DType::f32;
+
+  Results r;
+  r.y = make_output(a.q.dtype, a.q, {in.v.shape[3]});
+  if (backward || !files.lse.empty()) r.lse = make_output(lse_dtype, a.q, {});
+  if (!files.weights.empty()) r.weights = make_output(a.q.dtype, a.q, {in.k.shape[2]});
+  // What the backward pass needs, or loses precision without: see AttentionSaved.
+  const bool keep_attn =
+      options.gate_op == GateOp::add || options.gate_fn == GateFn::silu || options.gate_fn == GateFn::identity;
+  if (backward && has_gate && keep_attn) r.attn = make_output(a.q.dtype, a.q, {in.v.shape[3]});
+  AttentionOutputs outputs;
+  outputs.y = view4(r.y);
+  outputs.lse = row_view(r.lse);
+  outputs.attn = view4(r.attn);
+  outputs.weights = view4(r.weights);
+  try {
+    attention_forward(outputs, in, options);
+    if (backward) run_backward(a, in, options, has_gate, r);
+  } catch (const Error& error) {
+    throw Error(without_function(error.what()));
+  }
+  return r;
+}
+
+}  // namespace headgate::attend

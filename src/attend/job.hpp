@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "headgate/attention.hpp"
+#include "io/npy.hpp"
+
+// What `headgate attend` does: arrays from .npy files, attention forward and backward, results to .npy files.
+
+namespace headgate::attend {
+
+/// Paths; empty where not given.
+struct Files {
+  std::string q, k, v, gate, bias, mask, key_lengths, alibi, sinks, grad_out;
+  std::string out, lse, weights, grad_dir;
+};
+
+/// The files' arrays, in the dtypes of the computation.
+struct Arrays {
+  io::Array q, k, v, gate, bias, mask, key_lengths, alibi, sinks, grad_out;
+};
+
+struct Results {
+  io::Array y, lse, attn, weights;
+  io::Array dq, dk, dv, dgate, dbias, dsinks;
+};
+
+/// Refuses two outputs at one path, and outputs in directories that take no file; nothing is written yet.
+void check_outputs(const Files& files);
+
+/// Reads every input. q, k, v, gate and grad-out are converted to `dtype`, or must share one dtype where it is empty.
+/// Throws io::FileError or Error.
+Arrays read_inputs(const Files& files, std::optional<DType> dtype);
+
+/// `files` says which results are wanted. `off_by_one`: a sink logit of 0 for every head. Throws io::FileError and
+/// Error on arrays that do not fit.
+Results compute(const Files& files, const Arrays& arrays, const AttentionOptions& options, bool off_by_one);
+
+/// Every output file whole, or none of them.
+void write_outputs(const Files& files, const Results& results);
+
+}  // namespace headgate::attend

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "console/console.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace headgate::console {
+
+void say(std::FILE* stream, const std::string& text) noexcept {
+  errno = 0;
+  const bool whole = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  if ((std::fflush(stream) == 0 && whole) || errno != EPIPE) return;
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere < 0) return;
+  ::dup2(nowhere, ::fileno(stream));
+  ::close(nowhere);
+  std::clearerr(stream);
+}
+
+}  // namespace headgate::console

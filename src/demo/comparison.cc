@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "demo/comparison.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "console/shell_word.hpp"
+#include "console/table.hpp"
+#include "demo/verdict.hpp"
+#include "layers/gate_variant.hpp"
+#include "train/task_defaults.hpp"
+
+namespace headgate::demo {
+
+namespace {
+
+using models::DecoderConfig;
+using train::Task;
+using train::TrainSettings;
+
+constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late: docs/notes/2026-11-21-backcopy.md
+constexpr std::int64_t kLeastTextSteps = 60;
+
+std::string score(const std::optional<double>& value) { return value ? fmt::format("{:.3f}", *value) : "-"; }
+
+std::string speed(const TrainedModel& trained) { return fmt::format("{:.0f}", trained.tokens_per_second); }
+
+std::vector<std::string> backcopy_row(const TrainedModel& trained) {
+  const models::BackcopyReport& r = trained.evaluation.backcopy.value();
+  return {trained.model.name,
+          fmt::format("{:.3f}", r.bos_attention_trigger),
+          fmt::format("{:.3f}", r.bos_attention_other),
+          score(r.gate_trigger),
+          score(r.gate_other),
+          fmt::format("{:.4f}", r.loss_trigger),
+          fmt::format("{:.4f}", r.loss_other),
+          fmt::format("{:.3f}", r.bos_value_norm_ratio),
+          speed(trained)};
+}
+
+std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64_t /*tokens*/) {
+  std::vector<std::vector<std::string>> lines = {
+      {"", "to BOS,", "to BOS,", "gate,", "gate,", "loss,", "loss,", "norm of", "tokens"},
+      {"", "trigger", "elsewhere", "trigger", "elsewhere", "trigger", "elsewhere", "BOS value", "a second"}};
+  std::vector<NamedBackcopy> gated;
+  for (const TrainedModel& model : trained) {
+    lines.push_back(backcopy_row(model));
+    gated.push_back({model.model.name, model.evaluation.backcopy.value()});
+  }
+  const models::BackcopyReport baseline = gated.front().report;
+  gated.erase(gated.begin());
+  return console::text_table(lines) + '\n' + console::paragraph(backcopy_verdict(baseline, gated));
+}
+
+std::vector<std::string> text_row(const TrainedModel& trained) {
+  const models::EvaluationReport& r = trained.evaluation.report;
+  return {trained.model.name,
+          fmt::format("{:.4f}", r.overall.loss.nats),
+          fmt::format("{:.3f}", r.overall.loss.bits_per_token),
+          fmt::format("{:.4f}", r.overall.attention.first_token_attention),
+          fmt::format("{:.4f}", r.overall.attention.first_token_attention_uniform),
+          fmt::format("{:.2f}", r.overall.attention.sink_rate),
+          fmt::format("{:.2f}", r.overall.attention.massive_activation),
+          score(r.overall.attention.gate_mean),
+          score(r.overall.attention.gate_below_tenth),
+          score(r.overall.attention.gate_below_hundredth),
+          speed(trained)};
+}
+
+std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t tokens) {
+  std::vector<std::vector<std::string>> lines = {
+      {"", "nats", "bits", "to first", "uniform", "sink", "largest", "gate", "gate", "gate", "tokens"},
+      {"", "a byte", "", "token", "look", "rate", "|h|", "mean", "<0.1", "<0.01", "a second"}};
+  std::vector<NamedEvaluation> gated;
+  for (const TrainedModel& model : trained) {
+    lines.push_back(text_row(model));
+    gated.push_back({model.model.name, model.evaluation.report});
+  }
+  const models::EvaluationReport baseline = gated.front().report;
+  gated.erase(gated.begin());
+  return console::text_table(lines) + '\n' + console::paragraph(text_verdict(baseline, gated, tokens));
+}
+
+/// The same model without a gate, with a headwise and with an elementwise one.
+std::vector<ComparedModel> three_models(DecoderConfig model) {
+  std::vector<ComparedModel> out;
+  out.reserve(3);
+  for (const char* gate : {"none", "headwise", "elementwise"}) {
+    model.gate = layers::parse_gate(gate);
+    models::validate(model);
+    out.push_back({has_gate(model.gate) ? gate : "no gate", model});
+  }
+  return out;
+}
+
+/// What both tasks have in common: the models, and their data, which is opened now.
+Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings settings) {
+  Comparison comparison;
+  settings.task = task;
+  settings.seq_len = model.seq_len;
+  settings.schedule.warmup = train::default_warmup(settings.schedule.steps);
+  train::validate(settings);
+  comparison.name = word_of(task);
+  comparison.models = three_models(model);
+  comparison.source = train::open_data(train::data_of(settings, ""));
+  comparison.settings = std::move(settings);
+  return comparison;
+}
+
+/// "819328 (no gate), 819840 (headwise), 818304 (elementwise)".
+std::string parameter_counts(const std::vector<ComparedModel>& models) {
+  std::string out;
+  for (const ComparedModel& model : models) {
+    out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", models::parameter_count(model.config), model.name);
+  }
+  return out;
+}
+
+std::string ffn_widths(const std::vector<ComparedModel>& models) {
+  std::string out;
+  for (const ComparedModel& model : models) out += fmt::format("{}{}", out.empty() ? "" : ", ", model.config.ffn);
+  return out;
+}
+
+std::string sizes_of(const DecoderConfig& c) {
+  return fmt::format("{} layer{}, width {}, {} head{} of {}, sequences of {}", c.layers, c.layers == 1 ? "" : "s",
+                     c.dim, c.heads, c.heads == 1 ? "" : "s", c.head_dim, c.seq_len);
+}
+
+}  // namespace
+
+DecoderConfig demo_backcopy_model() {
+  DecoderConfig model = train::task_model(Task::bigram_backcopy);
+  model.embeddings = models::Embeddings::separate;
+  model.qk_norm = models::QkNorm::none;
+  model.seq_len = 64;
+  return model;
+}
+
+TrainSettings demo_backcopy_settings() {
+  TrainSettings settings = train::task_settings(Task::bigram_backcopy);
+  settings.batch = 16;
+  settings.schedule.steps = 1000;
+  return settings;
+}
+
+DecoderConfig demo_text_model() {
+  DecoderConfig model = train::task_model(Task::text);
+  model.layers = 4;
+  model.dim = 128;
+  model.heads = 4;
+  model.kv_heads = 2;
+  model.head_dim = 32;
+  model.ffn = 384;
+  return model;
+}
+
+TrainSettings demo_text_settings() {
+  TrainSettings settings = train::task_settings(Task::text);
+  settings.schedule.steps = 240;
+  return settings;
+}
+
+std::string commands_to_try(const std::string& tool, const std::string& data) {
+  return fmt::format(
+      "\n\nWhat to try next (Ctrl-C saves and says how to go on; {0} VERB --help tells more)\n\n"
+      "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-plain\n"
+      "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-gated --gate headwise\n"
+      "     {0} eval backcopy-plain backcopy-gated --data {1}\n\n"
+      "     {0} train --data {1} --out text-plain\n"
+      "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
+      "     {0} eval text-plain text-gated --data {1} --held-out --tokens 200000\n",
+      console::shell_word(tool), console::shell_word(data),
+      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // as demo_backcopy_model and its settings
+}
+
+Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings) {
+  Comparison comparison = comparison_of(Task::bigram_backcopy, model, std::move(settings));
+  comparison.least_steps = kLeastBackcopySteps;
+  comparison.result = backcopy_result;
+  comparison.introduction = fmt::format(
+      "Sequences go by the text's bigrams, but after t, e and space, the triggers, comes a copy of the token before. "
+      "After a trigger a head has to look back by one; elsewhere it has nothing to do, and its attention has to go "
+      "somewhere: to BOS, the first token? {}; parameters: {}.",
+      sizes_of(comparison.models.front().config), parameter_counts(comparison.models));
+  return comparison;
+}
+
+Comparison compare_on_text(const DecoderConfig& model, TrainSettings settings) {
+  Comparison comparison = comparison_of(Task::text, model, std::move(settings));
+  comparison.least_steps = kLeastTextSteps;
+  comparison.result = text_result;
+  for (ComparedModel& compared : comparison.models) compared.config = models::match_params(compared.config);
+  comparison.introduction = fmt::format(
+      "The text itself, byte by byte, the tail held out. {}; parameters: {}, the widths of the MLP, {}, making up for "
+      "what the gates cost. Same seed, same data in the same order.",
+      sizes_of(comparison.models.front().config), parameter_counts(comparison.models), ffn_widths(comparison.models));
+  return comparison;
+}
+
+TrainSettings settings_of(const Comparison& comparison, std::int64_t steps) {
+  TrainSettings settings = comparison.settings;
+  settings.schedule.steps = steps;
+  settings.schedule.warmup = train::default_warmup(steps);
+  train::validate(settings);
+  return settings;
+}
+
+}  // namespace headgate::demo

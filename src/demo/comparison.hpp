@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/config.hpp"
+#include "train/data.hpp"
+#include "train/evaluation.hpp"
+#include "train/settings.hpp"
+
+// What the demo trains: a model without a gate and two with one on the same task, which are then compared.
+
+namespace headgate::demo {
+
+struct ComparedModel {
+  std::string name;  ///< "no gate", "headwise", "elementwise"
+  models::DecoderConfig config;
+};
+
+struct TrainedModel {
+  ComparedModel model;
+  train::Evaluation evaluation;
+  double tokens_per_second = 0.0;  ///< of its training steps
+};
+
+struct Comparison {
+  std::string name;  ///< the task's
+  std::string introduction;
+  train::TrainSettings settings;      ///< with the steps that are wanted
+  std::int64_t least_steps = 1;       ///< fewer would show nothing
+  std::vector<ComparedModel> models;  ///< the one without a gate first
+  std::unique_ptr<train::SequenceSource> source;
+  /// Table and verdict on all models, in their order, after training on so many tokens each.
+  std::string (*result)(const std::vector<TrainedModel>& trained, std::int64_t tokens) = nullptr;
+};
+
+/// `model` is the one without a gate. `settings` name the data; task and seq_len are set here. Both throw io::FileError
+/// and Error where the data will not do. On text, the MLPs of gated models shrink to the same number of parameters.
+Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainSettings settings);
+Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSettings settings);
+
+/// What the demo compares on bigram-backcopy. With separate embeddings, without QK-norm and in short sequences a model
+/// without a gate developed a sink for every seed that was tried (docs/notes/2026-11-21-backcopy.md); with the task's
+/// defaults, not for every one.
+models::DecoderConfig demo_backcopy_model();
+train::TrainSettings demo_backcopy_settings();
+
+/// What it compares on text: smaller than the default model of `headgate train`, which takes minutes.
+models::DecoderConfig demo_text_model();
+train::TrainSettings demo_text_settings();
+
+/// What the demo prints last: the commands that train and evaluate such models for longer. `tool`: the program's name,
+/// `data`: the path of the text, both as a user would write them without quotes.
+std::string commands_to_try(const std::string& tool, const std::string& data);
+
+/// The comparison's settings for a run of `steps` steps.
+train::TrainSettings settings_of(const Comparison& comparison, std::int64_t steps);
+
+}  // namespace headgate::demo

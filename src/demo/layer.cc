@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cases/tolerance.hpp"
+#include "cli/bench_workload.hpp"
+#include "cli/machine.hpp"
+#include "core/element.hpp"
+#include "demo/layer.hpp"
+#include "headgate/runtime.hpp"
+#include "reference/oracle.hpp"
+
+namespace headgate::demo {
+namespace {
+
+using cli::BenchOp;
+using cli::CallShape;
+using cli::cpu_name;
+using cli::flops_of;
+using cli::GateGrain;
+using cli::PeakMeter;
+using cli::sgemm_gflops;
+using cli::Workload;
+
+constexpr std::int64_t kHeads = 16;
+constexpr std::int64_t kTokens = 4096;
+constexpr std::int64_t kDim = 128;
+
+/// The checked samples: single rows, and the last rows of a head, which alone see its last keys, so that the
+/// gradients of those keys follow from them.
+constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
+constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
+constexpr std::int64_t kLastRows = 16;
+
+CallShape layer_shape() {
+  CallShape shape;
+  shape.Hq = shape.Hkv = kHeads;
+  shape.T = shape.S = kTokens;
+  shape.D = shape.Dv = kDim;
+  shape.dtype = DType::bf16;
+  shape.causality = Causality::causal;
+  shape.gate = GateGrain::elementwise;
+  return shape;
+}
+
+/// Rows [first, first + count) of head h, as (1,1,count,n).
+ConstTensorView rows_of(const ConstTensorView& view, std::int64_t h, std::int64_t first, std::int64_t count) {
+  ConstTensorView part = view;
+  const auto offset = static_cast<std::size_t>(offset_of(view, 0, h, first, 0)) * dtype_bytes(view.dtype);
+  part.data = static_cast<const std::byte*>(view.data) + offset;
+  part.shape = {1, 1, count, view.shape[3]};
+  return part;
+}
+
+/// Elements compared with the oracle, and the largest error in units of the tolerance.
+struct Tally {
+  std::int64_t elements = 0;
+  double worst = 0.0;
+
+  /// `skip` rows of the oracle's arrays come before those of `actual`.
+  void compare(const ConstTensorView& actual, std::int64_t skip, const std::vector<double>& expected,
+               const std::vector<double>& magnitude, const std::vector<double>* inherited,
+               const cases::Tolerance& tolerance) {
+    const std::int64_t width = actual.shape[3];
+    for (std::int64_t i = 0; i < actual.shape[2]; ++i) {
+      for (std::int64_t d = 0; d < width; ++d) {
+        const auto at = static_cast<std::size_t>((skip + i) * width + d);
+        const double bound = tolerance(expected[at], magnitude[at], inherited != nullptr ? (*inherited)[at] : 0.0);
+        worst = std::max(worst, cases::error_ratio(load(actual, 0, 0, i, d), expected[at], bound, actual.dtype));
+        ++elements;
+      }
+    }
+  }
+};
+
+struct LayerCheck {
+  Tally y, lse, dq, dgate, dk, dv;
+};
+
+/// Query rows [first, first + count) of head h with the keys up to the last of them: a whole problem of its own.
+/// With `keys`, dk and dv of those rows' own keys are compared too, which no other row may see.
+void check_rows(const Workload& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
+                LayerCheck& check) {
+  const AttentionInputs whole = layer.inputs();
+  const std::int64_t seen = first + count;
+  AttentionInputs in;
+  in.q = rows_of(whole.q, h, first, count);
+  in.k = rows_of(whole.k, h, 0, seen);
+  in.v = rows_of(whole.v, h, 0, seen);
+  in.gate = rows_of(whole.gate, h, first, count);
+  AttentionIncoming incoming;
+  incoming.dy = rows_of(layer.incoming().dy, h, first, count);
+
+  const auto tolerance = [&](DType output, std::int64_t terms) {
+    return cases::Tolerance::of(in.q.dtype, output, terms);
+  };
+  const DType storage = in.q.dtype;
+  const auto forward = reference::forward(in, layer.options());
+  const cases::Tolerance forward_rule = tolerance(storage, kDim + seen);
+  check.y.compare(rows_of(layer.outputs().y, h, first, count), 0, forward.y, forward.magnitude.y, nullptr,
+                  forward_rule);
+  check.lse.compare(rows_of(layer.outputs().lse, h, first, count), 0, forward.lse, forward.magnitude.lse, nullptr,
+                    tolerance(DType::f32, kDim + seen));
+
+  const auto backward = reference::backward(in, incoming, layer.options());
+  const AttentionGradients actual = layer.gradients();
+  const auto& m = backward.magnitude;
+  const auto& saved = backward.inherited;
+  const cases::Tolerance row_rule = tolerance(storage, 2 * kDim + seen);
+  check.dq.compare(rows_of(actual.dq, h, first, count), 0, backward.dq, m.dq, &saved.dq, row_rule);
+  check.dgate.compare(rows_of(actual.dgate, h, first, count), 0, backward.dgate, m.dgate, &saved.dgate, row_rule);
+  if (!keys) return;
+  const cases::Tolerance key_rule = tolerance(storage, 2 * kDim + seen + count);
+  check.dk.compare(rows_of(actual.dk, h, first, count), first, backward.dk, m.dk, &saved.dk, key_rule);
+  check.dv.compare(rows_of(actual.dv, h, first, count), first, backward.dv, m.dv, &saved.dv, key_rule);
+}
+
+struct Speed {
+  double seconds = 0.0;
+  double gflops = 0.0;
+};
+
+struct LayerSpeed {
+  Speed forward, backward;
+  double fma_peak_gflops = 0.0;
+  double sgemm_gflops = 0.0;
+};
+
+template <typename Run>
+double seconds_of(const Run& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+LayerSpeed measure(const Workload& layer, int threads) {
+  constexpr int kRuns = 5;
+  constexpr int kPeakWindows = 8;
+  LayerSpeed speed;
+  speed.sgemm_gflops = sgemm_gflops(threads);
+  PeakMeter meter(active_target(), DType::f32, threads);
+  layer.backward();  // first touch of the gradients
+  std::vector<double> forward, backward;
+  for (int run = 0; run < kRuns; ++run) {
+    speed.fma_peak_gflops = std::max(speed.fma_peak_gflops, meter.best_of(kPeakWindows));
+    forward.push_back(seconds_of([&] { layer.forward(); }));
+    backward.push_back(seconds_of([&] { layer.backward(); }));
+  }
+  const auto speed_of = [](BenchOp op, double seconds) {
+    return Speed{seconds, flops_of(layer_shape(), op) / seconds * 1e-9};
+  };
+  speed.forward = speed_of(BenchOp::forward, median(forward));
+  speed.backward = speed_of(BenchOp::backward, median(backward));
+  return speed;
+}
+
+void print_speed(const char* name, const Speed& speed, const LayerSpeed& limits) {
+  constexpr double kBarCells = 30.0;
+  const double part = speed.gflops / limits.fma_peak_gflops;
+  const auto filled = static_cast<std::size_t>(std::lround(std::clamp(part, 0.0, 1.0) * kBarCells));
+  fmt::print("     {:<9} {:>8.1f} ms {:>9.1f} {:>12.1f}% {:>11.1f}%   {}{}\n", name, 1e3 * speed.seconds, speed.gflops,
+             100.0 * part, 100.0 * speed.gflops / limits.sgemm_gflops, std::string(filled, '#'),
+             std::string(static_cast<std::size_t>(kBarCells) - filled, '.'));
+}
+
+bool print_tally(const char* name, const Tally& tally) {
+  const bool ok = tally.worst <= 1.0;
+  fmt::print("     {:<9} {:>8} {:>22.3f}   {}\n", name, tally.elements, tally.worst, ok ? "ok" : "OUT OF TOLERANCE");
+  return ok;
+}
+
+LayerCheck check_samples(const Workload& layer) {
+  LayerCheck check;
+  for (const std::int64_t h : kSampledHeads) {
+    for (const std::int64_t i : kSampledRows) check_rows(layer, h, i, 1, false, check);
+    check_rows(layer, h, kTokens - kLastRows, kLastRows, true, check);
+  }
+  return check;
+}
+
+}  // namespace
+
+bool show_layer(int threads) {
+  fmt::print("\n\nA layer of real size: {} heads of {}, {} tokens, causal, bf16, elementwise sigmoid gate\n\n", kHeads,
+             kDim, kTokens);
+  fmt::print("     machine   {}, vector target {}, {} thread{}\n", cpu_name(), active_target(), threads,
+             threads == 1 ? "" : "s");
+  std::fflush(stdout);
+  const Workload layer(layer_shape(), BenchOp::backward, threads);
+  const LayerSpeed speed = measure(layer, threads);
+  fmt::print("     limits    FMA peak {:.1f} GFLOP/s (f32, which bf16 accumulates in), sgemm {:.1f} GFLOP/s\n\n",
+             speed.fma_peak_gflops, speed.sgemm_gflops);
+  fmt::print("     {:<9} {:>11} {:>9} {:>13} {:>12}\n", "", "time", "GFLOP/s", "of FMA peak", "of sgemm");
+  print_speed("forward", speed.forward, speed);
+  print_speed("backward", speed.backward, speed);
+
+  fmt::print("\n     Sampled rows against the f64 oracle, in units of the tolerance (docs/NUMERICS.md):\n\n");
+  fmt::print("     {:<9} {:>8} {:>22}\n", "", "elements", "largest error");
+  std::fflush(stdout);
+  const LayerCheck check = check_samples(layer);
+  bool ok = print_tally("y", check.y);
+  ok = print_tally("lse", check.lse) && ok;
+  ok = print_tally("dq", check.dq) && ok;
+  ok = print_tally("dk", check.dk) && ok;
+  ok = print_tally("dv", check.dv) && ok;
+  ok = print_tally("dgate", check.dgate) && ok;
+  return ok;
+}
+
+}  // namespace headgate::demo

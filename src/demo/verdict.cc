@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "demo/verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace headgate::demo {
+
+namespace {
+
+using models::BackcopyReport;
+using models::EvaluationReport;
+
+/// "97%", and "0.4%" where whole per cents would say nothing.
+std::string percent(double share) {
+  return share < 0.01 ? fmt::format("{:.1f}%", 100.0 * share) : fmt::format("{:.0f}%", 100.0 * share);
+}
+
+bool has_learnt(const BackcopyReport& report) { return report.loss_trigger < kNotLearnt; }
+
+/// What the gate's score says of where it opens; empty without one.
+std::string gate_clause(const BackcopyReport& report) {
+  if (!report.gate_trigger || !report.gate_other) return "";
+  const double after = *report.gate_trigger;
+  const double elsewhere = *report.gate_other;
+  const std::string scores = fmt::format("{:.2f} there, {:.2f} after a trigger", elsewhere, after);
+  if (elsewhere <= 0.5 * after) return fmt::format("; the gate closes where there is nothing to copy ({})", scores);
+  if (after <= 0.5 * elsewhere) return fmt::format("; the gate opens where there is nothing to copy ({})", scores);
+  return fmt::format("; the gate hardly tells the two apart ({})", scores);
+}
+
+std::string baseline_sentence(const BackcopyReport& report) {
+  const std::string share = percent(report.bos_attention_other);
+  if (report.bos_attention_other < models::kSinkThreshold) {
+    return fmt::format("Without a gate {} of the attention goes to BOS where there is nothing to copy: no sink here. ",
+                       share);
+  }
+  constexpr double kDrained = 0.5;
+  const bool drained = report.bos_value_norm_ratio < kDrained;
+  return fmt::format(
+      "Without a gate {} of the attention goes to BOS where there is nothing to copy{}. ", share,
+      drained ? fmt::format(", and reads next to nothing there: BOS's value has {:.2f} of the norm of the others",
+                            report.bos_value_norm_ratio)
+              : fmt::format(", though BOS's value is not drained ({:.2f} of the norm of the others)",
+                            report.bos_value_norm_ratio));
+}
+
+std::string gated_sentence(const std::string& name, SinkEffect effect, const BackcopyReport& report) {
+  const std::string share = percent(report.bos_attention_other);
+  const std::string clause = gate_clause(report);
+  switch (effect) {
+    case SinkEffect::clear: return fmt::format("With {} gate it is {}{}. ", name, share, clause);
+    case SinkEffect::small: return fmt::format("With {} gate it is {}, only somewhat less{}. ", name, share, clause);
+    case SinkEffect::none:
+      return fmt::format("With {} gate it is {}: that gate changes nothing to speak of{}. ", name, share, clause);
+    case SinkEffect::opposite:
+      return fmt::format("With {} gate it is {}, more than without one{}. ", name, share, clause);
+    case SinkEffect::no_sink: return fmt::format("With {} gate it is {}{}. ", name, share, clause);
+    case SinkEffect::not_learnt: break;
+  }
+  return fmt::format(
+      "With {} gate the model has not learnt to copy (loss {:.2f} after a trigger), so its attention "
+      "says nothing yet. ",
+      name, report.loss_trigger);
+}
+
+/// "a headwise", "an elementwise".
+std::string with_article(const std::string& name) {
+  const bool vowel = !name.empty() && std::string("aeiou").find(name.front()) != std::string::npos;
+  return (vowel ? "an " : "a ") + name;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string out;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    out += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  }
+  return out;
+}
+
+std::string loss_sentence(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated) {
+  std::vector<std::string> parts;
+  parts.reserve(gated.size());
+  for (const NamedEvaluation& model : gated) {
+    const double less = baseline.overall.loss.nats - model.report.overall.loss.nats;
+    const std::string by = std::abs(less) < kLossNoise
+                               ? fmt::format("no different ({:+.3f} nats a byte)", -less)
+                               : fmt::format("{:.3f} nats a byte {}", std::abs(less), less > 0.0 ? "lower" : "higher");
+    parts.push_back(fmt::format("with {} gate {}", with_article(model.name), by));
+  }
+  return fmt::format("At equal parameter counts the held-out loss is {} than without one. ", joined(parts));
+}
+
+std::string sink_sentence(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated) {
+  double highest = baseline.overall.attention.first_token_attention;
+  double rate = baseline.overall.attention.sink_rate;
+  for (const NamedEvaluation& model : gated) {
+    highest = std::max(highest, model.report.overall.attention.first_token_attention);
+    rate = std::max(rate, model.report.overall.attention.sink_rate);
+  }
+  const std::string uniform = percent(baseline.overall.attention.first_token_attention_uniform);
+  if (rate == 0.0) {
+    return fmt::format(
+        "No head of any model rests on the first token: it gets at most {} of the attention of a model, "
+        "where looking at all tokens alike would give it {}. Sinks are not expected from so short a "
+        "training. ",
+        percent(highest), uniform);
+  }
+  std::vector<std::string> parts{
+      fmt::format("{} of them without a gate", percent(baseline.overall.attention.sink_rate))};
+  for (const NamedEvaluation& model : gated) {
+    parts.push_back(
+        fmt::format("{} with {} gate", percent(model.report.overall.attention.sink_rate), with_article(model.name)));
+  }
+  return fmt::format("Heads that rest on the first token: {}. ", joined(parts));
+}
+
+std::string activation_sentence(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated) {
+  std::vector<std::string> parts;
+  parts.reserve(gated.size());
+  for (const NamedEvaluation& model : gated) {
+    const double ratio =
+        model.report.overall.attention.massive_activation / baseline.overall.attention.massive_activation;
+    const char* word = ratio > kActivationNoise ? "larger" : ratio < 1.0 / kActivationNoise ? "smaller" : "alike";
+    parts.push_back(fmt::format("{} with {} gate ({:.2f} of it)", word, with_article(model.name), ratio));
+  }
+  return fmt::format("Against the model without a gate, the largest activation is {}. ", joined(parts));
+}
+
+}  // namespace
+
+SinkEffect sink_effect(const BackcopyReport& baseline, const BackcopyReport& gated) {
+  if (!has_learnt(baseline) || !has_learnt(gated)) return SinkEffect::not_learnt;
+  const double less = baseline.bos_attention_other - gated.bos_attention_other;
+  if (less < -kSinkNoise) return SinkEffect::opposite;
+  if (baseline.bos_attention_other < models::kSinkThreshold) return SinkEffect::no_sink;
+  if (gated.bos_attention_other <= 0.5 * baseline.bos_attention_other) return SinkEffect::clear;
+  return less > kSinkNoise ? SinkEffect::small : SinkEffect::none;
+}
+
+std::string backcopy_verdict(const BackcopyReport& baseline, const std::vector<NamedBackcopy>& gated) {
+  if (!has_learnt(baseline)) {
+    return fmt::format(
+        "The model without a gate has not learnt to copy (loss {:.2f} after a trigger): there is nothing "
+        "to compare yet. More steps are needed.",
+        baseline.loss_trigger);
+  }
+  std::string out = baseline_sentence(baseline);
+  for (const NamedBackcopy& model : gated) {
+    out += gated_sentence(with_article(model.name), sink_effect(baseline, model.report), model.report);
+  }
+  out.pop_back();
+  return out;
+}
+
+std::string text_verdict(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated,
+                         std::int64_t tokens) {
+  return loss_sentence(baseline, gated) + sink_sentence(baseline, gated) + activation_sentence(baseline, gated) +
+         fmt::format("This is one seed and {:.1f} million bytes of training: an impression, not a result.",
+                     1e-6 * static_cast<double>(tokens));
+}
+
+}  // namespace headgate::demo

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "headgate/attention.hpp"
+
+// A small attention problem from a JSON file.
+
+namespace headgate::explain {
+
+struct Matrix {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::vector<double> values;  // (rows,cols)
+
+  double operator()(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * cols + j)]; }
+  double& operator()(std::int64_t i, std::int64_t j) { return values[static_cast<std::size_t>(i * cols + j)]; }
+};
+
+/// The file's contents, sizes checked against each other. Heads lie side by side in columns.
+struct WorkedProblem {
+  // One of two forms: X with its weights, or Q, K, V and perhaps Z.
+  std::optional<Matrix> X;    // (T,C)
+  std::optional<Matrix> W_q;  // (C,Hq·D)
+  std::optional<Matrix> W_k;  // (C,Hkv·D)
+  std::optional<Matrix> W_v;  // (C,Hkv·Dv)
+  std::optional<Matrix> W_g;  // (C,Hq·Dv) elementwise, (C,Hq) headwise
+  std::optional<Matrix> W_o;  // (Hq·Dv,C')
+  std::optional<Matrix> Q;    // (T,Hq·D)
+  std::optional<Matrix> K;    // (S,Hkv·D)
+  std::optional<Matrix> V;    // (S,Hkv·Dv)
+  std::optional<Matrix> Z;    // (T,Hq·Dv) elementwise, (T,Hq) headwise; absent: no gate
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 1;
+  bool causal = false;
+  GateFn gate_fn = GateFn::sigmoid;
+  bool gate_headwise = false;
+};
+
+/// Throws io::FileError, naming the file, the key and the sizes that disagree.
+WorkedProblem read_worked_problem(const std::string& path);
+
+}  // namespace headgate::explain

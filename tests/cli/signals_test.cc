@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/signals.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "io/scratch.hpp"
+#include "io/staged_file.hpp"
+
+namespace headgate::cli {
+namespace {
+
+using headgate::testing::Scratch;
+
+/// The wait status of a child process that does `work`, and ends with status 0 if that returns.
+int status_of_child(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+void expect_ended_by(int status, int signal) {
+  ASSERT_TRUE(WIFSIGNALED(status)) << status;
+  EXPECT_EQ(WTERMSIG(status), signal);
+}
+
+/// A file under a temporary name, which no destructor removes when a signal ends the process.
+void leave_unfinished_file(const Scratch& scratch) {
+  static std::optional<io::StagedFile> file;
+  file.emplace(scratch / "out.bin", io::Staging::named);
+  file->write("half", 4);
+}
+
+TEST(Signals, AnEndingSignalLeavesNoUnfinishedFile) {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ}) {
+    const Scratch scratch;
+    const int status = status_of_child([&] {
+      remove_unfinished_files_on_signals();
+      leave_unfinished_file(scratch);
+      std::raise(signal);
+    });
+    expect_ended_by(status, signal);
+    EXPECT_EQ(scratch.count(), 0U) << signal;
+  }
+}
+
+TEST(Signals, WhatTheParentIgnoresStaysIgnored) {
+  const Scratch scratch;
+  const int status = status_of_child([&] {
+    std::signal(SIGHUP, SIG_IGN);
+    remove_unfinished_files_on_signals();
+    const SignalWatch watch;
+    std::raise(SIGHUP);
+    if (SignalWatch::received() != 0) ::_exit(1);
+  });
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Signals, AWatchNotesTheFirstSignal) {
+  const int status = status_of_child([] {
+    const SignalWatch watch;
+    if (SignalWatch::received() != 0) ::_exit(1);
+    std::raise(SIGTERM);
+    if (SignalWatch::received() != SIGTERM) ::_exit(2);
+    std::raise(SIGINT);  // within a second: a copy
+    if (SignalWatch::received() != SIGTERM) ::_exit(3);
+  });
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Signals, ASecondSignalEndsAWatchedProcessAndLeavesNoUnfinishedFile) {
+  const Scratch scratch;
+  const int status = status_of_child([&] {
+    const SignalWatch watch;
+    leave_unfinished_file(scratch);
+    std::raise(SIGINT);
+    ::usleep(1'100'000);
+    std::raise(SIGINT);
+  });
+  expect_ended_by(status, SIGINT);
+  EXPECT_EQ(scratch.count(), 0U);
+}
+
+TEST(Signals, AfterAWatchSignalsDoWhatTheyDidBefore) {
+  const Scratch scratch;
+  const int status = status_of_child([&] {
+    remove_unfinished_files_on_signals();
+    { const SignalWatch watch; }
+    leave_unfinished_file(scratch);
+    std::raise(SIGTERM);
+  });
+  expect_ended_by(status, SIGTERM);
+  EXPECT_EQ(scratch.count(), 0U);
+}
+
+TEST(Signals, LostOutputEndsNoProcess) {
+  const int status = status_of_child([] {
+    ::close(STDIN_FILENO);
+    survive_lost_output();
+    if (::fcntl(STDIN_FILENO, F_GETFD) < 0) ::_exit(1);
+    std::raise(SIGPIPE);
+    std::raise(SIGXFSZ);
+  });
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+/// The mask of signals that a process has handlers for, by the kernel.
+std::uint64_t caught_signals(pid_t process) {
+  std::ifstream lines("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::uint64_t mask = 0;
+    if (words >> name >> std::hex >> mask && name == "SigCgt:") return mask;
+  }
+  return 0;
+}
+
+TEST(Signals, TheToolCatchesThemFromItsStart) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  const std::string tool = HEADGATE_TOOL;
+  std::string arguments[] = {tool, "verify", "--seconds", "600"};
+  char* const argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), arguments[3].data(), nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(::posix_spawn(&child, tool.c_str(), &actions, nullptr, argv, environ), 0);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(ends[0], &byte, 1), 1) << "the verb prints when it has begun";
+  const std::uint64_t caught = caught_signals(child);
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(ends[0]);
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ}) {
+    EXPECT_NE(caught >> (signal - 1) & 1U, 0U) << signal;
+  }
+  expect_ended_by(status, SIGTERM);
+}
+
+}  // namespace
+}  // namespace headgate::cli
