@@ -23,9 +23,10 @@ LAYERS = {
     "src/io": {"core"},
     "src/layers": {"core"},
     "src/models": {"core", "io", "layers"},
-    "tests/cases": {"core", "reference"},
     "src/train": {"core", "io", "layers", "models"},
-    "src/cli": {"cases", "core", "io", "layers", "models", "reference", "train"},
+    "src/verify": {"core", "reference"},
+    "src/bench": {"core", "layers", "models", "train", "verify"},
+    "src/cli": {"bench", "core", "io", "layers", "models", "reference", "train", "verify"},
     "examples": set(),
 }
 NAMES = {layer.rpartition("/")[2] for layer in LAYERS if layer != "examples"}
@@ -60,7 +61,7 @@ def layer_of(path):
     if parts[0] == "examples":
         return "examples"
     folder = "/".join(parts[:2])
-    return folder if parts[0] in {"include", "src"} or folder in LAYERS else None
+    return folder if parts[0] in {"include", "src"} else None
 
 
 def check_file(root, path):
@@ -111,10 +112,12 @@ def self_test():
         ("src/io/a.cc", '#include "cli/b.hpp"', "an upward include"),
         ("src/cli/a.cc", '#include "reference/b.hpp"', None),
         ("src/cli/a.cc", '#include "attention/b.hpp"', "an upward include"),
-        ("src/cli/a.cc", '#include "cases/b.hpp"', None),
-        ("src/io/a.cc", '#include "cases/b.hpp"', "an upward include"),
-        ("tests/cases/a.cc", '#include "reference/b.hpp"', None),
-        ("tests/cases/a.cc", '#include "cli/b.hpp"', "an upward include"),
+        ("src/cli/a.cc", '#include "verify/b.hpp"', None),
+        ("src/io/a.cc", '#include "verify/b.hpp"', "an upward include"),
+        ("src/verify/a.cc", '#include "reference/b.hpp"', None),
+        ("src/verify/a.cc", '#include "cli/b.hpp"', "an upward include"),
+        ("src/bench/a.cc", '#include "verify/b.hpp"', None),
+        ("src/train/a.cc", '#include "bench/b.hpp"', "an upward include"),
         ("src/cli/a.cc", '#include "b.hpp"', "write the path"),
         ("src/cli/a.cc", '#include "../io/b.hpp"', "write the path"),
         ("src/cli/a.cc", '#include "elsewhere/b.hpp"', "no layer elsewhere"),

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_memory.hpp"
-#include "cli/bench_on_demand.hpp"
-#include "cli/bench_report.hpp"
-#include "cli/machine.hpp"
+#include "bench/machine.hpp"
+#include "bench/memory.hpp"
+#include "bench/on_demand.hpp"
+#include "bench/report.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
@@ -46,17 +46,17 @@ std::regex compile_filter(const std::string& pattern) {
 }
 
 /// What the filter leaves: a ratio stays when both of its cases do.
-std::vector<BenchGroup> select(const std::vector<BenchGroup>& groups, const std::regex& filter) {
-  std::vector<BenchGroup> out;
-  for (const BenchGroup& group : groups) {
-    BenchGroup kept;
+std::vector<bench::BenchGroup> select(const std::vector<bench::BenchGroup>& groups, const std::regex& filter) {
+  std::vector<bench::BenchGroup> out;
+  for (const bench::BenchGroup& group : groups) {
+    bench::BenchGroup kept;
     std::vector<std::optional<std::size_t>> place(group.cases.size());
     for (std::size_t i = 0; i < group.cases.size(); ++i) {
       if (!std::regex_search(group.cases[i].name, filter)) continue;
       place[i] = kept.cases.size();
       kept.cases.push_back(group.cases[i]);
     }
-    for (const BenchRatio& ratio : group.ratios) {
+    for (const bench::BenchRatio& ratio : group.ratios) {
       const auto a = place[ratio.numerator];
       const auto b = place[ratio.denominator];
       if (a && b) kept.ratios.push_back({*a, *b, ratio.floor});
@@ -71,36 +71,36 @@ void print_now(const std::string& text) {
   std::fflush(stdout);
 }
 
-MachineFacts measure_machine(const std::string& isa, int threads, Yardsticks& yardsticks) {
-  MachineFacts facts;
-  facts.cpu = cpu_name();
+bench::MachineFacts measure_machine(const std::string& isa, int threads, bench::Yardsticks& yardsticks) {
+  bench::MachineFacts facts;
+  facts.cpu = bench::cpu_name();
   facts.isa = isa;
   facts.threads = threads;
-  facts.read_gbps = read_gbps(isa, threads);
-  facts.sgemm_gflops = sgemm_gflops(threads);
+  facts.read_gbps = bench::read_gbps(isa, threads);
+  facts.sgemm_gflops = bench::sgemm_gflops(threads);
   facts.fma_peak_f64_gflops = yardsticks.best_gflops(DType::f64, threads);
   facts.fma_peak_gflops = yardsticks.best_gflops(DType::f32, threads);
   return facts;
 }
 
 /// The end of a run knows more than its start: every rate is the best that any part of the run has seen.
-void settle_machine(MachineFacts& facts, Yardsticks& yardsticks) {
-  facts.read_gbps = std::max(facts.read_gbps, read_gbps(facts.isa, facts.threads));
-  facts.sgemm_gflops = std::max(facts.sgemm_gflops, sgemm_gflops(facts.threads));
+void settle_machine(bench::MachineFacts& facts, bench::Yardsticks& yardsticks) {
+  facts.read_gbps = std::max(facts.read_gbps, bench::read_gbps(facts.isa, facts.threads));
+  facts.sgemm_gflops = std::max(facts.sgemm_gflops, bench::sgemm_gflops(facts.threads));
   facts.fma_peak_f64_gflops = yardsticks.best_gflops(DType::f64, facts.threads);
   facts.fma_peak_gflops = yardsticks.best_gflops(DType::f32, facts.threads);
 }
 
-int list_cases(const std::vector<BenchGroup>& groups, bool with_memory) {
-  for (const BenchGroup& group : groups) {
-    for (const BenchCase& bench_case : group.cases) fmt::print("{}\n", bench_case.name);
+int list_cases(const std::vector<bench::BenchGroup>& groups, bool with_memory) {
+  for (const bench::BenchGroup& group : groups) {
+    for (const bench::BenchCase& bench_case : group.cases) fmt::print("{}\n", bench_case.name);
   }
-  if (with_memory) fmt::print("{}\n", kMemoryCase);
+  if (with_memory) fmt::print("{}\n", bench::kMemoryCase);
   return kSuccess;
 }
 
-BenchSettings settings_of(const BenchArguments& arguments) {
-  BenchSettings settings;
+bench::BenchSettings settings_of(const BenchArguments& arguments) {
+  bench::BenchSettings settings;
   settings.threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   settings.min_seconds = arguments.min_time;
   if (arguments.repeat) settings.min_runs = settings.min_slow_runs = *arguments.repeat;
@@ -112,9 +112,9 @@ BenchSettings settings_of(const BenchArguments& arguments) {
   return settings;
 }
 
-const BenchCase& case_named(const std::vector<BenchGroup>& groups, const std::string& name) {
-  for (const BenchGroup& group : groups) {
-    for (const BenchCase& bench_case : group.cases) {
+const bench::BenchCase& case_named(const std::vector<bench::BenchGroup>& groups, const std::string& name) {
+  for (const bench::BenchGroup& group : groups) {
+    for (const bench::BenchCase& bench_case : group.cases) {
       if (bench_case.name == name) return bench_case;
     }
   }
@@ -123,19 +123,19 @@ const BenchCase& case_named(const std::vector<BenchGroup>& groups, const std::st
 
 int run_bench(const BenchArguments& arguments) {
   const std::string isa = active_target();
-  const BenchSettings settings = settings_of(arguments);
+  const bench::BenchSettings settings = settings_of(arguments);
   if (arguments.memory_probe) {
-    run_memory_probe(settings.threads);
+    bench::run_memory_probe(settings.threads);
     return kSuccess;
   }
   if (!arguments.on_demand.empty()) {
-    const std::vector<BenchGroup> groups = bench_groups(settings.threads);
-    run_on_demand(case_named(groups, arguments.on_demand), isa, settings.threads);
+    const std::vector<bench::BenchGroup> groups = bench::bench_groups(settings.threads);
+    bench::run_on_demand(case_named(groups, arguments.on_demand), isa, settings.threads);
     return kSuccess;
   }
   const std::regex filter = compile_filter(arguments.filter);
-  const std::vector<BenchGroup> groups = select(bench_groups(settings.threads), filter);
-  const bool with_memory = std::regex_search(kMemoryCase, filter);
+  const std::vector<bench::BenchGroup> groups = select(bench::bench_groups(settings.threads), filter);
+  const bool with_memory = std::regex_search(bench::kMemoryCase, filter);
   if (groups.empty() && !with_memory) {
     throw UsageError(fmt::format("--filter: no case matches \"{}\"; --list names them", arguments.filter));
   }
@@ -144,24 +144,24 @@ int run_bench(const BenchArguments& arguments) {
   std::optional<io::StagedFile> json;  // opened first: a path that takes no file is known before minutes are spent
   if (!arguments.json.empty()) json.emplace(arguments.json);
 
-  BenchReport report;
-  Yardsticks yardsticks(isa);
+  bench::BenchReport report;
+  bench::Yardsticks yardsticks(isa);
   report.machine = measure_machine(isa, settings.threads, yardsticks);
-  print_now(fmt::format("{}\n{}", machine_text(report.machine), table_head()));
-  for (const BenchGroup& group : groups) {
-    const GroupResult result = run_group(group, settings, yardsticks);
-    print_now(table_rows(result));
+  print_now(fmt::format("{}\n{}", bench::machine_text(report.machine), bench::table_head()));
+  for (const bench::BenchGroup& group : groups) {
+    const bench::GroupResult result = bench::run_group(group, settings, yardsticks);
+    print_now(bench::table_rows(result));
     report.cases.insert(report.cases.end(), result.cases.begin(), result.cases.end());
     report.ratios.insert(report.ratios.end(), result.ratios.begin(), result.ratios.end());
   }
   if (with_memory) {
-    report.memory = measure_memory(settings.threads);
-    print_now(memory_row(*report.memory));
+    report.memory = bench::measure_memory(settings.threads);
+    print_now(bench::memory_row(*report.memory));
   }
   settle_machine(report.machine, yardsticks);
-  print_now(fmt::format("\n{}\n{}", machine_text(report.machine), summary_text(report)));
+  print_now(fmt::format("\n{}\n{}", bench::machine_text(report.machine), bench::summary_text(report)));
   if (json) {
-    const std::string text = report_json(report);
+    const std::string text = bench::report_json(report);
     json->write(text.data(), text.size());
     json->commit();
   }

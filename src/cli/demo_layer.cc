@@ -11,13 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "cases/tolerance.hpp"
-#include "cli/bench_workload.hpp"
+#include "bench/machine.hpp"
+#include "bench/workload.hpp"
 #include "cli/demo_parts.hpp"
-#include "cli/machine.hpp"
 #include "core/element.hpp"
 #include "headgate/runtime.hpp"
 #include "reference/oracle.hpp"
+#include "verify/tolerance.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -32,14 +32,14 @@ constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
 constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
 constexpr std::int64_t kLastRows = 16;
 
-CallShape layer_shape() {
-  CallShape shape;
+bench::CallShape layer_shape() {
+  bench::CallShape shape;
   shape.Hq = shape.Hkv = kHeads;
   shape.T = shape.S = kTokens;
   shape.D = shape.Dv = kDim;
   shape.dtype = DType::bf16;
   shape.causality = Causality::causal;
-  shape.gate = GateGrain::elementwise;
+  shape.gate = bench::GateGrain::elementwise;
   return shape;
 }
 
@@ -60,13 +60,13 @@ struct Tally {
   /// `skip` rows of the oracle's arrays come before those of `actual`.
   void compare(const ConstTensorView& actual, std::int64_t skip, const std::vector<double>& expected,
                const std::vector<double>& magnitude, const std::vector<double>* inherited,
-               const cases::Tolerance& tolerance) {
+               const verify::Tolerance& tolerance) {
     const std::int64_t width = actual.shape[3];
     for (std::int64_t i = 0; i < actual.shape[2]; ++i) {
       for (std::int64_t d = 0; d < width; ++d) {
         const auto at = static_cast<std::size_t>((skip + i) * width + d);
         const double bound = tolerance(expected[at], magnitude[at], inherited != nullptr ? (*inherited)[at] : 0.0);
-        worst = std::max(worst, cases::error_ratio(load(actual, 0, 0, i, d), expected[at], bound, actual.dtype));
+        worst = std::max(worst, verify::error_ratio(load(actual, 0, 0, i, d), expected[at], bound, actual.dtype));
         ++elements;
       }
     }
@@ -79,7 +79,7 @@ struct LayerCheck {
 
 /// Query rows [first, first + count) of head h with the keys up to the last of them: a whole problem of its own.
 /// With `keys`, dk and dv of those rows' own keys are compared too, which no other row may see.
-void check_rows(const Workload& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
+void check_rows(const bench::Workload& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
                 LayerCheck& check) {
   const AttentionInputs whole = layer.inputs();
   const std::int64_t seen = first + count;
@@ -92,11 +92,11 @@ void check_rows(const Workload& layer, std::int64_t h, std::int64_t first, std::
   incoming.dy = rows_of(layer.incoming().dy, h, first, count);
 
   const auto tolerance = [&](DType output, std::int64_t terms) {
-    return cases::Tolerance::of(in.q.dtype, output, terms);
+    return verify::Tolerance::of(in.q.dtype, output, terms);
   };
   const DType storage = in.q.dtype;
   const auto forward = reference::forward(in, layer.options());
-  const cases::Tolerance forward_rule = tolerance(storage, kDim + seen);
+  const verify::Tolerance forward_rule = tolerance(storage, kDim + seen);
   check.y.compare(rows_of(layer.outputs().y, h, first, count), 0, forward.y, forward.magnitude.y, nullptr,
                   forward_rule);
   check.lse.compare(rows_of(layer.outputs().lse, h, first, count), 0, forward.lse, forward.magnitude.lse, nullptr,
@@ -106,11 +106,11 @@ void check_rows(const Workload& layer, std::int64_t h, std::int64_t first, std::
   const AttentionGradients actual = layer.gradients();
   const auto& m = backward.magnitude;
   const auto& saved = backward.inherited;
-  const cases::Tolerance row_rule = tolerance(storage, 2 * kDim + seen);
+  const verify::Tolerance row_rule = tolerance(storage, 2 * kDim + seen);
   check.dq.compare(rows_of(actual.dq, h, first, count), 0, backward.dq, m.dq, &saved.dq, row_rule);
   check.dgate.compare(rows_of(actual.dgate, h, first, count), 0, backward.dgate, m.dgate, &saved.dgate, row_rule);
   if (!keys) return;
-  const cases::Tolerance key_rule = tolerance(storage, 2 * kDim + seen + count);
+  const verify::Tolerance key_rule = tolerance(storage, 2 * kDim + seen + count);
   check.dk.compare(rows_of(actual.dk, h, first, count), first, backward.dk, m.dk, &saved.dk, key_rule);
   check.dv.compare(rows_of(actual.dv, h, first, count), first, backward.dv, m.dv, &saved.dv, key_rule);
 }
@@ -138,12 +138,12 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-LayerSpeed measure(const Workload& layer, int threads) {
+LayerSpeed measure(const bench::Workload& layer, int threads) {
   constexpr int kRuns = 5;
   constexpr int kPeakWindows = 8;
   LayerSpeed speed;
-  speed.sgemm_gflops = sgemm_gflops(threads);
-  PeakMeter meter(active_target(), DType::f32, threads);
+  speed.sgemm_gflops = bench::sgemm_gflops(threads);
+  bench::PeakMeter meter(active_target(), DType::f32, threads);
   layer.backward();  // first touch of the gradients
   std::vector<double> forward, backward;
   for (int run = 0; run < kRuns; ++run) {
@@ -151,11 +151,11 @@ LayerSpeed measure(const Workload& layer, int threads) {
     forward.push_back(seconds_of([&] { layer.forward(); }));
     backward.push_back(seconds_of([&] { layer.backward(); }));
   }
-  const auto speed_of = [](BenchOp op, double seconds) {
-    return Speed{seconds, flops_of(layer_shape(), op) / seconds * 1e-9};
+  const auto speed_of = [](bench::BenchOp op, double seconds) {
+    return Speed{seconds, bench::flops_of(layer_shape(), op) / seconds * 1e-9};
   };
-  speed.forward = speed_of(BenchOp::forward, median(forward));
-  speed.backward = speed_of(BenchOp::backward, median(backward));
+  speed.forward = speed_of(bench::BenchOp::forward, median(forward));
+  speed.backward = speed_of(bench::BenchOp::backward, median(backward));
   return speed;
 }
 
@@ -174,7 +174,7 @@ bool print_tally(const char* name, const Tally& tally) {
   return ok;
 }
 
-LayerCheck check_samples(const Workload& layer) {
+LayerCheck check_samples(const bench::Workload& layer) {
   LayerCheck check;
   for (const std::int64_t h : kSampledHeads) {
     for (const std::int64_t i : kSampledRows) check_rows(layer, h, i, 1, false, check);
@@ -188,10 +188,10 @@ LayerCheck check_samples(const Workload& layer) {
 bool show_layer(int threads) {
   fmt::print("\n\nA layer of real size: {} heads of {}, {} tokens, causal, bf16, elementwise sigmoid gate\n\n", kHeads,
              kDim, kTokens);
-  fmt::print("     machine   {}, vector target {}, {} thread{}\n", cpu_name(), active_target(), threads,
+  fmt::print("     machine   {}, vector target {}, {} thread{}\n", bench::cpu_name(), active_target(), threads,
              threads == 1 ? "" : "s");
   std::fflush(stdout);
-  const Workload layer(layer_shape(), BenchOp::backward, threads);
+  const bench::Workload layer(layer_shape(), bench::BenchOp::backward, threads);
   const LayerSpeed speed = measure(layer, threads);
   fmt::print("     limits    FMA peak {:.1f} GFLOP/s (f32, which bf16 accumulates in), sgemm {:.1f} GFLOP/s\n\n",
              speed.fma_peak_gflops, speed.sgemm_gflops);

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "cases/case.hpp"
-#include "cases/check.hpp"
-#include "cases/spec.hpp"
 #include "cli/progress.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
+#include "verify/case.hpp"
+#include "verify/check.hpp"
+#include "verify/spec.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -27,7 +27,7 @@ struct VerifyArguments {
 
 struct TargetTally {
   std::string name;
-  cases::WorstError forward, backward;
+  verify::WorstError forward, backward;
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -47,7 +47,7 @@ class TargetGuard {
 };
 
 /// Runs the calls of check_forward_case and check_backward_case again with another number of threads.
-std::optional<std::string> check_same_bits(cases::Case& problem) {
+std::optional<std::string> check_same_bits(verify::Case& problem) {
   const auto run = [&problem](int threads) {
     problem.options().threads = threads;
     problem.poison_outputs();
@@ -64,19 +64,19 @@ std::optional<std::string> check_same_bits(cases::Case& problem) {
   const bool same = run(1) == run(3);
   problem.options().threads = threads;
   if (same) return std::nullopt;
-  return "1 thread and 3 threads differ: " + cases::describe(problem.spec());
+  return "1 thread and 3 threads differ: " + verify::describe(problem.spec());
 }
 
 /// First mismatch of one problem on the active target.
-std::optional<std::string> check_problem(cases::Case& problem, TargetTally& tally) {
-  if (auto mismatch = cases::check_forward_case(problem, {}, &tally.forward)) return mismatch;
-  if (auto mismatch = cases::check_backward_case(problem, {}, &tally.backward)) return mismatch;
+std::optional<std::string> check_problem(verify::Case& problem, TargetTally& tally) {
+  if (auto mismatch = verify::check_forward_case(problem, {}, &tally.forward)) return mismatch;
+  if (auto mismatch = verify::check_backward_case(problem, {}, &tally.backward)) return mismatch;
   return check_same_bits(problem);
 }
 
 /// One problem on every target, against one answer of the oracle.
-std::optional<std::string> check_everywhere(const cases::CaseSpec& spec, std::vector<TargetTally>& tallies) {
-  cases::Case problem(spec);
+std::optional<std::string> check_everywhere(const verify::CaseSpec& spec, std::vector<TargetTally>& tallies) {
+  verify::Case problem(spec);
   for (TargetTally& tally : tallies) {
     set_target(tally.name);
     if (auto mismatch = check_problem(problem, tally)) return tally.name + ": " + *mismatch;
@@ -93,7 +93,7 @@ int run_verify(const VerifyArguments& arguments) {
     tallies.push_back({name, {}, {}});
     names += " " + name;
   }
-  const std::vector<cases::CaseSpec> listed = cases::standard_cases();
+  const std::vector<verify::CaseSpec> listed = verify::standard_cases();
   const std::string extent =
       arguments.problems
           ? fmt::format("{} random ones from seed {}", *arguments.problems, arguments.seed)
@@ -103,7 +103,7 @@ int run_verify(const VerifyArguments& arguments) {
 
   ProgressBar bar;
   std::size_t done = 0;
-  const auto fails = [&](const cases::CaseSpec& spec) {
+  const auto fails = [&](const verify::CaseSpec& spec) {
     const double fraction = arguments.problems
                                 ? static_cast<double>(done) / static_cast<double>(listed.size() + *arguments.problems)
                                 : seconds_since(start) / arguments.seconds;
@@ -116,14 +116,14 @@ int run_verify(const VerifyArguments& arguments) {
     ++done;
     return mismatch.has_value();
   };
-  for (const cases::CaseSpec& spec : listed) {
+  for (const verify::CaseSpec& spec : listed) {
     if (fails(spec)) return kCheckFailed;
   }
   const auto goes_on = [&](std::uint64_t random_done) {
     return arguments.problems ? random_done < *arguments.problems : seconds_since(start) < arguments.seconds;
   };
   for (std::uint64_t n = 0; goes_on(n); ++n) {
-    if (fails(cases::random_spec(arguments.seed + n))) return kCheckFailed;
+    if (fails(verify::random_spec(arguments.seed + n))) return kCheckFailed;
   }
   bar.clear();
   fmt::print("\ntarget    largest error, in units of the tolerance (rounding to storage alone reaches 1)\n");

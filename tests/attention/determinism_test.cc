@@ -6,15 +6,15 @@
 namespace headgate {
 namespace {
 
-using cases::CaseSpec;
-using cases::GateGrain;
-using cases::Layout;
+using verify::CaseSpec;
+using verify::GateGrain;
+using verify::Layout;
 
 struct Bits {
   std::vector<std::uint8_t> outputs, gradients;
 };
 
-Bits run(cases::Case& problem, int threads) {
+Bits run(verify::Case& problem, int threads) {
   problem.options().threads = threads;
   problem.poison_outputs();
   problem.poison_gradients();
@@ -29,7 +29,7 @@ Bits run(cases::Case& problem, int threads) {
 
 void expect_same_bits(const CaseSpec& spec) {
   const TargetGuard guard;
-  cases::Case problem(spec);
+  verify::Case problem(spec);
   for (const std::string& target : supported_targets()) {
     set_target(target);
     const Bits one = run(problem, 1);

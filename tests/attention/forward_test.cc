@@ -6,9 +6,9 @@
 namespace headgate {
 namespace {
 
-using cases::CaseSpec;
-using cases::check_forward_case;
-using cases::GateGrain;
+using verify::CaseSpec;
+using verify::check_forward_case;
+using verify::GateGrain;
 
 class Forward : public ::testing::TestWithParam<DType> {};
 
@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(EveryDType, Forward, ::testing::Values(DType::f32, DTyp
                          dtype_test_name);
 
 TEST(Forward, StandardCases) {
-  for (const CaseSpec& spec : cases::standard_cases()) expect_right(spec, check_forward_case);
+  for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_forward_case);
 }
 
 TEST(Forward, EveryChoiceOfOptionalOutputs) {
@@ -49,7 +49,7 @@ TEST(Forward, OptionalOutputsLeaveYAlone) {
   spec.S = 300;
   spec.D = spec.Dv = 24;
   spec.gate_grain = GateGrain::headwise;
-  cases::Case problem(spec);
+  verify::Case problem(spec);
   const AttentionOutputs all = problem.saving_outputs();
   const auto* y = static_cast<const float*>(all.y.data);
   attention_forward(all, problem.inputs(), problem.options());

@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "cases/case.hpp"
 #include "core/element.hpp"
 #include "reference/oracle.hpp"
+#include "verify/case.hpp"
 
 namespace headgate {
 namespace {
 
-using cases::Case;
-using cases::CaseSpec;
-using cases::GateGrain;
+using verify::Case;
+using verify::CaseSpec;
+using verify::GateGrain;
 
 /// Σ dy∘y + Σ dlse·lse over the rows whose lse is finite.
 double loss(const Case& problem) {
@@ -68,7 +68,7 @@ void expect_gradient(const Case& problem, const ConstTensorView& input, const st
           store(x, a, b, c, d, value);
           const double slope = (above - below) / (2 * kStep);
           EXPECT_NEAR(gradient[at], slope, kTolerance * (1.0 + std::abs(slope)))
-              << name << "[" << at << "]: " << cases::describe(problem.spec());
+              << name << "[" << at << "]: " << verify::describe(problem.spec());
         }
       }
     }

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/cases.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "bench/attention.hpp"
+#include "bench/training.hpp"
+
+namespace headgate::bench {
+namespace {
+
+constexpr std::int64_t kHeads = 8;
+
+// Rates over rates: "at most 5% slower", "at most 2%", "1.8 times", "at most 15% below".
+constexpr double kStorageFloor = 1.0 / 1.05;
+constexpr double kGateFloor = 1.0 / 1.02;
+constexpr double kTwoCoresFloor = 1.8;
+constexpr double kOddShapeFloor = 0.85;
+
+CallShape square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
+  CallShape shape;
+  shape.Hq = shape.Hkv = heads;
+  shape.T = shape.S = length;
+  shape.D = shape.Dv = dim;
+  return shape;
+}
+
+CallShape causal(CallShape shape) {
+  shape.causality = Causality::causal;
+  return shape;
+}
+
+BenchGroup alone(std::string name, BenchOp op, const CallShape& shape, std::optional<double> floor) {
+  return {{{std::move(name), attention_job(op, shape), 0, floor}}, {}};
+}
+
+void add_promised_rates(std::vector<BenchGroup>& groups) {
+  const auto f = BenchOp::forward;
+  const auto b = BenchOp::backward;
+  groups.push_back(alone("forward/D64", f, square(kHeads, 2048, 64), 0.85));
+  groups.push_back(alone("forward/D128", f, square(kHeads, 2048, 128), 0.88));
+  groups.push_back(alone("forward/D256", f, square(kHeads, 2048, 256), 0.88));
+  groups.push_back(alone("forward/causal/D64", f, causal(square(kHeads, 2048, 64)), 0.80));
+  groups.push_back(alone("forward/causal/D128", f, causal(square(kHeads, 2048, 128)), 0.84));
+  groups.push_back(alone("forward/T512/D64", f, square(kHeads, 512, 64), 0.76));
+  groups.push_back(alone("backward/D64", b, square(kHeads, 2048, 64), 0.75));
+  groups.push_back(alone("backward/D128", b, square(kHeads, 2048, 128), 0.80));
+  groups.push_back(alone("backward/causal/D64", b, causal(square(kHeads, 2048, 64)), 0.70));
+  groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
+}
+
+void add_double_precision(std::vector<BenchGroup>& groups) {
+  CallShape shape = square(kHeads, 1024, 64);
+  shape.dtype = DType::f64;
+  groups.push_back(alone("f64/forward/D64", BenchOp::forward, shape, {}));
+  groups.push_back(alone("f64/backward/D64", BenchOp::backward, shape, {}));
+}
+
+void add_one_head(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    BenchGroup group;
+    for (const int threads : {1, 2}) {
+      group.cases.push_back({fmt::format("one-head/{}/threads-{}", op_name(op), threads),
+                             attention_job(op, square(1, 4096, 64)),
+                             threads,
+                             {}});
+    }
+    group.ratios.push_back({1, 0, kTwoCoresFloor});
+    groups.push_back(std::move(group));
+  }
+}
+
+void add_storage_types(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const std::int64_t dim : {64, 128}) {
+      BenchGroup group;
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        CallShape shape = square(kHeads, 2048, dim);
+        shape.dtype = dtype;
+        group.cases.push_back(
+            {fmt::format("storage/{}/D{}/{}", op_name(op), dim, dtype_name(dtype)), attention_job(op, shape), 0, {}});
+      }
+      group.ratios = {{1, 0, kStorageFloor}, {2, 0, kStorageFloor}};
+      groups.push_back(std::move(group));
+    }
+  }
+}
+
+void add_gate_cost(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const std::int64_t length : {1024, 2048}) {
+      for (const std::int64_t dim : {64, 128}) {
+        BenchGroup group;
+        for (const GateGrain grain : {GateGrain::elementwise, GateGrain::none}) {
+          CallShape shape = square(kHeads, length, dim);
+          shape.gate = grain;
+          group.cases.push_back(
+              {fmt::format("gate/{}/T{}/D{}/{}", op_name(op), length, dim, grain == GateGrain::none ? "off" : "on"),
+               attention_job(op, shape),
+               0,
+               {}});
+        }
+        group.ratios.push_back({0, 1, kGateFloor});
+        groups.push_back(std::move(group));
+      }
+    }
+  }
+}
+
+// The neighbours of D = 72 and 80 are 64 and 96, that of T = S = 1000 is 1024.
+void add_odd_shapes(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    BenchGroup dims;
+    for (const std::int64_t dim : {64, 72, 80, 96}) {
+      dims.cases.push_back(
+          {fmt::format("odd/{}/D{}", op_name(op), dim), attention_job(op, square(kHeads, 1024, dim)), 0, {}});
+    }
+    dims.ratios = {{1, 0, kOddShapeFloor}, {2, 3, kOddShapeFloor}};
+    groups.push_back(std::move(dims));
+    BenchGroup lengths;
+    for (const std::int64_t length : {1000, 1024}) {
+      lengths.cases.push_back(
+          {fmt::format("odd/{}/T{}", op_name(op), length), attention_job(op, square(kHeads, length, 64)), 0, {}});
+    }
+    lengths.ratios.push_back({0, 1, kOddShapeFloor});
+    groups.push_back(std::move(lengths));
+  }
+}
+
+}  // namespace
+
+std::vector<BenchGroup> bench_groups(int threads) {
+  std::vector<BenchGroup> groups;
+  add_promised_rates(groups);
+  if (threads > 1) add_one_head(groups);
+  add_storage_types(groups);
+  add_gate_cost(groups);
+  add_odd_shapes(groups);
+  add_double_precision(groups);
+  for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
+  return groups;
+}
+
+CallShape memory_shape() { return square(1, 32768, 64); }
+
+}  // namespace headgate::bench

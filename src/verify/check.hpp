@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "verify/case.hpp"
+
+namespace headgate::verify {
+
+/// What is tested; the library's own unless a test of the tests puts something else in.
+struct Kernels {
+  std::function<void(const AttentionOutputs&, const AttentionInputs&, const AttentionOptions&)> forward =
+      attention_forward;
+  std::function<void(const AttentionGradients&, const AttentionInputs&, const AttentionSaved&, const AttentionIncoming&,
+                     const AttentionOptions&)>
+      backward = attention_backward;
+};
+
+/// Largest error met, in units of the tolerance, and where.
+struct WorstError {
+  double ratio = 0.0;
+  std::string where;
+};
+
+/// Runs the forward pass on poisoned outputs and compares all that it wrote with the oracle, by the rule of
+/// docs/NUMERICS.md. Returns a description of the first mismatch; nullopt when all is right.
+std::optional<std::string> check_forward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
+
+/// Runs a forward pass for what it saves, then the backward pass, and compares the gradients with the oracle's.
+std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
+
+}  // namespace headgate::verify
