@@ -125,4 +125,23 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
       problem, worst);
 }
 
+std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels) {
+  const auto run = [&](int threads) {
+    problem.options().threads = threads;
+    problem.poison_outputs();
+    problem.poison_gradients();
+    kernels.forward(problem.outputs(), problem.inputs(), problem.options());
+    std::vector<std::uint8_t> bytes = problem.output_bytes();
+    kernels.forward(problem.saving_outputs(), problem.inputs(), problem.options());
+    kernels.backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+    const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
+    bytes.insert(bytes.end(), gradients.begin(), gradients.end());
+    return bytes;
+  };
+  const bool same = run(1) == run(3);
+  problem.options().threads = problem.spec().threads;
+  if (same) return std::nullopt;
+  return "1 thread and 3 threads differ: " + describe(problem.spec());
+}
+
 }  // namespace headgate::verify

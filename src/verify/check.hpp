@@ -9,7 +9,7 @@
 
 namespace headgate::verify {
 
-/// What is tested; the library's own unless a test of the tests puts something else in.
+/// What is checked: the library's own functions, or, in tests of the checks themselves, others in their place.
 struct Kernels {
   std::function<void(const AttentionOutputs&, const AttentionInputs&, const AttentionOptions&)> forward =
       attention_forward;
@@ -30,5 +30,8 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
 
 /// Runs a forward pass for what it saves, then the backward pass, and compares the gradients with the oracle's.
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
+
+/// Runs the same calls with one thread and with three: every byte that they write must be the same.
+std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});
 
 }  // namespace headgate::verify

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/run.hpp"
+
+#include <chrono>
+
+#include "headgate/runtime.hpp"
+#include "verify/case.hpp"
+#include "verify/spec.hpp"
+
+namespace headgate::verify {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// Restores the vector target that was active.
+class TargetGuard {
+ public:
+  TargetGuard() : before_(active_target()) {}
+  TargetGuard(const TargetGuard&) = delete;
+  TargetGuard& operator=(const TargetGuard&) = delete;
+  ~TargetGuard() { set_target(before_); }
+
+ private:
+  std::string before_;
+};
+
+/// One problem on the active target.
+std::optional<std::string> check_on_active_target(Case& problem, const Kernels& kernels, TargetErrors& errors) {
+  if (auto mismatch = check_forward_case(problem, kernels, &errors.forward)) return mismatch;
+  if (auto mismatch = check_backward_case(problem, kernels, &errors.backward)) return mismatch;
+  return check_same_bits(problem, kernels);
+}
+
+/// One problem on every target; the oracle answers once.
+std::optional<std::string> check_on_every_target(const CaseSpec& spec, const Kernels& kernels,
+                                                 std::vector<TargetErrors>& targets) {
+  Case problem(spec);
+  for (TargetErrors& errors : targets) {
+    set_target(errors.target);
+    if (auto mismatch = check_on_active_target(problem, kernels, errors)) return errors.target + ": " + *mismatch;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels) {
+  const auto start = Clock::now();
+  const TargetGuard guard;
+  RunResult result;
+  for (const std::string& name : supported_targets()) result.targets.push_back({name, {}, {}});
+  const std::vector<CaseSpec> listed = standard_cases();
+
+  const auto passes = [&](const CaseSpec& spec) {
+    const double done =
+        options.problems ? static_cast<double>(result.problems) / static_cast<double>(listed.size() + *options.problems)
+                         : seconds_since(start) / options.seconds;
+    on_problem(done, ++result.problems);
+    result.mismatch = check_on_every_target(spec, kernels, result.targets);
+    return !result.mismatch.has_value();
+  };
+  const auto wants_another = [&](std::uint64_t random_done) {
+    return options.problems ? random_done < *options.problems : seconds_since(start) < options.seconds;
+  };
+  bool ok = true;
+  for (auto spec = listed.begin(); ok && spec != listed.end(); ++spec) ok = passes(*spec);
+  for (std::uint64_t n = 0; ok && wants_another(n); ++n) ok = passes(random_spec(options.seed + n));
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+}  // namespace headgate::verify
