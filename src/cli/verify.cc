@@ -9,7 +9,6 @@
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 #include "verify/run.hpp"
-#include "verify/spec.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -19,8 +18,8 @@ int run_verify(const verify::RunOptions& options) {
       options.problems
           ? fmt::format("{} random ones from seed {}", *options.problems, options.seed)
           : fmt::format("random ones from seed {} until {:g} s have passed", options.seed, options.seconds);
-  fmt::print("targets   {}\nproblems  {} listed, then {}\n", fmt::join(supported_targets(), " "),
-             verify::standard_cases().size(), extent);
+  fmt::print("targets   {}\nproblems  {} listed, then {}\n", fmt::join(supported_targets(), " "), options.listed.size(),
+             extent);
   std::fflush(stdout);
 
   ProgressBar bar;

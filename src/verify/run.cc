@@ -5,7 +5,6 @@
 
 #include "headgate/runtime.hpp"
 #include "verify/case.hpp"
-#include "verify/spec.hpp"
 
 namespace headgate::verify {
 namespace {
@@ -51,12 +50,11 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kern
   const TargetGuard guard;
   RunResult result;
   for (const std::string& name : supported_targets()) result.targets.push_back({name, {}, {}});
-  const std::vector<CaseSpec> listed = standard_cases();
 
   const auto passes = [&](const CaseSpec& spec) {
-    const double done =
-        options.problems ? static_cast<double>(result.problems) / static_cast<double>(listed.size() + *options.problems)
-                         : seconds_since(start) / options.seconds;
+    const double done = options.problems ? static_cast<double>(result.problems) /
+                                               static_cast<double>(options.listed.size() + *options.problems)
+                                         : seconds_since(start) / options.seconds;
     on_problem(done, ++result.problems);
     result.mismatch = check_on_every_target(spec, kernels, result.targets);
     return !result.mismatch.has_value();
@@ -65,7 +63,7 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kern
     return options.problems ? random_done < *options.problems : seconds_since(start) < options.seconds;
   };
   bool ok = true;
-  for (auto spec = listed.begin(); ok && spec != listed.end(); ++spec) ok = passes(*spec);
+  for (auto spec = options.listed.begin(); ok && spec != options.listed.end(); ++spec) ok = passes(*spec);
   for (std::uint64_t n = 0; ok && wants_another(n); ++n) ok = passes(random_spec(options.seed + n));
   result.seconds = seconds_since(start);
   return result;

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "verify/check.hpp"
+#include "verify/spec.hpp"
 
 namespace headgate::verify {
 
-/// The random problems that follow the fixed list of standard_cases().
+/// Which problems a run checks: a list, and then random ones.
 struct RunOptions {
+  std::vector<CaseSpec> listed = standard_cases();
   double seconds = 30.0;                  ///< for the whole run; the list is checked to its end all the same
   std::optional<std::uint64_t> problems;  ///< so many random problems, however long they take
   std::uint64_t seed = 1;                 ///< of the first random problem

@@ -52,32 +52,41 @@ TEST(Run, NoticesBitsThatDependOnTheNumberOfThreads) {
 }
 
 TEST(Run, ChecksTheListAndThenAsManyRandomProblemsAsAsked) {
-  std::vector<double> parts;
-  // An error in a random problem alone, which the list does not draw: the run must come to it.
-  const CaseSpec third = random_spec(9);
-  Kernels kernels;
-  std::size_t number = 0;
-  const std::size_t listed = standard_cases().size();
-  kernels.forward = [&](const AttentionOutputs& out, const AttentionInputs& in, const AttentionOptions& options) {
-    if (number == listed + 3) throw Error("the third");
-    attention_forward(out, in, options);
-  };
   RunOptions options;
-  options.problems = 5;
+  options.listed = {random_spec(1), random_spec(2)};
+  options.problems = 3;
   options.seed = 7;
-  const RunResult result = run(
-      options,
-      [&](double done, std::size_t now) {
-        parts.push_back(done);
-        number = now;
-      },
-      kernels);
-  ASSERT_TRUE(result.mismatch.has_value());
-  EXPECT_NE(result.mismatch->find("attention_forward threw \"the third\": " + describe(third)), std::string::npos)
-      << *result.mismatch;
-  EXPECT_EQ(result.problems, listed + 3);
-  EXPECT_EQ(parts.front(), 0.0);
-  EXPECT_DOUBLE_EQ(parts.back(), static_cast<double>(listed + 2) / static_cast<double>(listed + 5));
+  std::vector<double> parts;
+  const auto note = [&parts](double done, std::size_t) { parts.push_back(done); };
+  const RunResult all = run(options, note);
+  EXPECT_EQ(all.mismatch, std::nullopt);
+  EXPECT_EQ(all.problems, 5U);
+  EXPECT_EQ(parts, (std::vector<double>{0.0, 0.2, 0.4, 0.6, 0.8}));
+  ASSERT_EQ(all.targets.size(), supported_targets().size());
+  for (const TargetErrors& errors : all.targets) {
+    EXPECT_GT(errors.forward.ratio, 0.0) << errors.target;
+    EXPECT_GT(errors.backward.ratio, 0.0) << errors.target;
+  }
+
+  std::size_t now = 0;
+  Kernels kernels;
+  kernels.forward = [&now](const AttentionOutputs& out, const AttentionInputs& in, const AttentionOptions& o) {
+    if (now == 4) throw Error("the second random one");
+    attention_forward(out, in, o);
+  };
+  const RunResult stopped = run(
+      options, [&now](double, std::size_t number) { now = number; }, kernels);
+  ASSERT_TRUE(stopped.mismatch.has_value());
+  EXPECT_NE(stopped.mismatch->find("threw \"the second random one\": " + describe(random_spec(8))), std::string::npos)
+      << *stopped.mismatch;
+  EXPECT_EQ(stopped.problems, 4U);
+}
+
+TEST(Run, WithoutTimeChecksTheListAlone) {
+  RunOptions options;
+  options.listed = {random_spec(1), random_spec(2)};
+  options.seconds = 0.0;
+  EXPECT_EQ(run(options, kIgnoreProgress).problems, 2U);
 }
 
 }  // namespace
