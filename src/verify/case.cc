@@ -97,7 +97,7 @@ Factors factors_of(const CaseSpec& spec) {
 
 }  // namespace
 
-Case::Case(const CaseSpec& spec) : spec_(spec) {
+Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spec), placement_(placement) {
   options_.scale = spec.scale;
   options_.softcap = spec.softcap;
   options_.causality = spec.causality;
@@ -106,15 +106,18 @@ Case::Case(const CaseSpec& spec) : spec_(spec) {
   options_.gate_fn = spec.gate_fn;
   options_.gate_op = spec.gate_op;
   options_.threads = spec.threads;
+  const bool backward = passes == Passes::forward_and_backward;
   place_inputs();
+  if (backward) place_incoming();
   fill_inputs();
   place_outputs();
+  if (backward) place_gradients();
   inputs_ = {q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_};
   incoming_ = {dy_, dlse_};
 }
 
 Slab& Case::slab(std::vector<NamedSlab>& group, const std::string& name) {
-  group.emplace_back(name, std::make_unique<Slab>());
+  group.emplace_back(name, std::make_unique<Slab>(placement_));
   return *group.back().second;
 }
 
@@ -198,6 +201,10 @@ void Case::place_inputs() {
   key_lengths_ = vector("key_lengths", s.key_lengths, s.B);
   alibi_slopes_ = vector("alibi_slopes", s.alibi_slopes, s.Hq());
   sinks_ = vector("sinks", s.sinks, s.Hq());
+}
+
+void Case::place_incoming() {
+  const CaseSpec& s = spec_;
   dy_ = place(input_slabs_, "dy", s.dtype, {s.B, s.Hq(), s.T, s.Dv}, kRepeatAll);
   if (s.dlse != DType::none) dlse_ = place(input_slabs_, "dlse", s.dlse, {s.B, s.Hq(), s.T, 1}, kRepeatT);
 }
@@ -207,9 +214,12 @@ void Case::place_outputs() {
   const Shape row{s.B, s.Hq(), s.T, s.Dv};
   outputs_.y = place(output_slabs_, "y", s.dtype, row);
   outputs_.lse = place(output_slabs_, "lse", s.lse == DType::none ? DType::f32 : s.lse, {s.B, s.Hq(), s.T, 1});
-  outputs_.attn = place(output_slabs_, "attn", s.dtype, row);
-  outputs_.weights = place(output_slabs_, "weights", s.dtype, {s.B, s.Hq(), s.T, s.S});
+  if (s.saves_attn()) outputs_.attn = place(output_slabs_, "attn", s.dtype, row);
+  if (s.weights) outputs_.weights = place(output_slabs_, "weights", s.dtype, {s.B, s.Hq(), s.T, s.S});
+}
 
+void Case::place_gradients() {
+  const CaseSpec& s = spec_;
   AttentionGradients& g = gradients_;
   if (s.layout == Layout::fused) {
     const bool gate_inside = gate_.present() && gate_.dtype == s.dtype;
@@ -237,7 +247,7 @@ void Case::fill_inputs() {
   const Factors f = factors_of(spec_);
   const std::uint64_t seed = spec_.seed;
   fill_normal(q_, seed, kQ, f.q);
-  fill_normal(dy_, seed, kDy, f.dy);
+  if (dy_.present()) fill_normal(dy_, seed, kDy, f.dy);
   if (gate_.present()) fill_normal(gate_, seed, kGate, f.gate);
   if (dlse_.present()) fill_normal(dlse_, seed, kDlse, 1.0);
   fill_vectors();
@@ -313,13 +323,11 @@ AttentionOutputs Case::outputs() const {
   AttentionOutputs out = outputs_;
   if (spec_.lse == DType::none) out.lse = {};
   if (!spec_.attn) out.attn = {};
-  if (!spec_.weights) out.weights = {};
   return out;
 }
 
 AttentionOutputs Case::saving_outputs() const {
   AttentionOutputs out = outputs_;
-  if (!spec_.saves_attn()) out.attn = {};
   out.weights = {};
   return out;
 }

@@ -15,11 +15,15 @@
 
 namespace headgate::verify {
 
-/// A test problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which
-/// therefore stays where it is. Keys hidden by key_lengths hold NaN in k and v, and so does the bias there.
+/// What a Case has tensors for. forward: without dy, dlse and gradients.
+enum class Passes { forward, forward_and_backward };
+
+/// A problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which therefore
+/// stays where it is. Keys hidden by key_lengths hold NaN in k and v, and so does the bias there.
 class Case {
  public:
-  explicit Case(const CaseSpec& spec);
+  explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded,
+                Passes passes = Passes::forward_and_backward);
   Case(const Case&) = delete;
   Case& operator=(const Case&) = delete;
 
@@ -56,19 +60,22 @@ class Case {
                    std::uint32_t repeats = 0);
   void place_projection(std::vector<NamedSlab>& group, TensorView* q, TensorView* gate, TensorView* k, TensorView* v);
   void place_inputs();
+  void place_incoming();
   void place_outputs();
+  void place_gradients();
   void fill_inputs();
   void fill_keys();
   void fill_maps();
   void fill_vectors();
 
   CaseSpec spec_;
+  Placement placement_;
   AttentionOptions options_;
   std::vector<NamedSlab> input_slabs_, output_slabs_, gradient_slabs_;
   TensorView q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_, dy_, dlse_;
   AttentionInputs inputs_;
   AttentionIncoming incoming_;
-  AttentionOutputs outputs_;  // all four
+  AttentionOutputs outputs_;  // of both kinds of forward pass
   AttentionGradients gradients_;
   std::optional<reference::Forward> forward_;
   std::optional<reference::Backward> backward_;

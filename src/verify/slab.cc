@@ -8,7 +8,7 @@
 namespace headgate::verify {
 namespace {
 
-constexpr std::int64_t kGuardElements = 67;  // more than the widest vector, and odd: bases are not vector-aligned
+constexpr std::size_t kGuardElements = 67;  // more than the widest vector, and odd: bases are not vector-aligned
 
 template <typename Visit>
 void for_each_offset(const TensorView& view, const Visit& visit) {
@@ -23,8 +23,16 @@ void for_each_offset(const TensorView& view, const Visit& visit) {
 
 }  // namespace
 
-void Slab::allocate(DType dtype, std::int64_t elements) {
-  bytes_.assign(static_cast<std::size_t>(elements + 2 * kGuardElements) * dtype_bytes(dtype), 0xFF);
+std::uint8_t* Slab::allocate(DType dtype, std::int64_t elements) {
+  const std::size_t size = dtype_bytes(dtype);
+  const auto count = static_cast<std::size_t>(elements);
+  if (placement_ == Placement::guarded) {
+    bytes_.assign((count + 2 * kGuardElements) * size, 0xFF);
+    return bytes_.data() + kGuardElements * size;
+  }
+  bytes_.assign(count * size + kAligned_bytes - 1, 0xFF);
+  const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
+  return bytes_.data() + (kAligned_bytes - address % kAligned_bytes) % kAligned_bytes;
 }
 
 TensorView Slab::place(DType dtype, const Shape& shape, const Shape& strides) {
@@ -35,9 +43,8 @@ TensorView Slab::place(DType dtype, const Shape& shape, const Shape& strides) {
     low += std::min<std::int64_t>(reach, 0);
     high += std::max<std::int64_t>(reach, 0);
   }
-  allocate(dtype, high - low + 1);
-  views_ = {
-      {bytes_.data() + static_cast<std::size_t>(kGuardElements - low) * dtype_bytes(dtype), dtype, shape, strides}};
+  std::uint8_t* first = allocate(dtype, high - low + 1);
+  views_ = {{first + static_cast<std::size_t>(-low) * dtype_bytes(dtype), dtype, shape, strides}};
   return views_.front();
 }
 
@@ -46,14 +53,12 @@ std::vector<TensorView> Slab::place_fused(DType dtype, const std::vector<Shape>&
   const std::int64_t rows = shapes.front()[2];
   std::int64_t width = 0;
   for (const Shape& s : shapes) width += s[1] * s[3];
-  allocate(dtype, batches * rows * width);
+  std::uint8_t* first = allocate(dtype, batches * rows * width);
   views_.clear();
-  std::int64_t column = kGuardElements;
+  std::int64_t column = 0;
   for (const Shape& s : shapes) {
-    views_.push_back({bytes_.data() + static_cast<std::size_t>(column) * dtype_bytes(dtype),
-                      dtype,
-                      s,
-                      {rows * width, s[3], width, 1}});
+    views_.push_back(
+        {first + static_cast<std::size_t>(column) * dtype_bytes(dtype), dtype, s, {rows * width, s[3], width, 1}});
     column += s[1] * s[3];
   }
   return views_;

@@ -9,13 +9,20 @@
 
 namespace headgate::verify {
 
-/// Memory for views of one dtype, with guard zones around them. All bytes that no view covers hold 0xFF, which is NaN
-/// in every floating dtype: a read of them shows in the result, and a write shows in `spill`.
+/// Where the tensors of a problem lie. guarded: between zones that show reads and writes beside a tensor, aligned to
+/// their elements and to nothing more, for checks; aligned: from an address that is a multiple of kAligned_bytes, for
+/// timing.
+enum class Placement { guarded, aligned };
+
+inline constexpr std::size_t kAligned_bytes = 64;  // a cache line, and the widest vector
+
+/// Memory for views of one dtype. All bytes that no view covers hold 0xFF, which is NaN in every floating dtype: a read
+/// of them shows in the result, and a write shows in `spilled`.
 class Slab {
  public:
-  Slab() = default;
+  explicit Slab(Placement placement) : placement_(placement) {}
 
-  /// One view of `shape` and `strides`. The base is aligned to the element and to nothing more.
+  /// One view of `shape` and `strides`.
   TensorView place(DType dtype, const Shape& shape, const Shape& strides);
 
   /// Views (B,H_n,L,W_n) side by side in the rows of one (B,L,Σ H_n·W_n) tensor: a fused projection.
@@ -30,8 +37,10 @@ class Slab {
   const std::vector<std::uint8_t>& bytes() const { return bytes_; }
 
  private:
-  void allocate(DType dtype, std::int64_t elements);
+  /// Room for so many elements; the first of them.
+  std::uint8_t* allocate(DType dtype, std::int64_t elements);
 
+  Placement placement_;
   std::vector<std::uint8_t> bytes_;
   std::vector<TensorView> views_;
 };

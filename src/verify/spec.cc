@@ -19,9 +19,6 @@ T one_of(const Pick& pick, const std::array<T, N>& choices) {
 
 bool maybe(const Pick& pick, std::int64_t one_in) { return pick(one_in) == one_in - 1; }
 
-constexpr std::array<const char*, 6> kLayoutNames{"bhtd", "bthd", "fused", "broadcast", "reversed", "gapped"};
-constexpr std::array<const char*, 4> kValuesNames{"normal", "sharp", "extreme", "denormal"};
-constexpr std::array<const char*, 3> kGrainNames{"none", "headwise", "elementwise"};
 constexpr std::array<const char*, 7> kGateNames{"none", "sigmoid",  "sigmoid2", "ns_sigmoid",
                                                 "silu", "softplus", "identity"};
 
@@ -159,17 +156,16 @@ std::string describe(const CaseSpec& spec) {
   const auto add = [&text](bool present, const std::string& part) {
     if (present) text += " " + part;
   };
-  add(spec.layout != Layout::bhtd, fmt::format("layout={}", kLayoutNames[static_cast<std::size_t>(spec.layout)]));
-  add(spec.values != Values::normal, fmt::format("values={}", kValuesNames[static_cast<std::size_t>(spec.values)]));
+  add(spec.layout != Layout::bhtd, fmt::format("layout={}", word_of(spec.layout)));
+  add(spec.values != Values::normal, fmt::format("values={}", word_of(spec.values)));
   add(spec.scale.has_value(), fmt::format("scale={}", spec.scale.value_or(0)));
   add(spec.softcap > 0, fmt::format("softcap={}", spec.softcap));
   add(spec.causality == Causality::causal, "causal");
   add(spec.window_left >= 0 || spec.window_right >= 0,
       fmt::format("window={},{}", spec.window_left, spec.window_right));
   add(spec.gate_grain != GateGrain::none,
-      fmt::format("gate={}:{}:{}{}", kGrainNames[static_cast<std::size_t>(spec.gate_grain)],
-                  kGateNames[static_cast<std::size_t>(spec.gate_fn)], spec.gate_op == GateOp::mul ? "mul" : "add",
-                  spec.gate_f32 ? ":f32" : ""));
+      fmt::format("gate={}:{}:{}{}", word_of(spec.gate_grain), kGateNames[static_cast<std::size_t>(spec.gate_fn)],
+                  spec.gate_op == GateOp::mul ? "mul" : "add", spec.gate_f32 ? ":f32" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));

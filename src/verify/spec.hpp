@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/words.hpp"
 #include "headgate/attention.hpp"
 
 namespace headgate::verify {
@@ -21,6 +23,39 @@ enum class Values { normal, sharp, extreme, denormal };
 
 enum class GateGrain { none, headwise, elementwise };
 
+}  // namespace headgate::verify
+
+namespace headgate {
+
+template <>
+struct Words<verify::Layout> {
+  static constexpr std::array<Word<verify::Layout>, 6> kAll{{{verify::Layout::bhtd, "bhtd"},
+                                                             {verify::Layout::bthd, "bthd"},
+                                                             {verify::Layout::fused, "fused"},
+                                                             {verify::Layout::broadcast, "broadcast"},
+                                                             {verify::Layout::reversed, "reversed"},
+                                                             {verify::Layout::gapped, "gapped"}}};
+};
+
+template <>
+struct Words<verify::Values> {
+  static constexpr std::array<Word<verify::Values>, 4> kAll{{{verify::Values::normal, "normal"},
+                                                             {verify::Values::sharp, "sharp"},
+                                                             {verify::Values::extreme, "extreme"},
+                                                             {verify::Values::denormal, "denormal"}}};
+};
+
+template <>
+struct Words<verify::GateGrain> {
+  static constexpr std::array<Word<verify::GateGrain>, 3> kAll{{{verify::GateGrain::none, "none"},
+                                                                {verify::GateGrain::headwise, "headwise"},
+                                                                {verify::GateGrain::elementwise, "elementwise"}}};
+};
+
+}  // namespace headgate
+
+namespace headgate::verify {
+
 /// A (B|1,Hq|1,T|1,S) input: present, and full where set.
 struct MapSpec {
   bool present = false;
@@ -32,8 +67,8 @@ struct MapSpec {
 /// Bits of CaseSpec::absent_gradients.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
-/// A test problem in words; `Case` makes its tensors. Defaults are the plainest problem, so that a failing random
-/// one shrinks towards it.
+/// A problem in words: what tests and `headgate verify` check and what bench times. `Case` makes its tensors. Defaults
+/// are the plainest problem, so that a failing random one shrinks towards it.
 struct CaseSpec {
   std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
   DType dtype = DType::f32;

@@ -275,6 +275,42 @@ TEST(Check, HiddenKeysAndTheRoomAroundInputsHoldNaN) {
   }
 }
 
+TEST(Case, AlignedForTimingHoldsTheSameProblem) {
+  CaseSpec spec = full_spec();
+  spec.T = spec.S = 37;
+  Case timed(spec, Placement::aligned);
+  Case guarded(spec);
+  const AttentionInputs& in = timed.inputs();
+  const AttentionGradients& gradients = timed.gradients();
+  for (const ConstTensorView& view :
+       {in.q, in.k, in.v, in.gate, in.bias, in.sinks, timed.incoming().dy, timed.incoming().dlse,
+        ConstTensorView(timed.outputs().y), ConstTensorView(timed.outputs().lse), ConstTensorView(gradients.dq),
+        ConstTensorView(gradients.dk), ConstTensorView(gradients.dv), ConstTensorView(gradients.dgate)}) {
+    ASSERT_TRUE(view.present());
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(view.data) % kAligned_bytes, 0U);
+    EXPECT_EQ(view.strides, contiguous_strides(view.shape));
+  }
+  EXPECT_EQ(timed.expected_forward().y, guarded.expected_forward().y);
+  EXPECT_EQ(timed.expected_backward().dv, guarded.expected_backward().dv);
+  EXPECT_EQ(check_forward_case(timed), std::nullopt);
+  EXPECT_EQ(check_backward_case(timed), std::nullopt);
+}
+
+TEST(Case, HoldsWhatItsPassesNeed) {
+  CaseSpec spec = full_spec();
+  const Case forward(spec, Placement::guarded, Passes::forward);
+  EXPECT_TRUE(forward.outputs().attn.present() && forward.outputs().weights.present());
+  EXPECT_FALSE(forward.incoming().dy.present() || forward.gradients().dq.present());
+  spec.attn = spec.weights = false;
+  const Case plain(spec);
+  EXPECT_FALSE(plain.outputs().attn.present() || plain.outputs().weights.present());
+  EXPECT_FALSE(plain.saving_outputs().attn.present());
+  spec.gate_fn = GateFn::silu;  // o cannot be had back from y
+  const Case silu(spec);
+  EXPECT_FALSE(silu.outputs().attn.present());
+  EXPECT_TRUE(silu.saved().attn.present());
+}
+
 TEST(Tolerance, RatioTellsInfinitiesAndNaNApart) {
   const double infinity = HUGE_VAL;
   EXPECT_EQ(error_ratio(infinity, 65519.0, 0.5, DType::f16), 0.0);  // 65519.5 would round to infinity
