@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "core/element.hpp"
+#include "headgate/runtime.hpp"
 #include "verify/tolerance.hpp"
 
 namespace headgate::verify {
@@ -69,6 +70,18 @@ std::optional<std::string> thrown_by(const char* name, const Case& problem, cons
   }
   return std::nullopt;
 }
+
+/// Restores the vector target that was active.
+class TargetGuard {
+ public:
+  TargetGuard() : before_(active_target()) {}
+  TargetGuard(const TargetGuard&) = delete;
+  TargetGuard& operator=(const TargetGuard&) = delete;
+  ~TargetGuard() { set_target(before_); }
+
+ private:
+  std::string before_;
+};
 
 }  // namespace
 
@@ -142,6 +155,18 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
   problem.options().threads = problem.spec().threads;
   if (same) return std::nullopt;
   return "1 thread and 3 threads differ: " + describe(problem.spec());
+}
+
+std::optional<std::string> check_on_every_target(
+    const CaseSpec& spec,
+    const std::function<std::optional<std::string>(Case& problem, const std::string& target)>& check) {
+  const TargetGuard guard;
+  Case problem(spec);
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    if (auto mismatch = check(problem, target)) return target + ": " + *mismatch;
+  }
+  return std::nullopt;
 }
 
 }  // namespace headgate::verify

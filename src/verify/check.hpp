@@ -34,4 +34,10 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
 /// Runs the same calls with one thread and with three: every byte that they write must be the same.
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});
 
+/// check(problem, target) on every vector target that this CPU can run, against one answer of the oracle. Returns the
+/// first mismatch, led by the target's name. The active target is the same afterwards as before.
+std::optional<std::string> check_on_every_target(
+    const CaseSpec& spec,
+    const std::function<std::optional<std::string>(Case& problem, const std::string& target)>& check);
+
 }  // namespace headgate::verify

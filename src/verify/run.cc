@@ -13,41 +13,22 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Restores the vector target that was active.
-class TargetGuard {
- public:
-  TargetGuard() : before_(active_target()) {}
-  TargetGuard(const TargetGuard&) = delete;
-  TargetGuard& operator=(const TargetGuard&) = delete;
-  ~TargetGuard() { set_target(before_); }
-
- private:
-  std::string before_;
-};
-
-/// One problem on the active target.
-std::optional<std::string> check_on_active_target(Case& problem, const Kernels& kernels, TargetErrors& errors) {
-  if (auto mismatch = check_forward_case(problem, kernels, &errors.forward)) return mismatch;
-  if (auto mismatch = check_backward_case(problem, kernels, &errors.backward)) return mismatch;
-  return check_same_bits(problem, kernels);
-}
-
-/// One problem on every target; the oracle answers once.
-std::optional<std::string> check_on_every_target(const CaseSpec& spec, const Kernels& kernels,
-                                                 std::vector<TargetErrors>& targets) {
-  Case problem(spec);
-  for (TargetErrors& errors : targets) {
-    set_target(errors.target);
-    if (auto mismatch = check_on_active_target(problem, kernels, errors)) return errors.target + ": " + *mismatch;
-  }
-  return std::nullopt;
+/// One problem on every target, into the errors of each.
+std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& kernels,
+                                         std::vector<TargetErrors>& targets) {
+  auto errors = targets.begin();
+  return check_on_every_target(spec, [&](Case& problem, const std::string& target) -> std::optional<std::string> {
+    while (errors->target != target) ++errors;
+    if (auto mismatch = check_forward_case(problem, kernels, &errors->forward)) return mismatch;
+    if (auto mismatch = check_backward_case(problem, kernels, &errors->backward)) return mismatch;
+    return check_same_bits(problem, kernels);
+  });
 }
 
 }  // namespace
 
 RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels) {
   const auto start = Clock::now();
-  const TargetGuard guard;
   RunResult result;
   for (const std::string& name : supported_targets()) result.targets.push_back({name, {}, {}});
 
@@ -56,7 +37,7 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kern
                                                static_cast<double>(options.listed.size() + *options.problems)
                                          : seconds_since(start) / options.seconds;
     on_problem(done, ++result.problems);
-    result.mismatch = check_on_every_target(spec, kernels, result.targets);
+    result.mismatch = check_problem(spec, kernels, result.targets);
     return !result.mismatch.has_value();
   };
   const auto wants_another = [&](std::uint64_t random_done) {

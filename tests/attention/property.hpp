@@ -35,15 +35,9 @@ inline verify::CaseSpec drawn_spec(DType dtype) {
 
 using CheckCase = std::optional<std::string> (*)(verify::Case&, const verify::Kernels&, verify::WorstError*);
 
-/// One problem on every target that this CPU can run; the first mismatch, led by the target's name.
 inline std::optional<std::string> check_on_every_target(const verify::CaseSpec& spec, CheckCase check) {
-  const TargetGuard guard;
-  verify::Case problem(spec);
-  for (const std::string& target : supported_targets()) {
-    set_target(target);
-    if (auto mismatch = check(problem, {}, nullptr)) return target + ": " + *mismatch;
-  }
-  return std::nullopt;
+  return verify::check_on_every_target(
+      spec, [check](verify::Case& problem, const std::string&) { return check(problem, {}, nullptr); });
 }
 
 inline void expect_right(const verify::CaseSpec& spec, CheckCase check) {
