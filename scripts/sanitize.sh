@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Folders of tests/: those whose code reads files, computes addresses or owns memory; and those with threads.
-memory=(arguments attention capi checkpoint core fuzz io layers models reference train verify)
+memory=(arguments attention bench capi checkpoint core fuzz io layers models reference train verify)
 threads=(attention capi layers models train)
 single_threaded=models_gradients_test
 

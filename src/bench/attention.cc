@@ -3,24 +3,24 @@
 
 #include <nlohmann/json.hpp>
 
+#include "verify/tolerance.hpp"
+
 namespace headgate::bench {
 namespace {
 
 class AttentionJob : public BenchJob {
  public:
-  AttentionJob(BenchOp op, const CallShape& shape, int threads)
-      : op_(op), shape_(shape), workload_(shape, op, threads) {}
+  AttentionJob(BenchOp op, const verify::CaseSpec& spec) : op_(op), workload_(spec, op) {}
 
   void run() override { workload_.run(); }
-  double flops() const override { return flops_of(shape_, op_); }
-  /// 16-bit storage computes in f32.
-  DType compute_dtype() const override { return shape_.dtype == DType::f64 ? DType::f64 : DType::f32; }
+  double flops() const override { return flops_of(workload_.problem().spec(), op_); }
+  DType compute_dtype() const override { return verify::compute_dtype(workload_.problem().spec().dtype); }
 
   nlohmann::ordered_json facts() const override {
-    const CallShape& s = shape_;
-    return {{"op", op_name(op_)},
+    const verify::CaseSpec& s = workload_.problem().spec();
+    return {{"op", word_of(op_)},
             {"B", s.B},
-            {"Hq", s.Hq},
+            {"Hq", s.Hq()},
             {"Hkv", s.Hkv},
             {"T", s.T},
             {"S", s.S},
@@ -28,19 +28,22 @@ class AttentionJob : public BenchJob {
             {"Dv", s.Dv},
             {"dtype", dtype_name(s.dtype)},
             {"causal", s.causality == Causality::causal},
-            {"gate", grain_name(s.gate)}};
+            {"gate", word_of(s.gate_grain)}};
   }
 
  private:
   BenchOp op_;
-  CallShape shape_;
   Workload workload_;
 };
 
 }  // namespace
 
-JobFactory attention_job(BenchOp op, const CallShape& shape) {
-  return [op, shape](int threads) { return std::make_unique<AttentionJob>(op, shape, threads); };
+JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec) {
+  return [op, spec](int threads) {
+    verify::CaseSpec with_threads = spec;
+    with_threads.threads = threads;
+    return std::make_unique<AttentionJob>(op, with_threads);
+  };
 }
 
 }  // namespace headgate::bench

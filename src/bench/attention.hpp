@@ -3,10 +3,12 @@
 
 #include "bench/job.hpp"
 #include "bench/workload.hpp"
+#include "verify/spec.hpp"
 
 namespace headgate::bench {
 
-/// One forward or backward call of the attention operation.
-JobFactory attention_job(BenchOp op, const CallShape& shape);
+/// One forward or backward call of the attention operation on the problem that `spec` describes, but for its number of
+/// threads.
+JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
 }  // namespace headgate::bench

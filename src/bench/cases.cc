@@ -8,9 +8,13 @@
 
 #include "bench/attention.hpp"
 #include "bench/training.hpp"
+#include "bench/workload.hpp"
 
 namespace headgate::bench {
 namespace {
+
+using verify::CaseSpec;
+using verify::GateGrain;
 
 constexpr std::int64_t kHeads = 8;
 
@@ -20,21 +24,23 @@ constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kTwoCoresFloor = 1.8;
 constexpr double kOddShapeFloor = 0.85;
 
-CallShape square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
-  CallShape shape;
-  shape.Hq = shape.Hkv = heads;
-  shape.T = shape.S = length;
-  shape.D = shape.Dv = dim;
-  return shape;
+/// T = S = length, D = Dv = dim, an elementwise sigmoid gate that is multiplied.
+CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
+  CaseSpec spec;
+  spec.Hkv = heads;
+  spec.T = spec.S = length;
+  spec.D = spec.Dv = dim;
+  spec.gate_grain = GateGrain::elementwise;
+  return spec;
 }
 
-CallShape causal(CallShape shape) {
-  shape.causality = Causality::causal;
-  return shape;
+CaseSpec causal(CaseSpec spec) {
+  spec.causality = Causality::causal;
+  return spec;
 }
 
-BenchGroup alone(std::string name, BenchOp op, const CallShape& shape, std::optional<double> floor) {
-  return {{{std::move(name), attention_job(op, shape), 0, floor}}, {}};
+BenchGroup alone(std::string name, BenchOp op, const CaseSpec& spec, std::optional<double> floor) {
+  return {{{std::move(name), attention_job(op, spec), 0, floor}}, {}};
 }
 
 void add_promised_rates(std::vector<BenchGroup>& groups) {
@@ -53,17 +59,17 @@ void add_promised_rates(std::vector<BenchGroup>& groups) {
 }
 
 void add_double_precision(std::vector<BenchGroup>& groups) {
-  CallShape shape = square(kHeads, 1024, 64);
-  shape.dtype = DType::f64;
-  groups.push_back(alone("f64/forward/D64", BenchOp::forward, shape, {}));
-  groups.push_back(alone("f64/backward/D64", BenchOp::backward, shape, {}));
+  CaseSpec spec = square(kHeads, 1024, 64);
+  spec.dtype = DType::f64;
+  groups.push_back(alone("f64/forward/D64", BenchOp::forward, spec, {}));
+  groups.push_back(alone("f64/backward/D64", BenchOp::backward, spec, {}));
 }
 
 void add_one_head(std::vector<BenchGroup>& groups) {
   for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
     BenchGroup group;
     for (const int threads : {1, 2}) {
-      group.cases.push_back({fmt::format("one-head/{}/threads-{}", op_name(op), threads),
+      group.cases.push_back({fmt::format("one-head/{}/threads-{}", word_of(op), threads),
                              attention_job(op, square(1, 4096, 64)),
                              threads,
                              {}});
@@ -78,10 +84,10 @@ void add_storage_types(std::vector<BenchGroup>& groups) {
     for (const std::int64_t dim : {64, 128}) {
       BenchGroup group;
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-        CallShape shape = square(kHeads, 2048, dim);
-        shape.dtype = dtype;
+        CaseSpec spec = square(kHeads, 2048, dim);
+        spec.dtype = dtype;
         group.cases.push_back(
-            {fmt::format("storage/{}/D{}/{}", op_name(op), dim, dtype_name(dtype)), attention_job(op, shape), 0, {}});
+            {fmt::format("storage/{}/D{}/{}", word_of(op), dim, dtype_name(dtype)), attention_job(op, spec), 0, {}});
       }
       group.ratios = {{1, 0, kStorageFloor}, {2, 0, kStorageFloor}};
       groups.push_back(std::move(group));
@@ -95,11 +101,11 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
       for (const std::int64_t dim : {64, 128}) {
         BenchGroup group;
         for (const GateGrain grain : {GateGrain::elementwise, GateGrain::none}) {
-          CallShape shape = square(kHeads, length, dim);
-          shape.gate = grain;
+          CaseSpec spec = square(kHeads, length, dim);
+          spec.gate_grain = grain;
           group.cases.push_back(
-              {fmt::format("gate/{}/T{}/D{}/{}", op_name(op), length, dim, grain == GateGrain::none ? "off" : "on"),
-               attention_job(op, shape),
+              {fmt::format("gate/{}/T{}/D{}/{}", word_of(op), length, dim, grain == GateGrain::none ? "off" : "on"),
+               attention_job(op, spec),
                0,
                {}});
         }
@@ -116,14 +122,14 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
     BenchGroup dims;
     for (const std::int64_t dim : {64, 72, 80, 96}) {
       dims.cases.push_back(
-          {fmt::format("odd/{}/D{}", op_name(op), dim), attention_job(op, square(kHeads, 1024, dim)), 0, {}});
+          {fmt::format("odd/{}/D{}", word_of(op), dim), attention_job(op, square(kHeads, 1024, dim)), 0, {}});
     }
     dims.ratios = {{1, 0, kOddShapeFloor}, {2, 3, kOddShapeFloor}};
     groups.push_back(std::move(dims));
     BenchGroup lengths;
     for (const std::int64_t length : {1000, 1024}) {
       lengths.cases.push_back(
-          {fmt::format("odd/{}/T{}", op_name(op), length), attention_job(op, square(kHeads, length, 64)), 0, {}});
+          {fmt::format("odd/{}/T{}", word_of(op), length), attention_job(op, square(kHeads, length, 64)), 0, {}});
     }
     lengths.ratios.push_back({0, 1, kOddShapeFloor});
     groups.push_back(std::move(lengths));
@@ -144,6 +150,36 @@ std::vector<BenchGroup> bench_groups(int threads) {
   return groups;
 }
 
-CallShape memory_shape() { return square(1, 32768, 64); }
+std::vector<BenchGroup> select_cases(const std::vector<BenchGroup>& groups,
+                                     const std::function<bool(const std::string& name)>& wanted) {
+  std::vector<BenchGroup> out;
+  for (const BenchGroup& group : groups) {
+    BenchGroup kept;
+    std::vector<std::optional<std::size_t>> place(group.cases.size());
+    for (std::size_t i = 0; i < group.cases.size(); ++i) {
+      if (!wanted(group.cases[i].name)) continue;
+      place[i] = kept.cases.size();
+      kept.cases.push_back(group.cases[i]);
+    }
+    for (const BenchRatio& ratio : group.ratios) {
+      const auto a = place[ratio.numerator];
+      const auto b = place[ratio.denominator];
+      if (a && b) kept.ratios.push_back({*a, *b, ratio.floor});
+    }
+    if (!kept.cases.empty()) out.push_back(std::move(kept));
+  }
+  return out;
+}
+
+const BenchCase* find_case(const std::vector<BenchGroup>& groups, const std::string& name) {
+  for (const BenchGroup& group : groups) {
+    for (const BenchCase& bench_case : group.cases) {
+      if (bench_case.name == name) return &bench_case;
+    }
+  }
+  return nullptr;
+}
+
+CaseSpec memory_spec() { return square(1, 32768, 64); }
 
 }  // namespace headgate::bench

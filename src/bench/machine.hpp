@@ -6,7 +6,7 @@
 
 #include "headgate/tensor.hpp"
 
-// What this machine can do, measured by the program itself: the yardsticks that bench and demo hold kernels against.
+// What this machine can do, measured by the program itself: the limits that bench and demo compare kernels with.
 
 namespace headgate::bench {
 

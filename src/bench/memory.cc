@@ -9,13 +9,14 @@
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "bench/cases.hpp"
+#include "bench/timing.hpp"
 #include "bench/workload.hpp"
 
 namespace headgate::bench {
@@ -91,14 +92,13 @@ MemoryResult measure_memory(int threads) {
 }
 
 void run_memory_probe(int threads) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  const Workload workload(memory_shape(), BenchOp::backward, threads);  // runs the forward call
-  const auto middle = Clock::now();
-  workload.backward();
-  const auto end = Clock::now();
-  fmt::print("{:.0f} {:.6f} {:.6f}\n", peak_resident_bytes(), std::chrono::duration<double>(middle - start).count(),
-             std::chrono::duration<double>(end - middle).count());
+  verify::CaseSpec spec = memory_spec();
+  spec.threads = threads;
+  std::optional<Workload> workload;
+  const double forward_seconds =
+      seconds_of([&] { workload.emplace(spec, BenchOp::backward); });  // runs the forward call
+  const double backward_seconds = seconds_of([&] { workload->backward(); });
+  fmt::print("{:.0f} {:.6f} {:.6f}\n", peak_resident_bytes(), forward_seconds, backward_seconds);
 }
 
 }  // namespace headgate::bench

@@ -8,7 +8,7 @@ struct MemoryResult {
   double forward_seconds = 0.0, backward_seconds = 0.0;
 };
 
-/// Runs memory_shape() forward and backward once in a process of its own: this program started anew as
+/// Runs memory_spec() forward and backward once in a process of its own: this program started anew as
 /// "headgate bench --memory-probe --threads N". Throws std::runtime_error if that fails.
 MemoryResult measure_memory(int threads);
 

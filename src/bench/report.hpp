@@ -5,19 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "bench/machine_facts.hpp"
 #include "bench/memory.hpp"
 #include "bench/run.hpp"
 
 namespace headgate::bench {
-
-struct MachineFacts {
-  std::string cpu, isa;
-  int threads = 1;
-  double fma_peak_gflops = 0.0;  ///< f32; the best of the whole run
-  double fma_peak_f64_gflops = 0.0;
-  double sgemm_gflops = 0.0;
-  double read_gbps = 0.0;
-};
 
 struct BenchReport {
   MachineFacts machine;

@@ -2,82 +2,80 @@
 #include "bench/run.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <utility>
+
+#include "bench/timing.hpp"
 
 namespace headgate::bench {
 namespace {
 
 constexpr int kPeakWindows = 2;  // before each timed run
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
 /// A case with its data and its measurements so far.
-struct Lane {
-  const BenchCase* spec;
+struct RunningCase {
+  const BenchCase* bench_case;
   int threads;
   std::unique_ptr<BenchJob> job;
   std::vector<double> seconds;  // one entry a round
   std::vector<double> peaks;    // GFLOP/s
 
-  void measure(Yardsticks& yardsticks) {
-    for (int i = 0; i < kPeakWindows; ++i) peaks.push_back(yardsticks.window(job->compute_dtype(), threads));
-    seconds.push_back(timed_run_seconds(*job));
+  void measure(PeakMeters& meters) {
+    for (int i = 0; i < kPeakWindows; ++i) peaks.push_back(meters.window(job->compute_dtype(), threads));
+    seconds.push_back(seconds_of([this] { job->run(); }));
   }
 
-  /// More windows when none came near the best of the run: a busy neighbour must not pass for a slow machine.
-  void settle_peak(Yardsticks& yardsticks) {
+  /// Measures FMA peak some more where none of its windows came near the best of the run: other programs were busy
+  /// meanwhile, and the machine is not as slow as it seemed.
+  void measure_peak_again(PeakMeters& meters) {
     constexpr int kMoreWindows = 100;
     constexpr double kNear = 0.98;
-    const double wanted = kNear * yardsticks.best_gflops(job->compute_dtype(), threads);
+    const double wanted = kNear * meters.best_gflops(job->compute_dtype(), threads);
     for (int i = 0; i < kMoreWindows && *std::max_element(peaks.begin(), peaks.end()) < wanted; ++i) {
-      peaks.push_back(yardsticks.window(job->compute_dtype(), threads));
+      peaks.push_back(meters.window(job->compute_dtype(), threads));
     }
   }
 };
 
-CaseResult result_of(const Lane& lane) {
+CaseResult result_of(const RunningCase& c) {
   CaseResult result;
-  result.name = lane.spec->name;
-  result.floor = lane.spec->floor;
-  result.facts = lane.job->facts();
-  result.threads = lane.threads;
-  result.runs = static_cast<int>(lane.seconds.size());
-  const double flops = lane.job->flops();
-  const double median_seconds = median(lane.seconds);
-  const double min_seconds = *std::min_element(lane.seconds.begin(), lane.seconds.end());
+  result.name = c.bench_case->name;
+  result.floor = c.bench_case->floor;
+  result.facts = c.job->facts();
+  result.threads = c.threads;
+  result.runs = static_cast<int>(c.seconds.size());
+  const double flops = c.job->flops();
+  const double median_seconds = median(c.seconds);
+  const double min_seconds = *std::min_element(c.seconds.begin(), c.seconds.end());
   result.ms_median = 1e3 * median_seconds;
   result.ms_min = 1e3 * min_seconds;
   result.gflops = flops / median_seconds * 1e-9;
   result.gflops_best = flops / min_seconds * 1e-9;
-  result.fma_peak_gflops = *std::max_element(lane.peaks.begin(), lane.peaks.end());
-  result.fma_peak_median_gflops = median(lane.peaks);
+  result.fma_peak_gflops = *std::max_element(c.peaks.begin(), c.peaks.end());
+  result.fma_peak_median_gflops = median(c.peaks);
   return result;
 }
 
-RatioResult result_of(const BenchRatio& ratio, const std::vector<Lane>& lanes, const std::vector<CaseResult>& cases) {
-  const Lane& a = lanes[ratio.numerator];
-  const Lane& b = lanes[ratio.denominator];
+RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& running,
+                      const std::vector<CaseResult>& cases) {
+  const RunningCase& a = running[ratio.numerator];
+  const RunningCase& b = running[ratio.denominator];
   const double work = a.job->flops() / b.job->flops();
   std::vector<double> rounds;
   rounds.reserve(a.seconds.size());
   for (std::size_t i = 0; i < a.seconds.size(); ++i) rounds.push_back(work * b.seconds[i] / a.seconds[i]);
-  return {a.spec->name, b.spec->name, ratio.floor, median(std::move(rounds)),
+  return {a.bench_case->name, b.bench_case->name, ratio.floor, median(std::move(rounds)),
           cases[ratio.numerator].gflops_best / cases[ratio.denominator].gflops_best};
 }
 
-/// First touch of the outputs, and the seconds of the slowest run. A slow one is not run twice for that.
-double warm_up(std::vector<Lane>& lanes) {
+/// Runs each case once or, where that takes little time, twice, so that its memory is mapped and its threads run.
+/// Returns the seconds of the slowest case.
+double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;
-  for (Lane& lane : lanes) {
-    double seconds = timed_run_seconds(*lane.job);
-    if (seconds < kSlowRun_seconds) seconds = timed_run_seconds(*lane.job);
+  for (RunningCase& c : running) {
+    double seconds = seconds_of([&c] { c.job->run(); });
+    if (seconds < kSlowRun_seconds) seconds = seconds_of([&c] { c.job->run(); });
     slowest = std::max(slowest, seconds);
   }
   return slowest;
@@ -92,49 +90,25 @@ int runs_of(const BenchGroup& group, const BenchSettings& settings, double run_s
 
 }  // namespace
 
-double timed_run_seconds(BenchJob& job) {
-  const auto start = std::chrono::steady_clock::now();
-  job.run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-Yardsticks::Entry& Yardsticks::entry(DType dtype, int threads) {
-  constexpr int kFirstWindows = 24;
-  const auto found = entries_.find({dtype, threads});
-  if (found != entries_.end()) return found->second;
-  PeakMeter meter(isa_, dtype, threads);
-  const double best = meter.best_of(kFirstWindows);
-  return entries_.emplace(std::pair{dtype, threads}, Entry{meter, best}).first->second;
-}
-
-double Yardsticks::window(DType dtype, int threads) {
-  Entry& e = entry(dtype, threads);
-  const double rate = e.meter.window();
-  e.best_gflops = std::max(e.best_gflops, rate);
-  return rate;
-}
-
-double Yardsticks::best_gflops(DType dtype, int threads) { return entry(dtype, threads).best_gflops; }
-
-GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, Yardsticks& yardsticks) {
-  std::vector<Lane> lanes;
-  lanes.reserve(group.cases.size());
-  for (const BenchCase& spec : group.cases) {
-    const int threads = spec.threads == 0 ? settings.threads : spec.threads;
-    lanes.push_back({&spec, threads, spec.make_job(threads), {}, {}});
+GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, PeakMeters& peaks) {
+  std::vector<RunningCase> running;
+  running.reserve(group.cases.size());
+  for (const BenchCase& bench_case : group.cases) {
+    const int threads = bench_case.threads == 0 ? settings.threads : bench_case.threads;
+    running.push_back({&bench_case, threads, bench_case.make_job(threads), {}, {}});
   }
-  const int runs = runs_of(group, settings, warm_up(lanes));
+  const int runs = runs_of(group, settings, warm_up(running));
   for (int round = 0; round < runs; ++round) {
     if (round % 2 == 0) {
-      for (auto lane = lanes.begin(); lane != lanes.end(); ++lane) lane->measure(yardsticks);
+      for (auto c = running.begin(); c != running.end(); ++c) c->measure(peaks);
     } else {
-      for (auto lane = lanes.rbegin(); lane != lanes.rend(); ++lane) lane->measure(yardsticks);
+      for (auto c = running.rbegin(); c != running.rend(); ++c) c->measure(peaks);
     }
   }
-  for (Lane& lane : lanes) lane.settle_peak(yardsticks);
+  for (RunningCase& c : running) c.measure_peak_again(peaks);
   GroupResult result;
-  for (const Lane& lane : lanes) result.cases.push_back(result_of(lane));
-  for (const BenchRatio& ratio : group.ratios) result.ratios.push_back(result_of(ratio, lanes, result.cases));
+  for (const RunningCase& c : running) result.cases.push_back(result_of(c));
+  for (const BenchRatio& ratio : group.ratios) result.ratios.push_back(result_of(ratio, running, result.cases));
   return result;
 }
 

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bench/cases.hpp"
-#include "bench/machine.hpp"
+#include "bench/machine_facts.hpp"
 
 namespace headgate::bench {
 
@@ -52,29 +50,8 @@ struct GroupResult {
   std::vector<RatioResult> ratios;
 };
 
-/// A meter for each dtype and number of threads, with the best rate that it has shown so far.
-class Yardsticks {
- public:
-  explicit Yardsticks(std::string isa) : isa_(std::move(isa)) {}
-
-  /// GFLOP/s over about a millisecond; dtype f32 or f64.
-  double window(DType dtype, int threads);
-  double best_gflops(DType dtype, int threads);
-
- private:
-  struct Entry {
-    PeakMeter meter;
-    double best_gflops;
-  };
-  Entry& entry(DType dtype, int threads);
-
-  std::string isa_;
-  std::map<std::pair<DType, int>, Entry> entries_;
-};
-
-double timed_run_seconds(BenchJob& job);
-
-/// Runs the cases in turns (forwards in even rounds, backwards in odd ones), FMA peak windows before each run.
-GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, Yardsticks& yardsticks);
+/// Runs the cases in turns, in even rounds from the first to the last and in odd rounds from the last to the first, and
+/// measures FMA peak before each run.
+GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, PeakMeters& peaks);
 
 }  // namespace headgate::bench

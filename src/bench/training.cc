@@ -46,7 +46,7 @@ class RandomBytes : public train::SequenceSource {
   std::int64_t seq_len_;
 };
 
-/// The layers take OpenMP's number of threads; it is lent to them for a scope.
+/// Sets OpenMP's number of threads, which the layers use, and restores it at the end.
 class ThreadCount {
  public:
   explicit ThreadCount(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
@@ -65,7 +65,7 @@ train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch
   settings.batch = batch;
   settings.threads = threads;
   settings.schedule.decay = train::Decay::constant;
-  settings.schedule.steps = std::int64_t{1} << 30;  // more than anyone will run
+  settings.schedule.steps = std::int64_t{1} << 30;  // more than a bench runs
   return settings;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "bench/machine.hpp"
+#include "bench/timing.hpp"
 #include "bench/workload.hpp"
 #include "cli/demo_parts.hpp"
 #include "core/element.hpp"
@@ -32,15 +32,16 @@ constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
 constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
 constexpr std::int64_t kLastRows = 16;
 
-bench::CallShape layer_shape() {
-  bench::CallShape shape;
-  shape.Hq = shape.Hkv = kHeads;
-  shape.T = shape.S = kTokens;
-  shape.D = shape.Dv = kDim;
-  shape.dtype = DType::bf16;
-  shape.causality = Causality::causal;
-  shape.gate = bench::GateGrain::elementwise;
-  return shape;
+verify::CaseSpec layer_spec(int threads) {
+  verify::CaseSpec spec;
+  spec.Hkv = kHeads;
+  spec.T = spec.S = kTokens;
+  spec.D = spec.Dv = kDim;
+  spec.dtype = DType::bf16;
+  spec.causality = Causality::causal;
+  spec.gate_grain = verify::GateGrain::elementwise;
+  spec.threads = threads;
+  return spec;
 }
 
 /// Rows [first, first + count) of head h, as (1,1,count,n).
@@ -79,7 +80,7 @@ struct LayerCheck {
 
 /// Query rows [first, first + count) of head h with the keys up to the last of them: a whole problem of its own.
 /// With `keys`, dk and dv of those rows' own keys are compared too, which no other row may see.
-void check_rows(const bench::Workload& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
+void check_rows(const verify::Case& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
                 LayerCheck& check) {
   const AttentionInputs whole = layer.inputs();
   const std::int64_t seen = first + count;
@@ -126,18 +127,6 @@ struct LayerSpeed {
   double sgemm_gflops = 0.0;
 };
 
-template <typename Run>
-double seconds_of(const Run& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 LayerSpeed measure(const bench::Workload& layer, int threads) {
   constexpr int kRuns = 5;
   constexpr int kPeakWindows = 8;
@@ -148,14 +137,14 @@ LayerSpeed measure(const bench::Workload& layer, int threads) {
   std::vector<double> forward, backward;
   for (int run = 0; run < kRuns; ++run) {
     speed.fma_peak_gflops = std::max(speed.fma_peak_gflops, meter.best_of(kPeakWindows));
-    forward.push_back(seconds_of([&] { layer.forward(); }));
-    backward.push_back(seconds_of([&] { layer.backward(); }));
+    forward.push_back(bench::seconds_of([&] { layer.forward(); }));
+    backward.push_back(bench::seconds_of([&] { layer.backward(); }));
   }
-  const auto speed_of = [](bench::BenchOp op, double seconds) {
-    return Speed{seconds, bench::flops_of(layer_shape(), op) / seconds * 1e-9};
+  const auto speed_of = [&layer](bench::BenchOp op, double seconds) {
+    return Speed{seconds, bench::flops_of(layer.problem().spec(), op) / seconds * 1e-9};
   };
-  speed.forward = speed_of(bench::BenchOp::forward, median(forward));
-  speed.backward = speed_of(bench::BenchOp::backward, median(backward));
+  speed.forward = speed_of(bench::BenchOp::forward, bench::median(forward));
+  speed.backward = speed_of(bench::BenchOp::backward, bench::median(backward));
   return speed;
 }
 
@@ -174,7 +163,7 @@ bool print_tally(const char* name, const Tally& tally) {
   return ok;
 }
 
-LayerCheck check_samples(const bench::Workload& layer) {
+LayerCheck check_samples(const verify::Case& layer) {
   LayerCheck check;
   for (const std::int64_t h : kSampledHeads) {
     for (const std::int64_t i : kSampledRows) check_rows(layer, h, i, 1, false, check);
@@ -191,7 +180,7 @@ bool show_layer(int threads) {
   fmt::print("     machine   {}, vector target {}, {} thread{}\n", bench::cpu_name(), active_target(), threads,
              threads == 1 ? "" : "s");
   std::fflush(stdout);
-  const bench::Workload layer(layer_shape(), bench::BenchOp::backward, threads);
+  const bench::Workload layer(layer_spec(threads), bench::BenchOp::backward);
   const LayerSpeed speed = measure(layer, threads);
   fmt::print("     limits    FMA peak {:.1f} GFLOP/s (f32, which bf16 accumulates in), sgemm {:.1f} GFLOP/s\n\n",
              speed.fma_peak_gflops, speed.sgemm_gflops);
@@ -202,7 +191,7 @@ bool show_layer(int threads) {
   fmt::print("\n     Sampled rows against the f64 oracle, in units of the tolerance (docs/NUMERICS.md):\n\n");
   fmt::print("     {:<9} {:>8} {:>22}\n", "", "elements", "largest error");
   std::fflush(stdout);
-  const LayerCheck check = check_samples(layer);
+  const LayerCheck check = check_samples(layer.problem());
   bool ok = print_tally("y", check.y);
   ok = print_tally("lse", check.lse) && ok;
   ok = print_tally("dq", check.dq) && ok;
