@@ -28,7 +28,7 @@ class AttentionJob : public BenchJob {
             {"Dv", s.Dv},
             {"dtype", dtype_name(s.dtype)},
             {"causal", s.causality == Causality::causal},
-            {"gate", word_of(s.gate_grain)}};
+            {"gate", word_of(s.gate_input)}};
   }
 
  private:

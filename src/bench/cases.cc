@@ -14,7 +14,7 @@ namespace headgate::bench {
 namespace {
 
 using verify::CaseSpec;
-using verify::GateGrain;
+using verify::GateInput;
 
 constexpr std::int64_t kHeads = 8;
 
@@ -30,7 +30,7 @@ CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
   spec.Hkv = heads;
   spec.T = spec.S = length;
   spec.D = spec.Dv = dim;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   return spec;
 }
 
@@ -100,11 +100,11 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
     for (const std::int64_t length : {1024, 2048}) {
       for (const std::int64_t dim : {64, 128}) {
         BenchGroup group;
-        for (const GateGrain grain : {GateGrain::elementwise, GateGrain::none}) {
+        for (const GateInput grain : {GateInput::elementwise, GateInput::none}) {
           CaseSpec spec = square(kHeads, length, dim);
-          spec.gate_grain = grain;
+          spec.gate_input = grain;
           group.cases.push_back(
-              {fmt::format("gate/{}/T{}/D{}/{}", word_of(op), length, dim, grain == GateGrain::none ? "off" : "on"),
+              {fmt::format("gate/{}/T{}/D{}/{}", word_of(op), length, dim, grain == GateInput::none ? "off" : "on"),
                attention_job(op, spec),
                0,
                {}});

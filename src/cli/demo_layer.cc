@@ -39,7 +39,7 @@ verify::CaseSpec layer_spec(int threads) {
   spec.D = spec.Dv = kDim;
   spec.dtype = DType::bf16;
   spec.causality = Causality::causal;
-  spec.gate_grain = verify::GateGrain::elementwise;
+  spec.gate_input = verify::GateInput::elementwise;
   spec.threads = threads;
   return spec;
 }

@@ -19,7 +19,6 @@ constexpr std::uint32_t kRepeatB = 1, kRepeatH = 2, kRepeatT = 4, kRepeatAll = 1
 class Random {
  public:
   Random(std::uint64_t seed, std::uint64_t stream) : bits_(seed * kSplitMix64Step + stream * 0xD1B54A32D192ED03U) {}
-  std::uint64_t next() { return bits_.next(); }
   double uniform() { return bits_.uniform(); }
   /// About normal, variance 1, never beyond ±3.5: four uniforms summed.
   double normal() { return (uniform() + uniform() + uniform() + uniform() - 2.0) * 1.7320508075688772; }
@@ -154,7 +153,7 @@ void Case::place_projection(std::vector<NamedSlab>& group, TensorView* q, Tensor
   std::vector<Shape> first_shapes{{s.B, s.Hq(), s.T, s.D}};
   if (gate != nullptr) {
     first.push_back(gate);
-    first_shapes.push_back({s.B, s.Hq(), s.T, s.gate_grain == GateGrain::headwise ? 1 : s.Dv});
+    first_shapes.push_back({s.B, s.Hq(), s.T, s.gate_input == GateInput::headwise ? 1 : s.Dv});
   }
   const std::vector<Shape> key_shapes{{s.B, s.Hkv, s.S, s.D}, {s.B, s.Hkv, s.S, s.Dv}};
   const auto place_all = [&](const std::string& name, const std::vector<TensorView*>& views,
@@ -175,7 +174,7 @@ void Case::place_projection(std::vector<NamedSlab>& group, TensorView* q, Tensor
 void Case::place_inputs() {
   const CaseSpec& s = spec_;
   const bool gate_apart = s.gate_f32 && s.dtype != DType::f32;
-  const bool gated = s.gate_grain != GateGrain::none;
+  const bool gated = s.gate_input != GateInput::none;
   if (s.layout == Layout::fused) {
     place_projection(input_slabs_, &q_, gated && !gate_apart ? &gate_ : nullptr, &k_, &v_);
   } else {
@@ -184,7 +183,7 @@ void Case::place_inputs() {
     v_ = place(input_slabs_, "v", s.dtype, {s.B, s.Hkv, s.S, s.Dv}, kRepeatB);
   }
   if (gated && !gate_.present()) {
-    const std::int64_t width = s.gate_grain == GateGrain::headwise ? 1 : s.Dv;
+    const std::int64_t width = s.gate_input == GateInput::headwise ? 1 : s.Dv;
     gate_ =
         place(input_slabs_, "gate", gate_apart ? DType::f32 : s.dtype, {s.B, s.Hq(), s.T, width}, kRepeatB | kRepeatT);
   }

@@ -36,12 +36,12 @@ MapSpec draw_map(const Pick& pick, std::int64_t one_in) {
   return map;
 }
 
-/// Sizes around the edges of vectors and of the kernels' blocks.
+/// Sizes around multiples of the vector length and of the kernels' blocks.
 constexpr std::array<std::int64_t, 20> kLengths{1,  2,  3,  5,  7,  8,  15,  16,  17,  24,
                                                 31, 33, 48, 63, 64, 65, 100, 129, 200, 257};
 constexpr std::array<std::int64_t, 18> kWidths{1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 31, 32, 48, 64, 72, 80, 128, 256};
 
-/// Multiply-adds of one problem that the oracle does in a few milliseconds.
+/// Multiply-adds of one problem, at most: the oracle does them in a few milliseconds.
 constexpr std::int64_t kWorkLimit = 1'000'000;
 
 void draw_sizes(CaseSpec& spec, const Pick& pick) {
@@ -80,8 +80,8 @@ void draw_scores(CaseSpec& spec, const Pick& pick) {
 }
 
 void draw_gate(CaseSpec& spec, const Pick& pick) {
-  spec.gate_grain = one_of(pick, std::array{GateGrain::none, GateGrain::headwise, GateGrain::elementwise});
-  if (spec.gate_grain == GateGrain::none) return;
+  spec.gate_input = one_of(pick, std::array{GateInput::none, GateInput::headwise, GateInput::elementwise});
+  if (spec.gate_input == GateInput::none) return;
   spec.gate_fn = static_cast<GateFn>((1 + pick(7)) % 7);
   spec.gate_op = maybe(pick, 3) ? GateOp::add : GateOp::mul;
   spec.gate_f32 = maybe(pick, 3);
@@ -100,15 +100,15 @@ CaseSpec shaped(std::int64_t B, std::int64_t Hkv, std::int64_t group, std::int64
   return spec;
 }
 
-CaseSpec gated(CaseSpec spec, GateGrain grain, GateFn fn, GateOp op) {
-  spec.gate_grain = grain;
+CaseSpec gated(CaseSpec spec, GateInput grain, GateFn fn, GateOp op) {
+  spec.gate_input = grain;
   spec.gate_fn = fn;
   spec.gate_op = op;
   return spec;
 }
 
 /// Every feature at once, apart from the gate.
-CaseSpec loaded(CaseSpec spec) {
+CaseSpec with_all_features(CaseSpec spec) {
   spec.softcap = 5.0;
   spec.causality = Causality::causal;
   spec.window_left = 21;
@@ -163,8 +163,8 @@ std::string describe(const CaseSpec& spec) {
   add(spec.causality == Causality::causal, "causal");
   add(spec.window_left >= 0 || spec.window_right >= 0,
       fmt::format("window={},{}", spec.window_left, spec.window_right));
-  add(spec.gate_grain != GateGrain::none,
-      fmt::format("gate={}:{}:{}{}", word_of(spec.gate_grain), kGateNames[static_cast<std::size_t>(spec.gate_fn)],
+  add(spec.gate_input != GateInput::none,
+      fmt::format("gate={}:{}:{}{}", word_of(spec.gate_input), kGateNames[static_cast<std::size_t>(spec.gate_fn)],
                   spec.gate_op == GateOp::mul ? "mul" : "add", spec.gate_f32 ? ":f32" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
@@ -213,31 +213,30 @@ std::vector<CaseSpec> standard_cases() {
   add_features(list);
   const CaseSpec small = shaped(1, 2, 2, 19, 23, 16, 12);
   for (const GateOp op : {GateOp::mul, GateOp::add}) {
-    for (const GateGrain grain : {GateGrain::headwise, GateGrain::elementwise}) {
+    for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
       for (int fn = 0; fn < 7; ++fn) list.push_back(gated(small, grain, static_cast<GateFn>(fn), op));
     }
   }
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     for (int layout = 0; layout < 6; ++layout) {
-      CaseSpec spec = gated(shaped(2, 2, 2, 33, 33, 32, 32), GateGrain::elementwise, GateFn::sigmoid, GateOp::mul);
+      CaseSpec spec = gated(shaped(2, 2, 2, 33, 33, 32, 32), GateInput::elementwise, GateFn::sigmoid, GateOp::mul);
       spec.dtype = dtype;
       spec.layout = static_cast<Layout>(layout);
       list.push_back(spec);
-      list.push_back(loaded(spec));
+      list.push_back(with_all_features(spec));
     }
     for (const std::int64_t width : {1, 64, 72, 80, 96, 128, 256, 512}) {
-      CaseSpec spec = gated(shaped(1, 1, 1, 21, 70, width, width), GateGrain::headwise, GateFn::sigmoid, GateOp::mul);
+      CaseSpec spec = gated(shaped(1, 1, 1, 21, 70, width, width), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
       spec.dtype = dtype;
       list.push_back(spec);
     }
-    CaseSpec spec = gated(shaped(1, 1, 2, 300, 300, 64, 64), GateGrain::elementwise, GateFn::sigmoid, GateOp::mul);
+    CaseSpec spec = gated(shaped(1, 1, 2, 300, 300, 64, 64), GateInput::elementwise, GateFn::sigmoid, GateOp::mul);
     spec.dtype = dtype;
     spec.threads = 2;
     list.push_back(spec);
     spec.causality = Causality::causal;
     list.push_back(spec);
-    CaseSpec hidden =
-        shaped(1, 1, 2, 40, 40, 16, 16);  // whole rows at −∞ and no sink: the bias's own infinities decide
+    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};
     hidden.bias_hides = true;

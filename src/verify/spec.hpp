@@ -21,7 +21,8 @@ enum class Layout { bhtd, bthd, fused, broadcast, reversed, gapped };
 /// tensors below the smallest normal number.
 enum class Values { normal, sharp, extreme, denormal };
 
-enum class GateGrain { none, headwise, elementwise };
+/// The gate's logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
+enum class GateInput { none, headwise, elementwise };
 
 }  // namespace headgate::verify
 
@@ -46,10 +47,10 @@ struct Words<verify::Values> {
 };
 
 template <>
-struct Words<verify::GateGrain> {
-  static constexpr std::array<Word<verify::GateGrain>, 3> kAll{{{verify::GateGrain::none, "none"},
-                                                                {verify::GateGrain::headwise, "headwise"},
-                                                                {verify::GateGrain::elementwise, "elementwise"}}};
+struct Words<verify::GateInput> {
+  static constexpr std::array<Word<verify::GateInput>, 3> kAll{{{verify::GateInput::none, "none"},
+                                                                {verify::GateInput::headwise, "headwise"},
+                                                                {verify::GateInput::elementwise, "elementwise"}}};
 };
 
 }  // namespace headgate
@@ -80,7 +81,7 @@ struct CaseSpec {
   Causality causality = Causality::none;
   std::int64_t window_left = -1, window_right = -1;
 
-  GateGrain gate_grain = GateGrain::none;
+  GateInput gate_input = GateInput::none;
   GateFn gate_fn = GateFn::sigmoid;
   GateOp gate_op = GateOp::mul;
   bool gate_f32 = false;  // else the dtype of q
@@ -105,7 +106,7 @@ struct CaseSpec {
   std::int64_t Hq() const { return Hkv * group; }
   /// silu and identity may have g = 0, from which o cannot be had back.
   bool saves_attn() const {
-    return attn || (gate_grain != GateGrain::none && gate_op == GateOp::mul &&
+    return attn || (gate_input != GateInput::none && gate_op == GateOp::mul &&
                     (gate_fn == GateFn::silu || gate_fn == GateFn::identity));
   }
 };

@@ -42,24 +42,25 @@ inline double largest_finite(DType dtype) {
 /// What the kernels accumulate in.
 inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Error, in unit roundoffs, of the elementary functions and single operations along an element's way.
-constexpr double kFunctions = 8.0;
-/// Rounding errors of a sum of n terms walk at random: they grow as √n. Those of like terms do not; they come apart.
-constexpr double kWalk = 0.5;
+/// Error, in unit roundoffs, of the elementary functions and single operations that an element passes through.
+constexpr double kFunctionRoundings = 8.0;
+/// The rounding errors of a sum of n terms have either sign and grow as √n: this many unit roundoffs times √n. Errors
+/// of equal terms have one sign; Tolerance::sums is for them.
+constexpr double kRoundingsPerRootTerm = 0.5;
 
 struct Tolerance {
   double compute = 0.0;    ///< C · u of the compute type: times the magnitude
   double underflow = 0.0;  ///< (8 + terms) · smallest subnormal of the compute type, plus that of the output
   double saved = 0.0;      ///< u of the dtype that y is saved in: times what an element inherits from it
   double storage = 0.0;    ///< u of the output: times the element
-  double sums = 0.0;       ///< u of the compute type: times what like terms add up to
+  double sums = 0.0;       ///< u of the compute type: times what the sums of equal terms add up to
 
   /// `terms`: how many products the longest chain of sums behind an element adds.
   static Tolerance of(DType q, DType output, std::int64_t terms) {
     const DType compute = compute_dtype(q);
-    const double c = kFunctions + kWalk * std::sqrt(static_cast<double>(terms));
-    // Below the smallest normal number equal terms round alike, so that n roundings can add up in full.
-    const double steps = kFunctions + static_cast<double>(terms);
+    const double c = kFunctionRoundings + kRoundingsPerRootTerm * std::sqrt(static_cast<double>(terms));
+    // Below the smallest normal number equal terms round alike: n roundings can add up in full.
+    const double steps = kFunctionRoundings + static_cast<double>(terms);
     return {c * unit_roundoff(compute), steps * smallest_subnormal(compute) + smallest_subnormal(output),
             unit_roundoff(q), unit_roundoff(output), unit_roundoff(compute)};
   }

@@ -9,7 +9,7 @@ namespace {
 
 using verify::CaseSpec;
 using verify::check_backward_case;
-using verify::GateGrain;
+using verify::GateInput;
 
 class Backward : public ::testing::TestWithParam<DType> {};
 
@@ -32,7 +32,7 @@ CaseSpec all_gradients() {
   spec.S = 40;
   spec.D = 20;
   spec.Dv = 12;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   spec.bias = {true, false, true, true};
   spec.sinks = DType::f32;
   spec.dlse = DType::f32;

@@ -7,7 +7,7 @@ namespace headgate {
 namespace {
 
 using verify::CaseSpec;
-using verify::GateGrain;
+using verify::GateInput;
 using verify::Layout;
 
 struct Bits {
@@ -46,7 +46,7 @@ CaseSpec reducing() {
   CaseSpec spec;
   spec.D = 24;
   spec.Dv = 20;
-  spec.gate_grain = GateGrain::headwise;
+  spec.gate_input = GateInput::headwise;
   spec.sinks = DType::f32;
   spec.dlse = DType::f32;
   spec.attn = spec.weights = true;

@@ -11,7 +11,7 @@ namespace headgate {
 namespace {
 
 using verify::CaseSpec;
-using verify::GateGrain;
+using verify::GateInput;
 
 /// dv sums equal terms, and so do dbias, dsinks and dgate where they are; with a sink the softmax does, too.
 CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
@@ -28,7 +28,7 @@ CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
   if (seed % 2 == 0) return spec;  // nothing else: logits of 0, and the tightest rule
   spec.group = 1 + static_cast<std::int64_t>(seed % 3);
   spec.Dv = 24;
-  spec.gate_grain = GateGrain::headwise;
+  spec.gate_input = GateInput::headwise;
   spec.gate_op = seed % 4 == 1 ? GateOp::mul : GateOp::add;
   if (seed % 7 < 4) spec.bias = {true, false, false, false};
   if (seed % 5 < 3) spec.sinks = DType::f64;

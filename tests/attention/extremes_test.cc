@@ -13,7 +13,7 @@ namespace {
 using verify::CaseSpec;
 using verify::check_backward_case;
 using verify::check_forward_case;
-using verify::GateGrain;
+using verify::GateInput;
 using verify::Values;
 
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
@@ -29,7 +29,7 @@ CaseSpec sized(std::int64_t T, std::int64_t S, std::int64_t D, std::int64_t Dv) 
   spec.S = S;
   spec.D = D;
   spec.Dv = Dv;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   return spec;
 }
 

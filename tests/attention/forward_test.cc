@@ -8,7 +8,7 @@ namespace {
 
 using verify::CaseSpec;
 using verify::check_forward_case;
-using verify::GateGrain;
+using verify::GateInput;
 
 class Forward : public ::testing::TestWithParam<DType> {};
 
@@ -29,7 +29,7 @@ TEST(Forward, EveryChoiceOfOptionalOutputs) {
   spec.T = 21;
   spec.S = 34;
   spec.D = spec.Dv = 16;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   for (const DType lse : {DType::none, DType::f32, DType::f64}) {
     for (const bool attn : {false, true}) {
       for (const bool weights : {false, true}) {
@@ -48,7 +48,7 @@ TEST(Forward, OptionalOutputsLeaveYAlone) {
   spec.T = 40;
   spec.S = 300;
   spec.D = spec.Dv = 24;
-  spec.gate_grain = GateGrain::headwise;
+  spec.gate_input = GateInput::headwise;
   verify::Case problem(spec);
   const AttentionOutputs all = problem.saving_outputs();
   const auto* y = static_cast<const float*>(all.y.data);

@@ -16,7 +16,7 @@ namespace headgate::bench {
 namespace {
 
 using verify::CaseSpec;
-using verify::GateGrain;
+using verify::GateInput;
 
 CaseSpec small_spec() {
   CaseSpec spec;
@@ -25,7 +25,7 @@ CaseSpec small_spec() {
   spec.S = 33;
   spec.D = 16;
   spec.Dv = 8;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   spec.causality = Causality::causal;
   return spec;
 }

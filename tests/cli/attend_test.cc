@@ -84,8 +84,8 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
       [](auto& s) { s.alibi_slopes = DType::f32; },
       [](auto& s) { s.sinks = DType::f64; },
       [](auto& s) { s.weights = true; },
-      [](auto& s) { s.gate_grain = verify::GateGrain::headwise; },
-      [](auto& s) { s.gate_grain = verify::GateGrain::elementwise, s.gate_op = GateOp::add; },
+      [](auto& s) { s.gate_input = verify::GateInput::headwise; },
+      [](auto& s) { s.gate_input = verify::GateInput::elementwise, s.gate_op = GateOp::add; },
       [](auto& s) { s.B = 1; },
       [](auto& s) { s.B = s.Hkv = s.group = 1; },
   };
@@ -106,7 +106,7 @@ TEST(AttendAgainstOracle, EveryGateFunction) {
     spec.S = 7;
     spec.D = 4;
     spec.Dv = 3;
-    spec.gate_grain = verify::GateGrain::elementwise;
+    spec.gate_input = verify::GateInput::elementwise;
     spec.gate_fn = fn;
     expect_right(spec, Order::c);
   }

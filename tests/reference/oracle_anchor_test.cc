@@ -211,7 +211,7 @@ TEST(OracleAnchor, SigmoidGateGradientNeedsOnlyTheGatedOutput) {
   spec.D = 4;
   spec.Dv = 3;
   spec.dtype = DType::f64;
-  spec.gate_grain = verify::GateGrain::elementwise;
+  spec.gate_input = verify::GateInput::elementwise;
   const verify::Case problem(spec);
   const reference::Forward out = reference::forward(problem.inputs(), problem.options());
   const reference::Backward g = reference::backward(problem.inputs(), problem.incoming(), problem.options());

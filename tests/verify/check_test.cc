@@ -62,7 +62,7 @@ CaseSpec full_spec() {
   spec.S = 6;
   spec.D = 4;
   spec.Dv = 3;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   spec.bias = {true, false, true, true};
   spec.sinks = DType::f32;
   spec.dlse = DType::f32;
@@ -129,7 +129,7 @@ CaseSpec equal_terms_spec(DType dtype) {
   spec.S = 3;
   spec.D = 2;
   spec.Dv = 3;
-  spec.gate_grain = GateGrain::headwise;
+  spec.gate_input = GateInput::headwise;
   spec.bias = {true, false, false, false};
   spec.sinks = DType::f64;
   spec.lse = DType::f64;
@@ -332,7 +332,7 @@ TEST(RandomSpec, ReachesEveryFeature) {
     const CaseSpec spec = random_spec(seed);
     fused = fused || spec.layout == Layout::fused;
     sinks = sinks || spec.sinks != DType::none;
-    added = added || (spec.gate_grain != GateGrain::none && spec.gate_op == GateOp::add);
+    added = added || (spec.gate_input != GateInput::none && spec.gate_op == GateOp::add);
     half = half || spec.dtype == DType::f16;
     window = window || spec.window_left >= 0;
     breaks_none = breaks_none && !spec.bias_breaks;
