@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "arguments/sample_call.hpp"
+#include "attention/sample_call.hpp"
 #include "core/element.hpp"
 #include "headgate/headgate.h"
 #include "headgate/headgate.hpp"

@@ -12,15 +12,15 @@
 #include <stdexcept>
 #include <string>
 
-#include "checkpoint/model.hpp"
 #include "io/scratch.hpp"
 #include "io/staged_directory.hpp"
+#include "train/saved_checkpoint.hpp"
 
 namespace headgate::train {
 namespace {
 
 using headgate::testing::read_bytes;
-using headgate::testing::SavedModel;
+using headgate::testing::SavedCheckpoint;
 using headgate::testing::Scratch;
 using headgate::testing::small_config;
 using headgate::testing::write_bytes;
@@ -107,7 +107,7 @@ void kill_many_times(int kills, const std::function<void(int)>& save, const std:
 TEST(Kill, LeavesTheLastWholeCheckpoint) {
   const Scratch scratch;
   const std::string directory = scratch / "checkpoint";
-  SavedModel model(small_config());
+  SavedCheckpoint model(small_config());
   const auto save = [&](int generation) {
     model.fill(static_cast<float>(generation));
     save_checkpoint(directory, model.view());

@@ -6,15 +6,15 @@
 #include <filesystem>
 #include <string>
 
-#include "checkpoint/model.hpp"
 #include "io/file_error.hpp"
 #include "io/scratch.hpp"
+#include "train/saved_checkpoint.hpp"
 
 namespace headgate::train {
 namespace {
 
 using headgate::testing::read_bytes;
-using headgate::testing::SavedModel;
+using headgate::testing::SavedCheckpoint;
 using headgate::testing::Scratch;
 using headgate::testing::small_config;
 using headgate::testing::write_bytes;
@@ -33,7 +33,7 @@ class CheckpointTest : public ::testing::Test {
     }
   }
 
-  SavedModel model{small_config()};
+  SavedCheckpoint model{small_config()};
   Scratch scratch;
   std::string directory = scratch / "run/checkpoint";
 };
@@ -88,7 +88,7 @@ TEST_F(CheckpointTest, FilesThatDoNotBelongTogetherAreRefused) {
   save_checkpoint(directory, model.view());
   models::DecoderConfig wider = small_config();
   wider.ffn = 16;
-  const SavedModel other(wider);
+  const SavedCheckpoint other(wider);
   save_checkpoint(scratch / "other", other.view());
   std::filesystem::copy_file(scratch / "other/optimizer.safetensors", directory + "/optimizer.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
@@ -98,7 +98,7 @@ TEST_F(CheckpointTest, FilesThatDoNotBelongTogetherAreRefused) {
   expect_refused(CheckpointParts::model, "model.safetensors", "mlp.gate_proj.weight' is (12, 8)");
   models::DecoderConfig gated = small_config();
   gated.gate = layers::parse_gate("headwise");
-  save_checkpoint(scratch / "gated", SavedModel(gated).view());
+  save_checkpoint(scratch / "gated", SavedCheckpoint(gated).view());
   std::filesystem::copy_file(scratch / "gated/config.json", directory + "/config.json",
                              std::filesystem::copy_options::overwrite_existing);
   expect_refused(CheckpointParts::model, "model.safetensors", "self_attn.gate_proj.weight' is missing");

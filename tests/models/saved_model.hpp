@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "models/config.hpp"
 #include "models/parameters.hpp"
-#include "train/checkpoint.hpp"
 
 namespace headgate::testing {
 
@@ -35,17 +33,9 @@ struct SavedModel {
     }
   }
 
-  void fill(float value) {
-    for (auto* buffer : {&parameters, &first, &second}) buffer->assign(buffer->size(), value);
-    state = std::to_string(value);
-  }
-
-  train::CheckpointView view() const { return {config, table, parameters.data(), first.data(), second.data(), state}; }
-
   models::DecoderConfig config;
   models::ParameterTable table;
   std::vector<float> parameters, first, second;
-  std::string state = "{\"step\": 1}";
 };
 
 }  // namespace headgate::testing

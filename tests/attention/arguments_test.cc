@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "arguments/sample_call.hpp"
+#include "attention/sample_call.hpp"
 #include "headgate/attention.hpp"
 
 // Bad arguments throw headgate::Error before anything is written, in one line that names the function, the argument

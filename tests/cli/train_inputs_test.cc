@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/small_verbs.hpp"
 #include "headgate/runtime.hpp"
-#include "train/small_verbs.hpp"
 
 // What `headgate train` takes in: directories of data, threads and sizes.
 

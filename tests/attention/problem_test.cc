@@ -9,7 +9,7 @@
 #include <new>
 #include <vector>
 
-#include "arguments/sample_call.hpp"
+#include "attention/sample_call.hpp"
 #include "core/element.hpp"
 #include "headgate/runtime.hpp"
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/model.hpp"
 #include "core/convert.hpp"
 #include "io/safetensors.hpp"
 #include "io/scratch.hpp"
+#include "models/saved_model.hpp"
 
 namespace headgate::models {
 namespace {

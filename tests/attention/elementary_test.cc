@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "numerics/elementary.hpp"
+#include "attention/elementary.hpp"
 
 // The bounds that docs/NUMERICS.md states for 2^x and the gate functions, on every vector target.
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "numerics/elementary.hpp"
+#include "attention/elementary.hpp"
 
 #include "attention/targets.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "numerics/elementary.cc"
+#define HWY_TARGET_INCLUDE "attention/elementary.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.

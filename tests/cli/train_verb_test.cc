@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/small_verbs.hpp"
+#include "cli/small_verbs.hpp"
 
 namespace headgate {
 namespace {

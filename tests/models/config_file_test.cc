@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "checkpoint/model.hpp"
 #include "io/scratch.hpp"
+#include "models/saved_model.hpp"
 
 namespace headgate::models {
 namespace {

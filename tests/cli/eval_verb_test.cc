@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "train/small_verbs.hpp"
+#include "cli/small_verbs.hpp"
 
 namespace headgate {
 namespace {
