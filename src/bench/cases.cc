@@ -18,7 +18,8 @@ using verify::GateInput;
 
 constexpr std::int64_t kHeads = 8;
 
-// Rates over rates: "at most 5% slower", "at most 2%", "1.8 times", "at most 15% below".
+// Promised ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
+// times as fast as one, odd shapes at most 15% slower than their neighbours.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kTwoCoresFloor = 1.8;

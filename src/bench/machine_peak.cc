@@ -15,7 +15,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Chains a round: an FMA takes 4 or 5 cycles and two start a cycle, so 10 in flight reach the peak; 12 accumulators,
 // two constants and a temporary fit the 16 registers of AVX2.
 constexpr std::int64_t kChains = 12;
-// Rounds a loop turn, so that its counter and branch cost nothing.
+// Rounds for each count of the loop, so that counter and branch cost nothing.
 constexpr std::int64_t kUnroll = 4;
 
 template <class D>

@@ -31,7 +31,7 @@ double peak_resident_bytes() {
   throw std::runtime_error("memory case: /proc/self/status has no VmHWM");
 }
 
-/// The running program's file; the link itself would name another program in the child.
+/// The path of the running program's file. The link /proc/self/exe itself would name another program in the child.
 std::string own_path() {
   std::array<char, 4096> path{};
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);

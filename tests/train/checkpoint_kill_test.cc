@@ -25,7 +25,7 @@ using headgate::testing::Scratch;
 using headgate::testing::small_config;
 using headgate::testing::write_bytes;
 
-/// A child that saves generations first, first + 1, … until it is killed, and tells of each save that has returned.
+/// A child that saves generations first, first + 1, … until it is killed, and reports each save that has returned.
 class Saver {
  public:
   Saver(int first, const std::function<void(int)>& save) : last_(first - 1) {
@@ -35,14 +35,14 @@ class Saver {
     if (child_ == 0) run(first, save, ends[1]);
     ::close(ends[1]);
     pipe_ = ends[0];
-    hear();  // it has begun
+    wait_for_report();  // that it has started
   }
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
   ~Saver() { ::close(pipe_); }
 
-  /// Waits for the next save to return; false when the child is no more.
-  bool hear() {
+  /// Waits for the next save to return; false when the child has ended.
+  bool wait_for_report() {
     int generation = 0;
     if (::read(pipe_, &generation, sizeof(generation)) != sizeof(generation)) return false;
     last_ = generation;
@@ -55,24 +55,24 @@ class Saver {
     int status = 0;
     ::waitpid(child_, &status, 0);
     EXPECT_TRUE(WIFSIGNALED(status)) << "the child ended by itself: " << status;
-    while (hear()) {
+    while (wait_for_report()) {
     }
     return last_;
   }
 
  private:
   [[noreturn]] static void run(int first, const std::function<void(int)>& save, int pipe) {
-    const auto tell = [pipe](int generation) {
+    const auto report = [pipe](int generation) {
       if (::write(pipe, &generation, sizeof(generation)) != sizeof(generation)) ::_exit(2);
     };
-    tell(first - 1);
+    report(first - 1);
     for (int generation = first;; ++generation) {
       try {
         save(generation);
       } catch (...) {
         ::_exit(1);
       }
-      tell(generation);
+      report(generation);
     }
   }
 
@@ -93,7 +93,7 @@ void kill_many_times(int kills, const std::function<void(int)>& save, const std:
   int present = 2;
   for (int i = 0; i < kills && !::testing::Test::HasFailure(); ++i) {
     Saver saver(present + 1, save);
-    if (i % 4 == 0) saver.hear();
+    if (i % 4 == 0) saver.wait_for_report();
     ::usleep(static_cast<useconds_t>(std::min<std::int64_t>(random() % (2 * one_save), 100000)));
     const int returned = saver.kill();
     const int loaded = load();
