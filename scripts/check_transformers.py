@@ -23,7 +23,7 @@ TOLERANCE = 1e-4
 
 def compare(build, embeddings, folder):
     """The largest difference between both's log-probabilities, the largest log-probability, the parameter count."""
-    program = build / "tests/checkpoint/qwen3_sample"
+    program = build / "tests/train/qwen3_sample"
     subprocess.run([program, "write", folder, embeddings], check=True)
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         folder / "model", output_loading_info=True, attn_implementation="eager", dtype=torch.float32

@@ -7,9 +7,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Folders of tests/: those whose code reads files, computes addresses or owns memory; and those with threads.
-memory=(arguments attention capi cases checkpoint core fuzz io layers models reference train)
+memory=(attention bench capi core fuzz io layers models reference train verify)
 threads=(attention capi layers models train)
-single_threaded=models_gradients_test
+# Programs in the latter folders that work on one thread.
+single_threaded='(arguments|checkpoint|elementary|models_files|models_gradients|problem)_test'
 
 size=${1:-}
 [[ "$size" == full || "$size" == quick ]] && (($# > 1)) || {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -9,10 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_memory.hpp"
-#include "cli/bench_on_demand.hpp"
-#include "cli/bench_report.hpp"
-#include "cli/machine.hpp"
+#include "bench/cases.hpp"
+#include "bench/memory.hpp"
+#include "bench/on_demand.hpp"
+#include "bench/report.hpp"
+#include "bench/session.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
@@ -45,62 +45,8 @@ std::regex compile_filter(const std::string& pattern) {
   }
 }
 
-/// What the filter leaves: a ratio stays when both of its cases do.
-std::vector<BenchGroup> select(const std::vector<BenchGroup>& groups, const std::regex& filter) {
-  std::vector<BenchGroup> out;
-  for (const BenchGroup& group : groups) {
-    BenchGroup kept;
-    std::vector<std::optional<std::size_t>> place(group.cases.size());
-    for (std::size_t i = 0; i < group.cases.size(); ++i) {
-      if (!std::regex_search(group.cases[i].name, filter)) continue;
-      place[i] = kept.cases.size();
-      kept.cases.push_back(group.cases[i]);
-    }
-    for (const BenchRatio& ratio : group.ratios) {
-      const auto a = place[ratio.numerator];
-      const auto b = place[ratio.denominator];
-      if (a && b) kept.ratios.push_back({*a, *b, ratio.floor});
-    }
-    if (!kept.cases.empty()) out.push_back(std::move(kept));
-  }
-  return out;
-}
-
-void print_now(const std::string& text) {
-  fmt::print("{}", text);
-  std::fflush(stdout);
-}
-
-MachineFacts measure_machine(const std::string& isa, int threads, Yardsticks& yardsticks) {
-  MachineFacts facts;
-  facts.cpu = cpu_name();
-  facts.isa = isa;
-  facts.threads = threads;
-  facts.read_gbps = read_gbps(isa, threads);
-  facts.sgemm_gflops = sgemm_gflops(threads);
-  facts.fma_peak_f64_gflops = yardsticks.best_gflops(DType::f64, threads);
-  facts.fma_peak_gflops = yardsticks.best_gflops(DType::f32, threads);
-  return facts;
-}
-
-/// The end of a run knows more than its start: every rate is the best that any part of the run has seen.
-void settle_machine(MachineFacts& facts, Yardsticks& yardsticks) {
-  facts.read_gbps = std::max(facts.read_gbps, read_gbps(facts.isa, facts.threads));
-  facts.sgemm_gflops = std::max(facts.sgemm_gflops, sgemm_gflops(facts.threads));
-  facts.fma_peak_f64_gflops = yardsticks.best_gflops(DType::f64, facts.threads);
-  facts.fma_peak_gflops = yardsticks.best_gflops(DType::f32, facts.threads);
-}
-
-int list_cases(const std::vector<BenchGroup>& groups, bool with_memory) {
-  for (const BenchGroup& group : groups) {
-    for (const BenchCase& bench_case : group.cases) fmt::print("{}\n", bench_case.name);
-  }
-  if (with_memory) fmt::print("{}\n", kMemoryCase);
-  return kSuccess;
-}
-
-BenchSettings settings_of(const BenchArguments& arguments) {
-  BenchSettings settings;
+bench::BenchSettings settings_of(const BenchArguments& arguments) {
+  bench::BenchSettings settings;
   settings.threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   settings.min_seconds = arguments.min_time;
   if (arguments.repeat) settings.min_runs = settings.min_slow_runs = *arguments.repeat;
@@ -112,30 +58,37 @@ BenchSettings settings_of(const BenchArguments& arguments) {
   return settings;
 }
 
-const BenchCase& case_named(const std::vector<BenchGroup>& groups, const std::string& name) {
-  for (const BenchGroup& group : groups) {
-    for (const BenchCase& bench_case : group.cases) {
-      if (bench_case.name == name) return bench_case;
-    }
+int run_on_demand(const std::string& name, const bench::BenchSettings& settings) {
+  const std::vector<bench::BenchGroup> groups = bench::bench_groups(settings.threads);
+  const bench::BenchCase* found = bench::find_case(groups, name);
+  if (found == nullptr) {
+    throw UsageError(fmt::format("--on-demand: no case is named \"{}\"; --list names them", name));
   }
-  throw UsageError(fmt::format("--on-demand: no case is named \"{}\"; --list names them", name));
+  bench::run_on_demand(*found, active_target(), settings.threads);
+  return kSuccess;
+}
+
+int list_cases(const std::vector<bench::BenchGroup>& groups, bool with_memory) {
+  for (const bench::BenchGroup& group : groups) {
+    for (const bench::BenchCase& bench_case : group.cases) fmt::print("{}\n", bench_case.name);
+  }
+  if (with_memory) fmt::print("{}\n", bench::kMemoryCase);
+  return kSuccess;
 }
 
 int run_bench(const BenchArguments& arguments) {
-  const std::string isa = active_target();
-  const BenchSettings settings = settings_of(arguments);
+  const std::string isa = active_target();  // refuses a wrong HEADGATE_ISA before all else
+  const bench::BenchSettings settings = settings_of(arguments);
   if (arguments.memory_probe) {
-    run_memory_probe(settings.threads);
+    bench::run_memory_probe(settings.threads);
     return kSuccess;
   }
-  if (!arguments.on_demand.empty()) {
-    const std::vector<BenchGroup> groups = bench_groups(settings.threads);
-    run_on_demand(case_named(groups, arguments.on_demand), isa, settings.threads);
-    return kSuccess;
-  }
+  if (!arguments.on_demand.empty()) return run_on_demand(arguments.on_demand, settings);
+
   const std::regex filter = compile_filter(arguments.filter);
-  const std::vector<BenchGroup> groups = select(bench_groups(settings.threads), filter);
-  const bool with_memory = std::regex_search(kMemoryCase, filter);
+  const auto wanted = [&filter](const std::string& name) { return std::regex_search(name, filter); };
+  const std::vector<bench::BenchGroup> groups = bench::select_cases(bench::bench_groups(settings.threads), wanted);
+  const bool with_memory = wanted(bench::kMemoryCase);
   if (groups.empty() && !with_memory) {
     throw UsageError(fmt::format("--filter: no case matches \"{}\"; --list names them", arguments.filter));
   }
@@ -144,24 +97,14 @@ int run_bench(const BenchArguments& arguments) {
   std::optional<io::StagedFile> json;  // opened first: a path that takes no file is known before minutes are spent
   if (!arguments.json.empty()) json.emplace(arguments.json);
 
-  BenchReport report;
-  Yardsticks yardsticks(isa);
-  report.machine = measure_machine(isa, settings.threads, yardsticks);
-  print_now(fmt::format("{}\n{}", machine_text(report.machine), table_head()));
-  for (const BenchGroup& group : groups) {
-    const GroupResult result = run_group(group, settings, yardsticks);
-    print_now(table_rows(result));
-    report.cases.insert(report.cases.end(), result.cases.begin(), result.cases.end());
-    report.ratios.insert(report.ratios.end(), result.ratios.begin(), result.ratios.end());
-  }
-  if (with_memory) {
-    report.memory = measure_memory(settings.threads);
-    print_now(memory_row(*report.memory));
-  }
-  settle_machine(report.machine, yardsticks);
-  print_now(fmt::format("\n{}\n{}", machine_text(report.machine), summary_text(report)));
+  const bench::BenchReport report =
+      bench::measure_all(groups, with_memory ? bench::MemoryCase::run : bench::MemoryCase::skipped, isa, settings,
+                         [](const std::string& text) {
+                           fmt::print("{}", text);
+                           std::fflush(stdout);
+                         });
   if (json) {
-    const std::string text = report_json(report);
+    const std::string text = bench::report_json(report);
     json->write(text.data(), text.size());
     json->commit();
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/machine.hpp"
+#include "bench/machine.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 
@@ -15,12 +15,12 @@ int run_info() {
   // The one call that may refuse (HEADGATE_ISA) comes before anything is printed.
   const std::string chosen = active_target();
   fmt::print("version            {}\n", version());
-  fmt::print("cpu                {}\n", cpu_name());
+  fmt::print("cpu                {}\n", bench::cpu_name());
   fmt::print("targets compiled   {}\n", fmt::join(compiled_targets(), " "));
   fmt::print("targets supported  {}\n", fmt::join(supported_targets(), " "));
   fmt::print("target chosen      {}\n", chosen);
   fmt::print("threads            {}\n", default_threads());
-  fmt::print("blas               {}\n", blas_description());
+  fmt::print("blas               {}\n", bench::blas_description());
   return kSuccess;
 }
 

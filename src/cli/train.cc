@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/machine.hpp"
+#include "bench/machine.hpp"
 #include "cli/memory.hpp"
 #include "cli/signals.hpp"
 #include "cli/train_display.hpp"
@@ -214,7 +214,8 @@ int run_train(const TrainOptions& o) {
   train::LoopOptions options;
   options.stop_at = o.run.stop_at.value_or(0);
   constexpr int kPeakWindows = 30;  // of a millisecond
-  options.fma_peak_gflops = PeakMeter(active_target(), DType::f32, trainer.settings().threads).best_of(kPeakWindows);
+  options.fma_peak_gflops =
+      bench::PeakMeter(active_target(), DType::f32, trainer.settings().threads).best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.run.log_every.value_or(10));
   const SignalWatch watch;
   const auto begin = std::chrono::steady_clock::now();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,25 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "cases/tolerance.hpp"
-#include "cli/bench_workload.hpp"
-#include "cli/machine.hpp"
+#include "bench/machine.hpp"
+#include "bench/timing.hpp"
+#include "bench/workload.hpp"
 #include "core/element.hpp"
 #include "demo/layer.hpp"
 #include "headgate/runtime.hpp"
 #include "reference/oracle.hpp"
+#include "verify/tolerance.hpp"
 
 namespace headgate::demo {
 namespace {
-
-using cli::BenchOp;
-using cli::CallShape;
-using cli::cpu_name;
-using cli::flops_of;
-using cli::GateGrain;
-using cli::PeakMeter;
-using cli::sgemm_gflops;
-using cli::Workload;
 
 constexpr std::int64_t kHeads = 16;
 constexpr std::int64_t kTokens = 4096;
@@ -41,15 +32,16 @@ constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
 constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
 constexpr std::int64_t kLastRows = 16;
 
-CallShape layer_shape() {
-  CallShape shape;
-  shape.Hq = shape.Hkv = kHeads;
-  shape.T = shape.S = kTokens;
-  shape.D = shape.Dv = kDim;
-  shape.dtype = DType::bf16;
-  shape.causality = Causality::causal;
-  shape.gate = GateGrain::elementwise;
-  return shape;
+verify::CaseSpec layer_spec(int threads) {
+  verify::CaseSpec spec;
+  spec.Hkv = kHeads;
+  spec.T = spec.S = kTokens;
+  spec.D = spec.Dv = kDim;
+  spec.dtype = DType::bf16;
+  spec.causality = Causality::causal;
+  spec.gate_input = verify::GateInput::elementwise;
+  spec.threads = threads;
+  return spec;
 }
 
 /// Rows [first, first + count) of head h, as (1,1,count,n).
@@ -69,13 +61,13 @@ struct Tally {
   /// `skip` rows of the oracle's arrays come before those of `actual`.
   void compare(const ConstTensorView& actual, std::int64_t skip, const std::vector<double>& expected,
                const std::vector<double>& magnitude, const std::vector<double>* inherited,
-               const cases::Tolerance& tolerance) {
+               const verify::Tolerance& tolerance) {
     const std::int64_t width = actual.shape[3];
     for (std::int64_t i = 0; i < actual.shape[2]; ++i) {
       for (std::int64_t d = 0; d < width; ++d) {
         const auto at = static_cast<std::size_t>((skip + i) * width + d);
         const double bound = tolerance(expected[at], magnitude[at], inherited != nullptr ? (*inherited)[at] : 0.0);
-        worst = std::max(worst, cases::error_ratio(load(actual, 0, 0, i, d), expected[at], bound, actual.dtype));
+        worst = std::max(worst, verify::error_ratio(load(actual, 0, 0, i, d), expected[at], bound, actual.dtype));
         ++elements;
       }
     }
@@ -88,7 +80,7 @@ struct LayerCheck {
 
 /// Query rows [first, first + count) of head h with the keys up to the last of them: a whole problem of its own.
 /// With `keys`, dk and dv of those rows' own keys are compared too, which no other row may see.
-void check_rows(const Workload& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
+void check_rows(const verify::Case& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
                 LayerCheck& check) {
   const AttentionInputs whole = layer.inputs();
   const std::int64_t seen = first + count;
@@ -101,11 +93,11 @@ void check_rows(const Workload& layer, std::int64_t h, std::int64_t first, std::
   incoming.dy = rows_of(layer.incoming().dy, h, first, count);
 
   const auto tolerance = [&](DType output, std::int64_t terms) {
-    return cases::Tolerance::of(in.q.dtype, output, terms);
+    return verify::Tolerance::of(in.q.dtype, output, terms);
   };
   const DType storage = in.q.dtype;
   const auto forward = reference::forward(in, layer.options());
-  const cases::Tolerance forward_rule = tolerance(storage, kDim + seen);
+  const verify::Tolerance forward_rule = tolerance(storage, kDim + seen);
   check.y.compare(rows_of(layer.outputs().y, h, first, count), 0, forward.y, forward.magnitude.y, nullptr,
                   forward_rule);
   check.lse.compare(rows_of(layer.outputs().lse, h, first, count), 0, forward.lse, forward.magnitude.lse, nullptr,
@@ -115,11 +107,11 @@ void check_rows(const Workload& layer, std::int64_t h, std::int64_t first, std::
   const AttentionGradients actual = layer.gradients();
   const auto& m = backward.magnitude;
   const auto& saved = backward.inherited;
-  const cases::Tolerance row_rule = tolerance(storage, 2 * kDim + seen);
+  const verify::Tolerance row_rule = tolerance(storage, 2 * kDim + seen);
   check.dq.compare(rows_of(actual.dq, h, first, count), 0, backward.dq, m.dq, &saved.dq, row_rule);
   check.dgate.compare(rows_of(actual.dgate, h, first, count), 0, backward.dgate, m.dgate, &saved.dgate, row_rule);
   if (!keys) return;
-  const cases::Tolerance key_rule = tolerance(storage, 2 * kDim + seen + count);
+  const verify::Tolerance key_rule = tolerance(storage, 2 * kDim + seen + count);
   check.dk.compare(rows_of(actual.dk, h, first, count), first, backward.dk, m.dk, &saved.dk, key_rule);
   check.dv.compare(rows_of(actual.dv, h, first, count), first, backward.dv, m.dv, &saved.dv, key_rule);
 }
@@ -135,36 +127,24 @@ struct LayerSpeed {
   double sgemm_gflops = 0.0;
 };
 
-template <typename Run>
-double seconds_of(const Run& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-LayerSpeed measure(const Workload& layer, int threads) {
+LayerSpeed measure(const bench::Workload& layer, int threads) {
   constexpr int kRuns = 5;
   constexpr int kPeakWindows = 8;
   LayerSpeed speed;
-  speed.sgemm_gflops = sgemm_gflops(threads);
-  PeakMeter meter(active_target(), DType::f32, threads);
+  speed.sgemm_gflops = bench::sgemm_gflops(threads);
+  bench::PeakMeter meter(active_target(), DType::f32, threads);
   layer.backward();  // first touch of the gradients
   std::vector<double> forward, backward;
   for (int run = 0; run < kRuns; ++run) {
     speed.fma_peak_gflops = std::max(speed.fma_peak_gflops, meter.best_of(kPeakWindows));
-    forward.push_back(seconds_of([&] { layer.forward(); }));
-    backward.push_back(seconds_of([&] { layer.backward(); }));
+    forward.push_back(bench::seconds_of([&] { layer.forward(); }));
+    backward.push_back(bench::seconds_of([&] { layer.backward(); }));
   }
-  const auto speed_of = [](BenchOp op, double seconds) {
-    return Speed{seconds, flops_of(layer_shape(), op) / seconds * 1e-9};
+  const auto speed_of = [&layer](bench::BenchOp op, double seconds) {
+    return Speed{seconds, bench::flops_of(layer.problem().spec(), op) / seconds * 1e-9};
   };
-  speed.forward = speed_of(BenchOp::forward, median(forward));
-  speed.backward = speed_of(BenchOp::backward, median(backward));
+  speed.forward = speed_of(bench::BenchOp::forward, bench::median(forward));
+  speed.backward = speed_of(bench::BenchOp::backward, bench::median(backward));
   return speed;
 }
 
@@ -183,7 +163,7 @@ bool print_tally(const char* name, const Tally& tally) {
   return ok;
 }
 
-LayerCheck check_samples(const Workload& layer) {
+LayerCheck check_samples(const verify::Case& layer) {
   LayerCheck check;
   for (const std::int64_t h : kSampledHeads) {
     for (const std::int64_t i : kSampledRows) check_rows(layer, h, i, 1, false, check);
@@ -197,10 +177,10 @@ LayerCheck check_samples(const Workload& layer) {
 bool show_layer(int threads) {
   fmt::print("\n\nA layer of real size: {} heads of {}, {} tokens, causal, bf16, elementwise sigmoid gate\n\n", kHeads,
              kDim, kTokens);
-  fmt::print("     machine   {}, vector target {}, {} thread{}\n", cpu_name(), active_target(), threads,
+  fmt::print("     machine   {}, vector target {}, {} thread{}\n", bench::cpu_name(), active_target(), threads,
              threads == 1 ? "" : "s");
   std::fflush(stdout);
-  const Workload layer(layer_shape(), BenchOp::backward, threads);
+  const bench::Workload layer(layer_spec(threads), bench::BenchOp::backward);
   const LayerSpeed speed = measure(layer, threads);
   fmt::print("     limits    FMA peak {:.1f} GFLOP/s (f32, which bf16 accumulates in), sgemm {:.1f} GFLOP/s\n\n",
              speed.fma_peak_gflops, speed.sgemm_gflops);
@@ -211,7 +191,7 @@ bool show_layer(int threads) {
   fmt::print("\n     Sampled rows against the f64 oracle, in units of the tolerance (docs/NUMERICS.md):\n\n");
   fmt::print("     {:<9} {:>8} {:>22}\n", "", "elements", "largest error");
   std::fflush(stdout);
-  const LayerCheck check = check_samples(layer);
+  const LayerCheck check = check_samples(layer.problem());
   bool ok = print_tally("y", check.y);
   ok = print_tally("lse", check.lse) && ok;
   ok = print_tally("dq", check.dq) && ok;

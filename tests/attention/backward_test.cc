@@ -7,9 +7,9 @@
 namespace headgate {
 namespace {
 
-using cases::CaseSpec;
-using cases::check_backward_case;
-using cases::GateGrain;
+using verify::CaseSpec;
+using verify::check_backward_case;
+using verify::GateInput;
 
 class Backward : public ::testing::TestWithParam<DType> {};
 
@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(EveryDType, Backward, ::testing::Values(DType::f32, DTy
                          dtype_test_name);
 
 TEST(Backward, StandardCases) {
-  for (const CaseSpec& spec : cases::standard_cases()) expect_right(spec, check_backward_case);
+  for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_backward_case);
 }
 
 /// Everything that has a gradient.
@@ -32,7 +32,7 @@ CaseSpec all_gradients() {
   spec.S = 40;
   spec.D = 20;
   spec.Dv = 12;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   spec.bias = {true, false, true, true};
   spec.sinks = DType::f32;
   spec.dlse = DType::f32;
@@ -41,7 +41,7 @@ CaseSpec all_gradients() {
 
 TEST(Backward, EachGradientAloneAndEachAbsent) {
   CaseSpec spec = all_gradients();
-  for (unsigned bit = 1; bit <= cases::kDsinks; bit <<= 1) {
+  for (unsigned bit = 1; bit <= verify::kDsinks; bit <<= 1) {
     spec.absent_gradients = bit;
     expect_right(spec, check_backward_case);
     spec.absent_gradients = 63U & ~bit;

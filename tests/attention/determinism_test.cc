@@ -6,15 +6,15 @@
 namespace headgate {
 namespace {
 
-using cases::CaseSpec;
-using cases::GateGrain;
-using cases::Layout;
+using verify::CaseSpec;
+using verify::GateInput;
+using verify::Layout;
 
 struct Bits {
   std::vector<std::uint8_t> outputs, gradients;
 };
 
-Bits run(cases::Case& problem, int threads) {
+Bits run(verify::Case& problem, int threads) {
   problem.options().threads = threads;
   problem.poison_outputs();
   problem.poison_gradients();
@@ -29,7 +29,7 @@ Bits run(cases::Case& problem, int threads) {
 
 void expect_same_bits(const CaseSpec& spec) {
   const TargetGuard guard;
-  cases::Case problem(spec);
+  verify::Case problem(spec);
   for (const std::string& target : supported_targets()) {
     set_target(target);
     const Bits one = run(problem, 1);
@@ -46,7 +46,7 @@ CaseSpec reducing() {
   CaseSpec spec;
   spec.D = 24;
   spec.Dv = 20;
-  spec.gate_grain = GateGrain::headwise;
+  spec.gate_input = GateInput::headwise;
   spec.sinks = DType::f32;
   spec.dlse = DType::f32;
   spec.attn = spec.weights = true;

@@ -10,8 +10,8 @@
 namespace headgate {
 namespace {
 
-using cases::CaseSpec;
-using cases::GateGrain;
+using verify::CaseSpec;
+using verify::GateInput;
 
 /// dv sums equal terms, and so do dbias, dsinks and dgate where they are; with a sink the softmax does, too.
 CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
@@ -19,7 +19,7 @@ CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
   constexpr std::array<std::int64_t, 5> kKeys{1, 3, 24, 129, 385};
   CaseSpec spec;
   spec.dtype = dtype;
-  spec.layout = cases::Layout::broadcast;
+  spec.layout = verify::Layout::broadcast;
   spec.scale = 0.0;
   spec.T = kQueries[seed % kQueries.size()];
   spec.S = kKeys[seed % kKeys.size()];
@@ -28,7 +28,7 @@ CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
   if (seed % 2 == 0) return spec;  // nothing else: logits of 0, and the tightest rule
   spec.group = 1 + static_cast<std::int64_t>(seed % 3);
   spec.Dv = 24;
-  spec.gate_grain = GateGrain::headwise;
+  spec.gate_input = GateInput::headwise;
   spec.gate_op = seed % 4 == 1 ? GateOp::mul : GateOp::add;
   if (seed % 7 < 4) spec.bias = {true, false, false, false};
   if (seed % 5 < 3) spec.sinks = DType::f64;
@@ -40,12 +40,12 @@ class EqualTerms : public ::testing::TestWithParam<DType> {};
 
 TEST_P(EqualTerms, StayWithinTheRuleForward) {
   for (std::uint64_t seed = 1; seed <= 2 * problem_runs(); ++seed)
-    expect_right(equal_terms(GetParam(), seed), cases::check_forward_case);
+    expect_right(equal_terms(GetParam(), seed), verify::check_forward_case);
 }
 
 TEST_P(EqualTerms, StayWithinTheRuleBackward) {
   for (std::uint64_t seed = 1; seed <= 2 * problem_runs(); ++seed)
-    expect_right(equal_terms(GetParam(), seed), cases::check_backward_case);
+    expect_right(equal_terms(GetParam(), seed), verify::check_backward_case);
 }
 
 INSTANTIATE_TEST_SUITE_P(F32AndF64, EqualTerms, ::testing::Values(DType::f32, DType::f64), dtype_test_name);
@@ -63,8 +63,8 @@ TEST_P(EqualTerms, OfTheSoftmaxBesideASinkStayWithinTheRule) {
     spec.lse = DType::f64;
     spec.weights = true;
     spec.seed = seed;
-    expect_right(spec, cases::check_forward_case);
-    expect_right(spec, cases::check_backward_case);
+    expect_right(spec, verify::check_forward_case);
+    expect_right(spec, verify::check_backward_case);
   }
 }
 
@@ -73,8 +73,8 @@ TEST_P(EqualTerms, OfTheSoftmaxBesideASinkStayWithinTheRule) {
 /// (7236).
 TEST(Rule, AllowsWhatRightKernelsDo) {
   for (const std::uint64_t seed : {1733U, 3486U, 6094U, 7236U}) {
-    expect_right(cases::random_spec(seed), cases::check_forward_case);
-    expect_right(cases::random_spec(seed), cases::check_backward_case);
+    expect_right(verify::random_spec(seed), verify::check_forward_case);
+    expect_right(verify::random_spec(seed), verify::check_backward_case);
   }
 }
 

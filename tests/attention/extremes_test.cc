@@ -10,11 +10,11 @@
 namespace headgate {
 namespace {
 
-using cases::CaseSpec;
-using cases::check_backward_case;
-using cases::check_forward_case;
-using cases::GateGrain;
-using cases::Values;
+using verify::CaseSpec;
+using verify::check_backward_case;
+using verify::check_forward_case;
+using verify::GateInput;
+using verify::Values;
 
 constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
 
@@ -29,7 +29,7 @@ CaseSpec sized(std::int64_t T, std::int64_t S, std::int64_t D, std::int64_t Dv) 
   spec.S = S;
   spec.D = D;
   spec.Dv = Dv;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   return spec;
 }
 
@@ -98,7 +98,7 @@ TEST(Extremes, BiasOfInfinityOrNaNBreaksItsRowsAlone) {
       spec.attn = spec.weights = true;
       expect_right(spec, check_forward_case);
       // A key's gradient sums over queries, the broken ones among them; a query's is its own.
-      spec.absent_gradients = 63U & ~cases::kDq;
+      spec.absent_gradients = 63U & ~verify::kDq;
       expect_right(spec, check_backward_case);
     }
   }

@@ -6,9 +6,9 @@
 namespace headgate {
 namespace {
 
-using cases::CaseSpec;
-using cases::check_forward_case;
-using cases::GateGrain;
+using verify::CaseSpec;
+using verify::check_forward_case;
+using verify::GateInput;
 
 class Forward : public ::testing::TestWithParam<DType> {};
 
@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(EveryDType, Forward, ::testing::Values(DType::f32, DTyp
                          dtype_test_name);
 
 TEST(Forward, StandardCases) {
-  for (const CaseSpec& spec : cases::standard_cases()) expect_right(spec, check_forward_case);
+  for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_forward_case);
 }
 
 TEST(Forward, EveryChoiceOfOptionalOutputs) {
@@ -29,7 +29,7 @@ TEST(Forward, EveryChoiceOfOptionalOutputs) {
   spec.T = 21;
   spec.S = 34;
   spec.D = spec.Dv = 16;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   for (const DType lse : {DType::none, DType::f32, DType::f64}) {
     for (const bool attn : {false, true}) {
       for (const bool weights : {false, true}) {
@@ -48,8 +48,8 @@ TEST(Forward, OptionalOutputsLeaveYAlone) {
   spec.T = 40;
   spec.S = 300;
   spec.D = spec.Dv = 24;
-  spec.gate_grain = GateGrain::headwise;
-  cases::Case problem(spec);
+  spec.gate_input = GateInput::headwise;
+  verify::Case problem(spec);
   const AttentionOutputs all = problem.saving_outputs();
   const auto* y = static_cast<const float*>(all.y.data);
   attention_forward(all, problem.inputs(), problem.options());

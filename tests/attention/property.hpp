@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "cases/check.hpp"
-#include "cases/spec.hpp"
 #include "headgate/runtime.hpp"
+#include "verify/check.hpp"
+#include "verify/spec.hpp"
 
 namespace headgate {
 
@@ -25,28 +25,22 @@ class TargetGuard {
 };
 
 /// A random spec of `dtype`; shrinks towards the plainest problem of that dtype.
-inline cases::CaseSpec drawn_spec(DType dtype) {
+inline verify::CaseSpec drawn_spec(DType dtype) {
   // At its full size in every run: RapidCheck would otherwise narrow all ranges, features among them, in early runs.
-  cases::CaseSpec spec = cases::draw_spec(
+  verify::CaseSpec spec = verify::draw_spec(
       [](std::int64_t n) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<std::int64_t>(0, n)); });
   spec.dtype = dtype;
   return spec;
 }
 
-using CheckCase = std::optional<std::string> (*)(cases::Case&, const cases::Kernels&, cases::WorstError*);
+using CheckCase = std::optional<std::string> (*)(verify::Case&, const verify::Kernels&, verify::WorstError*);
 
-/// One problem on every target that this CPU can run; the first mismatch, led by the target's name.
-inline std::optional<std::string> check_on_every_target(const cases::CaseSpec& spec, CheckCase check) {
-  const TargetGuard guard;
-  cases::Case problem(spec);
-  for (const std::string& target : supported_targets()) {
-    set_target(target);
-    if (auto mismatch = check(problem, {}, nullptr)) return target + ": " + *mismatch;
-  }
-  return std::nullopt;
+inline std::optional<std::string> check_on_every_target(const verify::CaseSpec& spec, CheckCase check) {
+  return verify::check_on_every_target(
+      spec, [check](verify::Case& problem, const std::string&) { return check(problem, {}, nullptr); });
 }
 
-inline void expect_right(const cases::CaseSpec& spec, CheckCase check) {
+inline void expect_right(const verify::CaseSpec& spec, CheckCase check) {
   const auto mismatch = check_on_every_target(spec, check);
   EXPECT_FALSE(mismatch.has_value()) << mismatch.value_or("");
 }

@@ -52,10 +52,10 @@ TEST(Targets, AnUnknownTargetIsRefusedAndChangesNothing) {
 /// Bits of one forward pass on `target`. Sums in another order, or without fused multiply-add, round otherwise.
 std::vector<std::uint8_t> forward_bits(const std::string& target) {
   set_target(target);
-  cases::CaseSpec spec;
+  verify::CaseSpec spec;
   spec.T = spec.S = 64;
   spec.D = spec.Dv = 64;
-  cases::Case problem(spec);
+  verify::Case problem(spec);
   attention_forward(problem.outputs(), problem.inputs(), problem.options());
   return problem.output_bytes();
 }
@@ -94,8 +94,8 @@ std::string probe_with_isa(const std::string& isa) {
 TEST(Probe, PrintsTheActiveTarget) {
   std::string answer;
   try {
-    cases::CaseSpec spec;
-    cases::Case problem(spec);
+    verify::CaseSpec spec;
+    verify::Case problem(spec);
     attention_forward(problem.outputs(), problem.inputs(), problem.options());
     answer = active_target();
   } catch (const Error& error) {

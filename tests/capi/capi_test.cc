@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "arguments/sample_call.hpp"
+#include "attention/sample_call.hpp"
 #include "core/element.hpp"
 #include "gates/gate_functions.hpp"
 #include "headgate/headgate.h"

@@ -127,8 +127,8 @@ void read_npy_into(const std::string& path, const TensorView& view) {
   });
 }
 
-cases::Kernels kernels_by_command(const std::string& directory, Order order) {
-  cases::Kernels kernels;
+verify::Kernels kernels_by_command(const std::string& directory, Order order) {
+  verify::Kernels kernels;
   kernels.forward = [=](const AttentionOutputs& out, const AttentionInputs& in, const AttentionOptions& options) {
     std::vector<std::string> command = command_of(in, options, directory, order);
     const auto ask = [&](const std::string& option, const TensorView& view, const std::string& name) {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "cases/check.hpp"
 #include "headgate/attention.hpp"
 #include "headgate/tensor.hpp"
+#include "verify/check.hpp"
 
 namespace headgate::testing {
 
@@ -21,6 +21,6 @@ void read_npy_into(const std::string& path, const TensorView& view);
 
 /// Makes `cases` run `headgate attend` on files in `directory` where it would call the library. The forward pass
 /// writes no `attn`, and the backward pass runs the forward pass again.
-cases::Kernels kernels_by_command(const std::string& directory, Order order);
+verify::Kernels kernels_by_command(const std::string& directory, Order order);
 
 }  // namespace headgate::testing

@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "cases/case.hpp"
-#include "cases/check.hpp"
 #include "cli/attend_files.hpp"
 #include "cli/tool.hpp"
 #include "core/element.hpp"
 #include "gates/gate_functions.hpp"
 #include "io/npy.hpp"
 #include "io/scratch.hpp"
+#include "verify/case.hpp"
+#include "verify/check.hpp"
 
 namespace headgate {
 namespace {
@@ -39,7 +39,7 @@ using headgate::testing::write_bytes;
 using headgate::testing::write_npy;
 
 /// What the command line can say: the log-sum-exp in its own dtype, and none coming in; the gate in q's dtype.
-cases::CaseSpec sayable(cases::CaseSpec spec) {
+verify::CaseSpec sayable(verify::CaseSpec spec) {
   spec.lse = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
   spec.dlse = DType::none;
   spec.gate_f32 = false;
@@ -48,16 +48,16 @@ cases::CaseSpec sayable(cases::CaseSpec spec) {
 }
 
 /// Files in, the command, files out: as right as the library by the rule that holds the library.
-void expect_right(const cases::CaseSpec& spec, Order order) {
+void expect_right(const verify::CaseSpec& spec, Order order) {
   const Scratch scratch;
-  cases::Case problem(sayable(spec));
-  const cases::Kernels command = kernels_by_command(scratch.path(), order);
+  verify::Case problem(sayable(spec));
+  const verify::Kernels command = kernels_by_command(scratch.path(), order);
   EXPECT_EQ(check_forward_case(problem, command), std::nullopt);
   EXPECT_EQ(check_backward_case(problem, command), std::nullopt);
 }
 
 TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
-  cases::CaseSpec plain;
+  verify::CaseSpec plain;
   plain.B = 2;
   plain.Hkv = 2;
   plain.group = 2;
@@ -65,7 +65,7 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
   plain.S = 13;
   plain.D = 8;
   plain.Dv = 6;
-  const std::vector<std::function<void(cases::CaseSpec&)>> features = {
+  const std::vector<std::function<void(verify::CaseSpec&)>> features = {
       [](auto&) {},
       [](auto& s) { s.causality = Causality::causal; },
       [](auto& s) { s.window_left = 3, s.window_right = 1; },
@@ -85,14 +85,14 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
       [](auto& s) { s.alibi_slopes = DType::f32; },
       [](auto& s) { s.sinks = DType::f64; },
       [](auto& s) { s.weights = true; },
-      [](auto& s) { s.gate_grain = cases::GateGrain::headwise; },
-      [](auto& s) { s.gate_grain = cases::GateGrain::elementwise, s.gate_op = GateOp::add; },
+      [](auto& s) { s.gate_input = verify::GateInput::headwise; },
+      [](auto& s) { s.gate_input = verify::GateInput::elementwise, s.gate_op = GateOp::add; },
       [](auto& s) { s.B = 1; },
       [](auto& s) { s.B = s.Hkv = s.group = 1; },
   };
   std::size_t n = 0;
   for (const auto& feature : features) {
-    cases::CaseSpec spec = plain;
+    verify::CaseSpec spec = plain;
     feature(spec);
     expect_right(spec, n++ % 2 == 0 ? Order::c : Order::fortran);
   }
@@ -100,13 +100,13 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
 
 TEST(AttendAgainstOracle, EveryGateFunction) {
   for (const auto& [fn, word] : Words<GateFn>::kAll) {
-    cases::CaseSpec spec;
+    verify::CaseSpec spec;
     spec.Hkv = 2;
     spec.T = 5;
     spec.S = 7;
     spec.D = 4;
     spec.Dv = 3;
-    spec.gate_grain = cases::GateGrain::elementwise;
+    spec.gate_input = verify::GateInput::elementwise;
     spec.gate_fn = fn;
     expect_right(spec, Order::c);
   }
@@ -114,7 +114,7 @@ TEST(AttendAgainstOracle, EveryGateFunction) {
 
 TEST(AttendAgainstOracle, RandomCombinations) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
-    expect_right(cases::random_spec(seed), seed % 2 == 0 ? Order::c : Order::fortran);
+    expect_right(verify::random_spec(seed), seed % 2 == 0 ? Order::c : Order::fortran);
   }
 }
 

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <string>
 
-#include "cases/spec.hpp"
 #include "cli/tool.hpp"
 #include "io/scratch.hpp"
 #include "train/prose.hpp"
+#include "verify/spec.hpp"
 
 namespace headgate {
 namespace {
@@ -84,7 +84,8 @@ TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "") << "no progress bar without a terminal";
   EXPECT_NE(outcome.out.find("listed, then 2 random ones from seed 3486\n"), std::string::npos) << outcome.out;
-  const std::string all = std::to_string(cases::standard_cases().size() + 2) + " problems, forward and backward, agree";
+  const std::string all =
+      std::to_string(verify::standard_cases().size() + 2) + " problems, forward and backward, agree";
   EXPECT_NE(outcome.out.find(all), std::string::npos) << outcome.out;
 }
 

@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "cases/tolerance.hpp"
 #include "headgate/tensor.hpp"
+#include "verify/tolerance.hpp"
 
 // The tolerance of layers and models (docs/NUMERICS.md, "Tolerances of layers and models"): plain formulas over Number
 // give a value and the magnitude that roundings act on; a Tape gives the same of gradients, and by jitter what
@@ -196,7 +196,7 @@ DType dtype_of() {
 /// How far a result that was computed in `dtype` may be from x: both were rounded, x in f64.
 inline double tolerance_of(DType dtype, const Number& x) {
   const auto rule = [&x](DType compute) {
-    return cases::Tolerance::of(compute, compute, x.terms)(x.value, x.magnitude);
+    return verify::Tolerance::of(compute, compute, x.terms)(x.value, x.magnitude);
   };
   return rule(dtype) + rule(DType::f64);
 }

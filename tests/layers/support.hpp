@@ -86,7 +86,7 @@ inline Strided<double> random_strided(Random& random, const HeadShape& shape, do
 template <typename T>
 void expect_within(const std::string& what, T actual, const Number& expected) {
   const double tolerance = tolerance_of(dtype_of<T>(), expected);
-  const double ratio = cases::error_ratio(static_cast<double>(actual), expected.value, tolerance, dtype_of<T>());
+  const double ratio = verify::error_ratio(static_cast<double>(actual), expected.value, tolerance, dtype_of<T>());
   EXPECT_LE(ratio, 1.0) << what << ": " << actual << " for " << expected.value << ", magnitude " << expected.magnitude
                         << ", terms " << expected.terms;
 }

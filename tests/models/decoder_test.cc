@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "cases/allocations.hpp"
 #include "headgate/error.hpp"
 #include "layers/adamw.hpp"
 #include "layers/support.hpp"
 #include "models/tiny.hpp"
+#include "support/allocations.hpp"
 
 namespace headgate::models {
 namespace {
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Gates, EveryGrain,
                          testing::Values("none", "headwise", "elementwise", "head_shared", "g2", "g3", "g4", "g5"));
 
 TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
-  if (!cases::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
+  if (!support::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
   const BatchShape shape{8, 128};
   for (const char* name : {"none", "g1-elementwise", "g1-head_shared-parameter-learned_sinks", "g5-headwise"}) {
     DecoderConfig config = tiny_config();
@@ -68,12 +68,12 @@ TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
       decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data());
     };
     step();
-    const std::size_t before = cases::allocations();
+    const std::size_t before = support::allocations();
     step();
     step();
-    EXPECT_EQ(cases::allocations(), before) << name;
+    EXPECT_EQ(support::allocations(), before) << name;
   }
-  EXPECT_GT(cases::allocations(), 0U);  // they are counted
+  EXPECT_GT(support::allocations(), 0U);  // they are counted
 }
 
 TEST(Decoder, PlansItsMemory) {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "cases/case.hpp"
 #include "reference/oracle.hpp"
+#include "verify/case.hpp"
 
 namespace headgate {
 namespace {
@@ -205,14 +205,14 @@ TEST(OracleAnchor, HeadwiseGateIsExtraSinkMass) {
 }
 
 TEST(OracleAnchor, SigmoidGateGradientNeedsOnlyTheGatedOutput) {
-  cases::CaseSpec spec;
+  verify::CaseSpec spec;
   spec.T = 5;
   spec.S = 6;
   spec.D = 4;
   spec.Dv = 3;
   spec.dtype = DType::f64;
-  spec.gate_grain = cases::GateGrain::elementwise;
-  const cases::Case problem(spec);
+  spec.gate_input = verify::GateInput::elementwise;
+  const verify::Case problem(spec);
   const reference::Forward out = reference::forward(problem.inputs(), problem.options());
   const reference::Backward g = reference::backward(problem.inputs(), problem.incoming(), problem.options());
   const auto* dy = static_cast<const double*>(problem.incoming().dy.data);
@@ -225,8 +225,8 @@ TEST(OracleAnchor, SigmoidGateGradientNeedsOnlyTheGatedOutput) {
 
 TEST(OracleAnchor, OneRowAloneIsThatRow) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    const cases::Case problem(cases::random_spec(seed));
-    const cases::CaseSpec& s = problem.spec();
+    const verify::Case problem(verify::random_spec(seed));
+    const verify::CaseSpec& s = problem.spec();
     const reference::Forward all = reference::forward(problem.inputs(), problem.options());
     const std::int64_t b = s.B - 1, h = s.Hq() / 2, i = s.T / 2;
     const reference::Forward row = reference::forward_row(problem.inputs(), problem.options(), b, h, i);
@@ -234,7 +234,7 @@ TEST(OracleAnchor, OneRowAloneIsThatRow) {
     const auto expect_same = [&](const std::vector<double>& part, const std::vector<double>& whole,
                                  std::int64_t width) {
       ASSERT_EQ(part.size(), static_cast<std::size_t>(width));
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + at * width)) << cases::describe(s);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + at * width)) << verify::describe(s);
     };
     expect_same(row.y, all.y, s.Dv);
     expect_same(row.attn, all.attn, s.Dv);
@@ -253,9 +253,9 @@ TEST(OracleAnchor, MagnitudesBoundTheirElements) {
     }
   };
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    cases::CaseSpec spec = cases::random_spec(seed);
-    if (spec.values == cases::Values::denormal) spec.values = cases::Values::normal;
-    const cases::Case problem(spec);
+    verify::CaseSpec spec = verify::random_spec(seed);
+    if (spec.values == verify::Values::denormal) spec.values = verify::Values::normal;
+    const verify::Case problem(spec);
     const reference::Forward f = reference::forward(problem.inputs(), problem.options());
     const reference::Backward g = reference::backward(problem.inputs(), problem.incoming(), problem.options());
     expect_bound(f.y, f.magnitude.y);

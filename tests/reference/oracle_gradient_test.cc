@@ -7,17 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "cases/case.hpp"
 #include "core/element.hpp"
 #include "gates/gate_functions.hpp"
 #include "reference/oracle.hpp"
+#include "verify/case.hpp"
 
 namespace headgate {
 namespace {
 
-using cases::Case;
-using cases::CaseSpec;
-using cases::GateGrain;
+using verify::Case;
+using verify::CaseSpec;
+using verify::GateInput;
 
 /// Σ dy∘y + Σ dlse·lse over the rows whose lse is finite.
 double loss(const Case& problem) {
@@ -69,7 +69,7 @@ void expect_gradient(const Case& problem, const ConstTensorView& input, const st
           store(x, a, b, c, d, value);
           const double slope = (above - below) / (2 * kStep);
           EXPECT_NEAR(gradient[at], slope, kTolerance * (1.0 + std::abs(slope)))
-              << name << "[" << at << "]: " << cases::describe(problem.spec());
+              << name << "[" << at << "]: " << verify::describe(problem.spec());
         }
       }
     }
@@ -107,11 +107,11 @@ TEST(OracleGradient, Plain) { expect_gradients(small()); }
 
 TEST(OracleGradient, EveryGate) {
   for (const GateOp op : {GateOp::mul, GateOp::add}) {
-    for (const GateGrain grain : {GateGrain::headwise, GateGrain::elementwise}) {
+    for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
       for (const auto& [fn, word] : Words<GateFn>::kAll) {
         CaseSpec spec = small();
         spec.B = 1;
-        spec.gate_grain = grain;
+        spec.gate_input = grain;
         spec.gate_fn = fn;
         spec.gate_op = op;
         expect_gradients(spec);
@@ -159,7 +159,7 @@ TEST(OracleGradient, RowsThatSeeNothing) {
   spec.T = 7;  // with S = 5 the first two queries stand before every key
   spec.causality = Causality::causal;
   spec.dlse = DType::f64;
-  spec.gate_grain = GateGrain::headwise;
+  spec.gate_input = GateInput::headwise;
   spec.gate_op = GateOp::add;
   expect_gradients(spec);
   spec.gate_op = GateOp::mul;
@@ -176,7 +176,7 @@ TEST(OracleGradient, Everything) {
   spec.bias_hides = true;
   spec.mask = {true, false, true, false};
   spec.alibi_slopes = spec.sinks = spec.dlse = DType::f64;
-  spec.gate_grain = GateGrain::elementwise;
+  spec.gate_input = GateInput::elementwise;
   expect_gradients(spec);
 }
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "cases/allocations.hpp"
 #include "headgate/error.hpp"
 #include "layers/support.hpp"
 #include "models/plain_decoder.hpp"
+#include "support/allocations.hpp"
 #include "train/run.hpp"
 
 namespace headgate::train {
@@ -41,17 +41,17 @@ TEST(Trainer, LearnsItsText) {
 }
 
 TEST(Trainer, AllocatesNothingAfterTheFirstStep) {
-  if (!cases::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
+  if (!support::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
   for (const Task task : {Task::text, Task::bigram_backcopy}) {
     SmallRun run(task);
     run.settings.accumulate = 2;
     Trainer trainer = run.fresh();
     trainer.step();
-    const std::size_t before = cases::allocations();
+    const std::size_t before = support::allocations();
     EXPECT_GT(before, 0U);  // they are counted
     trainer.step();
     trainer.step();
-    EXPECT_EQ(cases::allocations(), before) << word_of(task);
+    EXPECT_EQ(support::allocations(), before) << word_of(task);
   }
 }
 

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "bench/job.hpp"
+#include "bench/workload.hpp"
+#include "verify/spec.hpp"
+
+namespace headgate::bench {
+
+/// One forward or backward call of the attention operation on the problem that `spec` describes, but for its number of
+/// threads.
+JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
+
+}  // namespace headgate::bench

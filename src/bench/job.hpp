@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+
+#include "headgate/tensor.hpp"
+
+namespace headgate::bench {
+
+/// What bench times, with its data.
+class BenchJob {
+ public:
+  BenchJob() = default;
+  virtual ~BenchJob() = default;
+  BenchJob(const BenchJob&) = delete;
+  BenchJob& operator=(const BenchJob&) = delete;
+
+  virtual void run() = 0;
+  /// Of one run.
+  virtual double flops() const = 0;
+  /// f32 or f64: what the FMA peak is measured in.
+  virtual DType compute_dtype() const = 0;
+  /// Key by key what is run, for the report.
+  virtual nlohmann::ordered_json facts() const = 0;
+};
+
+/// Makes the job of a case for a number of threads. Its data lives as long as the job.
+using JobFactory = std::function<std::unique_ptr<BenchJob>(int threads)>;
+
+}  // namespace headgate::bench

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/machine_facts.hpp"
+#include "bench/memory.hpp"
+#include "bench/run.hpp"
+
+namespace headgate::bench {
+
+struct BenchReport {
+  MachineFacts machine;
+  std::vector<CaseResult> cases;
+  std::vector<RatioResult> ratios;
+  std::optional<MemoryResult> memory;
+};
+
+std::string machine_text(const MachineFacts& machine);
+std::string table_head();
+/// One line a case, then one a ratio.
+std::string table_rows(const GroupResult& group);
+std::string memory_row(const MemoryResult& memory);
+/// How many promises hold, and which do not.
+std::string summary_text(const BenchReport& report);
+std::string report_json(const BenchReport& report);
+
+}  // namespace headgate::bench

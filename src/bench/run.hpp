@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/cases.hpp"
+#include "bench/machine_facts.hpp"
+
+namespace headgate::bench {
+
+struct BenchSettings {
+  int threads = 1;
+  int min_runs = 9;          ///< timed runs of each case, at least
+  int min_slow_runs = 3;     ///< the same where a run takes kSlowRun_seconds or more
+  double min_seconds = 0.5;  ///< time spent in each case, at least; in cases of a ratio three times that
+  int max_runs = 200;
+};
+
+inline constexpr double kSlowRun_seconds = 0.5;
+
+struct CaseResult {
+  std::string name;
+  std::optional<double> floor;
+  nlohmann::ordered_json facts;  ///< of the job
+  int threads = 1;
+  int runs = 0;
+  double ms_median = 0.0, ms_min = 0.0;
+  double gflops = 0.0;       ///< at the median
+  double gflops_best = 0.0;  ///< at the minimum
+  /// FMA peak of the case's threads and the job's dtype: the best and the median of the windows between
+  /// the timed runs.
+  double fma_peak_gflops = 0.0, fma_peak_median_gflops = 0.0;
+
+  double fraction_of_peak() const { return gflops / fma_peak_gflops; }
+  double best_fraction_of_peak() const { return gflops_best / fma_peak_gflops; }
+};
+
+struct RatioResult {
+  std::string numerator, denominator;
+  std::optional<double> floor;
+  double value = 0.0;  ///< the median over the rounds of rate over rate
+  double best = 0.0;   ///< ratio of the best rates
+};
+
+struct GroupResult {
+  std::vector<CaseResult> cases;
+  std::vector<RatioResult> ratios;
+};
+
+/// Runs the cases in turns, in even rounds from the first to the last and in odd rounds from the last to the first, and
+/// measures FMA peak before each run.
+GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, PeakMeters& peaks);
+
+}  // namespace headgate::bench

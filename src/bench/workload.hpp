@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/words.hpp"
+#include "headgate/attention.hpp"
+#include "verify/case.hpp"
+#include "verify/spec.hpp"
+
+// One call of the library with its data: what bench times and demo shows.
+
+namespace headgate::bench {
+
+enum class BenchOp { forward, backward };
+
+/// (query, key) pairs of one head that causality and window leave; masks and key lengths are not counted.
+std::int64_t visible_pairs(const verify::CaseSpec& spec);
+
+/// Forward: 2 FLOPs a multiply-add of q kᵀ and p v over the visible pairs; backward: 2.5 times that.
+double flops_of(const verify::CaseSpec& spec, BenchOp op);
+
+/// A problem in aligned memory, with tensors for what `op` needs. For a backward call the constructor runs the forward
+/// one, whose outputs it reads.
+class Workload {
+ public:
+  Workload(const verify::CaseSpec& spec, BenchOp op);
+
+  void forward() const { attention_forward(problem_.outputs(), problem_.inputs(), problem_.options()); }
+  void backward() const;
+  void run() const { op_ == BenchOp::forward ? forward() : backward(); }
+
+  const verify::Case& problem() const { return problem_; }
+
+ private:
+  BenchOp op_;
+  verify::Case problem_;
+};
+
+}  // namespace headgate::bench
+
+namespace headgate {
+
+template <>
+struct Words<bench::BenchOp> {
+  static constexpr std::array<Word<bench::BenchOp>, 2> kAll{
+      {{bench::BenchOp::forward, "forward"}, {bench::BenchOp::backward, "backward"}}};
+};
+
+}  // namespace headgate

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headgate/attention.hpp"
+#include "reference/oracle.hpp"
+#include "verify/slab.hpp"
+#include "verify/spec.hpp"
+
+namespace headgate::verify {
+
+/// What a Case has tensors for. forward: without dy, dlse and gradients.
+enum class Passes { forward, forward_and_backward };
+
+/// A problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which therefore
+/// stays where it is. Keys hidden by key_lengths hold NaN in k and v, and so does the bias there.
+class Case {
+ public:
+  explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded,
+                Passes passes = Passes::forward_and_backward);
+  Case(const Case&) = delete;
+  Case& operator=(const Case&) = delete;
+
+  const CaseSpec& spec() const { return spec_; }
+  const AttentionInputs& inputs() const { return inputs_; }
+  const AttentionOptions& options() const { return options_; }
+  AttentionOptions& options() { return options_; }
+  /// What the spec asks of a forward pass.
+  AttentionOutputs outputs() const;
+  /// What a backward pass needs of one.
+  AttentionOutputs saving_outputs() const;
+  AttentionSaved saved() const;
+  const AttentionIncoming& incoming() const { return incoming_; }
+  const AttentionGradients& gradients() const { return gradients_; }
+
+  void poison_outputs();
+  void poison_gradients();
+  /// Names the first output or gradient with a write outside its view.
+  std::optional<std::string> spilled() const;
+  /// All bytes of the outputs and of the gradients, guards included.
+  std::vector<std::uint8_t> output_bytes() const;
+  std::vector<std::uint8_t> gradient_bytes() const;
+
+  /// The oracle's answers, computed once.
+  const reference::Forward& expected_forward();
+  const reference::Backward& expected_backward();
+
+ private:
+  using NamedSlab = std::pair<std::string, std::unique_ptr<Slab>>;
+
+  Slab& slab(std::vector<NamedSlab>& group, const std::string& name);
+  Shape strides_of(const Shape& shape, std::uint32_t repeats) const;
+  TensorView place(std::vector<NamedSlab>& group, const std::string& name, DType dtype, const Shape& shape,
+                   std::uint32_t repeats = 0);
+  void place_projection(std::vector<NamedSlab>& group, TensorView* q, TensorView* gate, TensorView* k, TensorView* v);
+  void place_inputs();
+  void place_incoming();
+  void place_outputs();
+  void place_gradients();
+  void fill_inputs();
+  void fill_keys();
+  void fill_maps();
+  void fill_vectors();
+
+  CaseSpec spec_;
+  Placement placement_;
+  AttentionOptions options_;
+  std::vector<NamedSlab> input_slabs_, output_slabs_, gradient_slabs_;
+  TensorView q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_, dy_, dlse_;
+  AttentionInputs inputs_;
+  AttentionIncoming incoming_;
+  AttentionOutputs outputs_;  // of both kinds of forward pass
+  AttentionGradients gradients_;
+  std::optional<reference::Forward> forward_;
+  std::optional<reference::Backward> backward_;
+};
+
+}  // namespace headgate::verify

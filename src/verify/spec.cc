@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/spec.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+
+#include "gates/gate_functions.hpp"
+
+namespace headgate::verify {
+namespace {
+
+using Pick = std::function<std::int64_t(std::int64_t)>;
+
+template <typename T, std::size_t N>
+T one_of(const Pick& pick, const std::array<T, N>& choices) {
+  return choices[static_cast<std::size_t>(pick(static_cast<std::int64_t>(N)))];
+}
+
+bool maybe(const Pick& pick, std::int64_t one_in) { return pick(one_in) == one_in - 1; }
+
+std::string map_text(const MapSpec& map) {
+  return fmt::format("({},{},{},S)", map.full_b ? "B" : "1", map.full_h ? "Hq" : "1", map.full_t ? "T" : "1");
+}
+
+/// One of the functions, or none.
+GateFn draw_gate_fn(const Pick& pick) {
+  const auto& all = Words<GateFn>::kAll;
+  return all[static_cast<std::size_t>(pick(static_cast<std::int64_t>(all.size())))].value;
+}
+
+MapSpec draw_map(const Pick& pick, std::int64_t one_in) {
+  MapSpec map;
+  if (!maybe(pick, one_in)) return map;
+  map.present = true;
+  map.full_b = maybe(pick, 2);
+  map.full_h = maybe(pick, 2);
+  map.full_t = maybe(pick, 2);
+  return map;
+}
+
+/// Sizes around multiples of the vector length and of the kernels' blocks.
+constexpr std::array<std::int64_t, 20> kLengths{1,  2,  3,  5,  7,  8,  15,  16,  17,  24,
+                                                31, 33, 48, 63, 64, 65, 100, 129, 200, 257};
+constexpr std::array<std::int64_t, 18> kWidths{1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 31, 32, 48, 64, 72, 80, 128, 256};
+
+/// Multiply-adds of one problem, at most: the oracle does them in a few milliseconds.
+constexpr std::int64_t kWorkLimit = 1'000'000;
+
+void draw_sizes(CaseSpec& spec, const Pick& pick) {
+  spec.B = 1 + pick(3);
+  spec.Hkv = 1 + pick(3);
+  spec.group = 1 + pick(4);
+  spec.T = one_of(pick, kLengths);
+  spec.S = maybe(pick, 3) ? spec.T : one_of(pick, kLengths);
+  spec.D = one_of(pick, kWidths);
+  spec.Dv = maybe(pick, 2) ? spec.D : one_of(pick, kWidths);
+  const auto work = [&spec] { return spec.B * spec.Hq() * spec.T * spec.S * (spec.D + spec.Dv); };
+  for (auto* size : {&spec.B, &spec.group, &spec.Hkv}) {
+    if (work() > kWorkLimit) *size = 1;
+  }
+  while (work() > kWorkLimit) {
+    std::int64_t& longest = spec.D + spec.Dv > std::max(spec.T, spec.S) ? (spec.D > spec.Dv ? spec.D : spec.Dv)
+                            : spec.T > spec.S                           ? spec.T
+                                                                        : spec.S;
+    longest = (longest + 1) / 2;
+  }
+}
+
+void draw_scores(CaseSpec& spec, const Pick& pick) {
+  if (maybe(pick, 4)) spec.scale = one_of(pick, std::array{1.0, 0.05, -0.3, 0.0});
+  if (maybe(pick, 4)) spec.softcap = one_of(pick, std::array{30.0, 2.0, 0.5});
+  spec.causality = maybe(pick, 3) ? Causality::causal : Causality::none;
+  if (maybe(pick, 4)) spec.window_left = pick(40);
+  if (maybe(pick, 4)) spec.window_right = pick(40);
+  spec.bias = draw_map(pick, 3);
+  spec.bias_f32 = spec.bias.present && maybe(pick, 3);
+  spec.bias_hides = spec.bias.present && maybe(pick, 2);
+  spec.mask = draw_map(pick, 4);
+  if (maybe(pick, 4)) spec.key_lengths = one_of(pick, std::array{DType::i32, DType::i64});
+  if (maybe(pick, 4)) spec.alibi_slopes = one_of(pick, std::array{DType::f32, DType::f64});
+  if (maybe(pick, 4)) spec.sinks = one_of(pick, std::array{DType::f32, DType::f64});
+}
+
+void draw_gate(CaseSpec& spec, const Pick& pick) {
+  spec.gate_input = one_of(pick, std::array{GateInput::none, GateInput::headwise, GateInput::elementwise});
+  if (spec.gate_input == GateInput::none) return;
+  spec.gate_fn = draw_gate_fn(pick);
+  spec.gate_op = maybe(pick, 3) ? GateOp::add : GateOp::mul;
+  spec.gate_f32 = maybe(pick, 3);
+}
+
+CaseSpec shaped(std::int64_t B, std::int64_t Hkv, std::int64_t group, std::int64_t T, std::int64_t S, std::int64_t D,
+                std::int64_t Dv) {
+  CaseSpec spec;
+  spec.B = B;
+  spec.Hkv = Hkv;
+  spec.group = group;
+  spec.T = T;
+  spec.S = S;
+  spec.D = D;
+  spec.Dv = Dv;
+  return spec;
+}
+
+CaseSpec gated(CaseSpec spec, GateInput grain, GateFn fn, GateOp op) {
+  spec.gate_input = grain;
+  spec.gate_fn = fn;
+  spec.gate_op = op;
+  return spec;
+}
+
+/// Every feature at once, apart from the gate.
+CaseSpec with_all_features(CaseSpec spec) {
+  spec.softcap = 5.0;
+  spec.causality = Causality::causal;
+  spec.window_left = 21;
+  spec.window_right = 0;
+  spec.bias = {true, true, false, true};
+  spec.bias_hides = true;
+  spec.mask = {true, false, true, true};
+  spec.key_lengths = DType::i32;
+  spec.alibi_slopes = DType::f32;
+  spec.sinks = DType::f32;
+  spec.dlse = DType::f32;
+  spec.attn = true;
+  spec.weights = true;
+  return spec;
+}
+
+void add_features(std::vector<CaseSpec>& list) {
+  const CaseSpec plain = shaped(2, 2, 2, 37, 45, 24, 20);
+  const auto add = [&list](CaseSpec spec, const auto& change) {
+    change(spec);
+    list.push_back(spec);
+  };
+  add(plain, [](CaseSpec&) {});
+  add(plain, [](CaseSpec& s) { s.scale = -0.4; });
+  add(plain, [](CaseSpec& s) { s.softcap = 1.5; });
+  add(plain, [](CaseSpec& s) { s.causality = Causality::causal; });
+  add(plain, [](CaseSpec& s) { s.window_left = 7; });
+  add(plain, [](CaseSpec& s) { s.window_right = 3; });
+  add(plain, [](CaseSpec& s) { s.window_left = 0, s.window_right = 0; });
+  add(plain, [](CaseSpec& s) { s.alibi_slopes = DType::f64; });
+  add(plain, [](CaseSpec& s) { s.sinks = DType::f32, s.dlse = DType::f64, s.lse = DType::f64; });
+  add(plain, [](CaseSpec& s) { s.key_lengths = DType::i64; });
+  add(plain, [](CaseSpec& s) { s.mask = {true, true, true, true}; });
+  add(plain, [](CaseSpec& s) { s.bias = {true, true, true, true}, s.bias_hides = true; });
+  add(plain, [](CaseSpec& s) { s.bias = {true, false, false, false}; });
+  add(plain, [](CaseSpec& s) { s.dlse = DType::f32, s.weights = true, s.attn = true; });
+  add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
+}
+
+}  // namespace
+
+std::string describe(const CaseSpec& spec) {
+  std::string text = fmt::format("B={} Hq={} Hkv={} T={} S={} D={} Dv={} {}", spec.B, spec.Hq(), spec.Hkv, spec.T,
+                                 spec.S, spec.D, spec.Dv, dtype_name(spec.dtype));
+  const auto add = [&text](bool present, const std::string& part) {
+    if (present) text += " " + part;
+  };
+  add(spec.layout != Layout::bhtd, fmt::format("layout={}", word_of(spec.layout)));
+  add(spec.values != Values::normal, fmt::format("values={}", word_of(spec.values)));
+  add(spec.scale.has_value(), fmt::format("scale={}", spec.scale.value_or(0)));
+  add(spec.softcap > 0, fmt::format("softcap={}", spec.softcap));
+  add(spec.causality == Causality::causal, "causal");
+  add(spec.window_left >= 0 || spec.window_right >= 0,
+      fmt::format("window={},{}", spec.window_left, spec.window_right));
+  add(spec.gate_input != GateInput::none,
+      fmt::format("gate={}:{}:{}{}", word_of(spec.gate_input), word_of(spec.gate_fn), word_of(spec.gate_op),
+                  spec.gate_f32 ? ":f32" : ""));
+  add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
+                                     spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
+  add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
+  add(spec.key_lengths != DType::none, fmt::format("key_lengths={}", dtype_name(spec.key_lengths)));
+  add(spec.alibi_slopes != DType::none, fmt::format("alibi={}", dtype_name(spec.alibi_slopes)));
+  add(spec.sinks != DType::none, fmt::format("sinks={}", dtype_name(spec.sinks)));
+  add(spec.lse != DType::f32, fmt::format("lse={}", dtype_name(spec.lse)));
+  add(spec.dlse != DType::none, fmt::format("dlse={}", dtype_name(spec.dlse)));
+  add(spec.attn, "attn");
+  add(spec.weights, "weights");
+  add(spec.absent_gradients != 0, fmt::format("absent_gradients={:#x}", spec.absent_gradients));
+  add(spec.threads != 1, fmt::format("threads={}", spec.threads));
+  return text + fmt::format(" seed={}", spec.seed);
+}
+
+CaseSpec draw_spec(const Pick& pick) {
+  CaseSpec spec;
+  draw_sizes(spec, pick);
+  spec.dtype = one_of(pick, std::array{DType::f32, DType::f64, DType::bf16, DType::f16});
+  spec.layout = static_cast<Layout>(pick(6));
+  spec.values = one_of(pick, std::array{Values::normal, Values::normal, Values::normal, Values::sharp, Values::extreme,
+                                        Values::denormal});
+  draw_scores(spec, pick);
+  draw_gate(spec, pick);
+  spec.lse = one_of(pick, std::array{DType::f32, DType::f64, DType::none});
+  spec.dlse = one_of(pick, std::array{DType::none, DType::none, DType::f32, DType::f64});
+  spec.attn = maybe(pick, 3);
+  spec.weights = maybe(pick, 4);
+  spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
+  spec.threads = 1 + static_cast<int>(pick(3));
+  spec.seed = static_cast<std::uint64_t>(1 + pick(1000));
+  return spec;
+}
+
+CaseSpec random_spec(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  CaseSpec spec = draw_spec(
+      [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); });
+  spec.seed = seed;
+  return spec;
+}
+
+std::vector<CaseSpec> standard_cases() {
+  std::vector<CaseSpec> list;
+  add_features(list);
+  const CaseSpec small = shaped(1, 2, 2, 19, 23, 16, 12);
+  for (const GateOp op : {GateOp::mul, GateOp::add}) {
+    for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
+      for (const auto& fn : Words<GateFn>::kAll) list.push_back(gated(small, grain, fn.value, op));
+    }
+  }
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    for (int layout = 0; layout < 6; ++layout) {
+      CaseSpec spec = gated(shaped(2, 2, 2, 33, 33, 32, 32), GateInput::elementwise, GateFn::sigmoid, GateOp::mul);
+      spec.dtype = dtype;
+      spec.layout = static_cast<Layout>(layout);
+      list.push_back(spec);
+      list.push_back(with_all_features(spec));
+    }
+    for (const std::int64_t width : {1, 64, 72, 80, 96, 128, 256, 512}) {
+      CaseSpec spec = gated(shaped(1, 1, 1, 21, 70, width, width), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
+      spec.dtype = dtype;
+      list.push_back(spec);
+    }
+    CaseSpec spec = gated(shaped(1, 1, 2, 300, 300, 64, 64), GateInput::elementwise, GateFn::sigmoid, GateOp::mul);
+    spec.dtype = dtype;
+    spec.threads = 2;
+    list.push_back(spec);
+    spec.causality = Causality::causal;
+    list.push_back(spec);
+    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
+    hidden.dtype = dtype;
+    hidden.bias = {true, true, true, true};
+    hidden.bias_hides = true;
+    list.push_back(hidden);
+  }
+  std::uint64_t seed = 1;
+  for (CaseSpec& spec : list) spec.seed = seed++;
+  return list;
+}
+
+}  // namespace headgate::verify

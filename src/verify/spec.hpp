@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/words.hpp"
+#include "headgate/attention.hpp"
+
+namespace headgate::verify {
+
+/// Where elements lie. fused: q|gate|k|v in one row-major projection, gradients likewise; broadcast: inputs repeat by
+/// stride 0; reversed: negative strides; gapped: no stride is 1.
+enum class Layout { bhtd, bthd, fused, broadcast, reversed, gapped };
+
+/// What is in them. sharp: softmax close to one-hot; extreme: logits and gate logits in the thousands; denormal: some
+/// tensors below the smallest normal number.
+enum class Values { normal, sharp, extreme, denormal };
+
+/// The gate's logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
+enum class GateInput { none, headwise, elementwise };
+
+}  // namespace headgate::verify
+
+namespace headgate {
+
+template <>
+struct Words<verify::Layout> {
+  static constexpr std::array<Word<verify::Layout>, 6> kAll{{{verify::Layout::bhtd, "bhtd"},
+                                                             {verify::Layout::bthd, "bthd"},
+                                                             {verify::Layout::fused, "fused"},
+                                                             {verify::Layout::broadcast, "broadcast"},
+                                                             {verify::Layout::reversed, "reversed"},
+                                                             {verify::Layout::gapped, "gapped"}}};
+};
+
+template <>
+struct Words<verify::Values> {
+  static constexpr std::array<Word<verify::Values>, 4> kAll{{{verify::Values::normal, "normal"},
+                                                             {verify::Values::sharp, "sharp"},
+                                                             {verify::Values::extreme, "extreme"},
+                                                             {verify::Values::denormal, "denormal"}}};
+};
+
+template <>
+struct Words<verify::GateInput> {
+  static constexpr std::array<Word<verify::GateInput>, 3> kAll{{{verify::GateInput::none, "none"},
+                                                                {verify::GateInput::headwise, "headwise"},
+                                                                {verify::GateInput::elementwise, "elementwise"}}};
+};
+
+}  // namespace headgate
+
+namespace headgate::verify {
+
+/// A (B|1,Hq|1,T|1,S) input: present, and full where set.
+struct MapSpec {
+  bool present = false;
+  bool full_b = false;
+  bool full_h = false;
+  bool full_t = false;
+};
+
+/// Bits of CaseSpec::absent_gradients.
+enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
+
+/// A problem in words: what tests and `headgate verify` check and what bench times. `Case` makes its tensors. Defaults
+/// are the plainest problem, so that a failing random one shrinks towards it.
+struct CaseSpec {
+  std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
+  DType dtype = DType::f32;
+  Layout layout = Layout::bhtd;
+  Values values = Values::normal;
+
+  std::optional<double> scale;
+  double softcap = 0.0;
+  Causality causality = Causality::none;
+  std::int64_t window_left = -1, window_right = -1;
+
+  GateInput gate_input = GateInput::none;
+  GateFn gate_fn = GateFn::sigmoid;
+  GateOp gate_op = GateOp::mul;
+  bool gate_f32 = false;  // else the dtype of q
+
+  MapSpec bias;
+  bool bias_f32 = false;     // else the dtype of q
+  bool bias_hides = false;   // a quarter of its entries and an eighth of its rows are −∞
+  bool bias_breaks = false;  // one entry is +∞ and one NaN
+  MapSpec mask;
+  DType key_lengths = DType::none;   // none, i32, i64
+  DType alibi_slopes = DType::none;  // none, f32, f64
+  DType sinks = DType::none;         // none, f32, f64
+
+  DType lse = DType::f32;    // none, f32, f64; the backward pass always saves one
+  DType dlse = DType::none;  // none, f32, f64
+  bool attn = false;
+  bool weights = false;
+  unsigned absent_gradients = 0;  // GradientBit
+  int threads = 1;
+  std::uint64_t seed = 1;
+
+  std::int64_t Hq() const { return Hkv * group; }
+  /// silu and identity may have g = 0, from which o cannot be had back.
+  bool saves_attn() const {
+    return attn || (gate_input != GateInput::none && gate_op == GateOp::mul &&
+                    (gate_fn == GateFn::silu || gate_fn == GateFn::identity));
+  }
+};
+
+/// One line, every field that is not at its default.
+std::string describe(const CaseSpec& spec);
+
+/// Draws a spec by asking `pick(n)` for numbers in [0,n), where 0 is always the simplest choice.
+CaseSpec draw_spec(const std::function<std::int64_t(std::int64_t)>& pick);
+
+/// draw_spec from a random sequence.
+CaseSpec random_spec(std::uint64_t seed);
+
+/// A fixed list that meets every feature and every dtype, and sizes around block edges.
+std::vector<CaseSpec> standard_cases();
+
+}  // namespace headgate::verify

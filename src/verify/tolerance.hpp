@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "headgate/tensor.hpp"
+
+// The tolerance rule of docs/NUMERICS.md, "Tolerances".
+
+namespace headgate::verify {
+
+/// Half the distance from 1 to the next number.
+inline double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1p-53;
+    case DType::f16: return 0x1p-11;
+    case DType::bf16: return 0x1p-8;
+    default: return 0x1p-24;
+  }
+}
+
+inline double smallest_subnormal(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1p-1074;
+    case DType::f16: return 0x1p-24;
+    case DType::bf16: return 0x1p-133;
+    default: return 0x1p-149;
+  }
+}
+
+inline double largest_finite(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1.fffffffffffffp1023;
+    case DType::f16: return 65504.0;
+    case DType::bf16: return 0x1.fep127;
+    default: return 0x1.fffffep127;
+  }
+}
+
+/// What the kernels accumulate in.
+inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
+
+/// Error, in unit roundoffs, of the elementary functions and single operations that an element passes through.
+constexpr double kFunctionRoundings = 8.0;
+/// The rounding errors of a sum of n terms have either sign and grow as √n: this many unit roundoffs times √n. Errors
+/// of equal terms have one sign; Tolerance::sums is for them.
+constexpr double kRoundingsPerRootTerm = 0.5;
+
+struct Tolerance {
+  double compute = 0.0;    ///< C · u of the compute type: times the magnitude
+  double underflow = 0.0;  ///< (8 + terms) · smallest subnormal of the compute type, plus that of the output
+  double saved = 0.0;      ///< u of the dtype that y is saved in: times what an element inherits from it
+  double storage = 0.0;    ///< u of the output: times the element
+  double sums = 0.0;       ///< u of the compute type: times what the sums of equal terms add up to
+
+  /// `terms`: how many products the longest chain of sums behind an element adds.
+  static Tolerance of(DType q, DType output, std::int64_t terms) {
+    const DType compute = compute_dtype(q);
+    const double c = kFunctionRoundings + kRoundingsPerRootTerm * std::sqrt(static_cast<double>(terms));
+    // Below the smallest normal number equal terms round alike: n roundings can add up in full.
+    const double steps = kFunctionRoundings + static_cast<double>(terms);
+    return {c * unit_roundoff(compute), steps * smallest_subnormal(compute) + smallest_subnormal(output),
+            unit_roundoff(q), unit_roundoff(output), unit_roundoff(compute)};
+  }
+
+  /// A backward pass cannot know its weights better than the log-sum-exp that it is given.
+  Tolerance with_saved_lse(DType q, DType lse) const {
+    Tolerance t = *this;
+    t.compute *= std::max(1.0, unit_roundoff(lse) / unit_roundoff(compute_dtype(q)));
+    return t;
+  }
+
+  double operator()(double expected, double magnitude, double inherited = 0.0, double like_terms = 0.0) const {
+    return compute * magnitude + underflow + saved * inherited + storage * std::abs(expected) + sums * like_terms;
+  }
+};
+
+/// |actual − expected| in units of the tolerance: at most 1 is right. NaN must meet NaN, and an infinity an infinity or
+/// a value that rounds to it.
+inline double error_ratio(double actual, double expected, double tolerance, DType output) {
+  if (std::isnan(expected) || std::isnan(actual)) return std::isnan(expected) && std::isnan(actual) ? 0.0 : HUGE_VAL;
+  if (actual == expected) return 0.0;
+  if (std::isinf(actual)) {
+    const double towards = actual > 0 ? expected : -expected;
+    return towards + tolerance >= largest_finite(output) ? 0.0 : HUGE_VAL;
+  }
+  if (std::isinf(expected)) return HUGE_VAL;
+  return std::abs(actual - expected) / tolerance;
+}
+
+}  // namespace headgate::verify

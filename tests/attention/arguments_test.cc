@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "attention/sample_call.hpp"
+#include "headgate/attention.hpp"
+
+// Bad arguments throw headgate::Error before anything is written, in one line that names the function, the argument
+// and the values that disagree.
+
+namespace headgate::testing {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+
+struct BadCall {
+  std::string name;
+  std::function<void(SampleCall&)> spoil;
+  std::vector<std::string> said;  // fragments of the message
+};
+
+std::ostream& operator<<(std::ostream& out, const BadCall& bad) { return out << bad.name; }
+
+std::string test_name(const ::testing::TestParamInfo<BadCall>& info) { return info.param.name; }
+
+void expect_refused(const SampleCall& call, const std::string& function, const std::function<void()>& run,
+                    const std::vector<std::string>& said) {
+  const auto before = call.snapshot();
+  try {
+    run();
+    ADD_FAILURE() << function << " accepted the call";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.rfind(function + ": ", 0), 0U) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    for (const std::string& fragment : said) {
+      EXPECT_NE(message.find(fragment), std::string::npos) << "\"" << fragment << "\" is not in: " << message;
+    }
+  }
+  EXPECT_TRUE(call.unchanged_since(before)) << function << " wrote before it refused";
+}
+
+// What both passes check.
+class BadInput : public ::testing::TestWithParam<BadCall> {};
+
+TEST_P(BadInput, ForwardRefuses) {
+  SampleCall call;
+  GetParam().spoil(call);
+  expect_refused(
+      call, "attention_forward", [&] { call.forward(); }, GetParam().said);
+}
+
+TEST_P(BadInput, BackwardRefuses) {
+  SampleCall call;
+  GetParam().spoil(call);
+  expect_refused(
+      call, "attention_backward", [&] { call.backward(); }, GetParam().said);
+}
+
+std::vector<BadCall> bad_presence() {
+  return {
+      {"q_absent", [](SampleCall& c) { c.in.q = {}; }, {"q is required"}},
+      {"k_absent", [](SampleCall& c) { c.in.k = {}; }, {"k is required"}},
+      {"v_absent", [](SampleCall& c) { c.in.v = {}; }, {"v is required"}},
+      {"q_null", [](SampleCall& c) { c.in.q.data = nullptr; }, {"q has shape (2,4,3,8) but null data"}},
+      {"bias_null", [](SampleCall& c) { c.in.bias.data = nullptr; }, {"bias has shape (1,4,1,5) but null data"}},
+      {"mask_without_dtype", [](SampleCall& c) { c.in.mask.dtype = DType::none; }, {"mask has data but dtype none"}},
+      {"gate_without_dtype", [](SampleCall& c) { c.in.gate.dtype = DType::none; }, {"gate has data but dtype none"}},
+  };
+}
+
+std::vector<BadCall> bad_dtypes() {
+  return {
+      {"q_i32", [](SampleCall& c) { c.in.q.dtype = DType::i32; }, {"q has dtype i32", "f32 or f64 or bf16 or f16"}},
+      {"q_unknown", [](SampleCall& c) { c.in.q.dtype = static_cast<DType>(99); }, {"q has dtype unknown (99)"}},
+      {"k_f64", [](SampleCall& c) { c.in.k.dtype = DType::f64; }, {"k has dtype f64 but q has dtype f32"}},
+      {"v_bf16", [](SampleCall& c) { c.in.v.dtype = DType::bf16; }, {"v has dtype bf16 but q has dtype f32"}},
+      {"gate_f16", [](SampleCall& c) { c.in.gate.dtype = DType::f16; }, {"gate has dtype f16 but must be f32"}},
+      {"bias_bool", [](SampleCall& c) { c.in.bias.dtype = DType::boolean; }, {"bias has dtype bool but must be f32"}},
+      {"mask_f32", [](SampleCall& c) { c.in.mask.dtype = DType::f32; }, {"mask has dtype f32 but must be bool"}},
+      {"key_lengths_f64",
+       [](SampleCall& c) { c.in.key_lengths.dtype = DType::f64; },
+       {"key_lengths has dtype f64 but must be i32 or i64"}},
+      {"alibi_slopes_f16",
+       [](SampleCall& c) { c.in.alibi_slopes.dtype = DType::f16; },
+       {"alibi_slopes has dtype f16 but must be f32 or f64"}},
+      {"sinks_i64",
+       [](SampleCall& c) { c.in.sinks.dtype = DType::i64; },
+       {"sinks has dtype i64 but must be f32 or f64"}},
+  };
+}
+
+std::vector<BadCall> bad_shapes() {
+  return {
+      {"k_batch",
+       [](SampleCall& c) { c.in.k.shape[0] = 1; },
+       {"k has shape (1,2,5,8) but q has shape (2,4,3,8)", "B is 1 and 2"}},
+      {"k_dim",
+       [](SampleCall& c) { c.in.k.shape[3] = 7; },
+       {"k has shape (2,2,5,7) but q has shape (2,4,3,8)", "D is 7 and 8"}},
+      {"v_batch",
+       [](SampleCall& c) { c.in.v.shape[0] = 3; },
+       {"v has shape (3,2,5,6) but k has shape (2,2,5,8)", "B is 3 and 2"}},
+      {"v_heads",
+       [](SampleCall& c) { c.in.v.shape[1] = 1; },
+       {"v has shape (2,1,5,6) but k has shape (2,2,5,8)", "Hkv is 1 and 2"}},
+      {"v_keys",
+       [](SampleCall& c) { c.in.v.shape[2] = 4; },
+       {"v has shape (2,2,4,6) but k has shape (2,2,5,8)", "S is 4 and 5"}},
+      {"heads_no_multiple",
+       [](SampleCall& c) { c.in.q.shape[1] = 3; },
+       {"q has shape (2,3,3,8)", "Hq = 3 is not a multiple of Hkv = 2"}},
+      {"heads_without_keys",
+       [](SampleCall& c) { c.in.k.shape[1] = c.in.v.shape[1] = 0; },
+       {"Hq = 4 is not a multiple of Hkv = 0"}},
+      {"negative_size", [](SampleCall& c) { c.in.q.shape[2] = -3; }, {"q has shape (2,4,-3,8)", "at least 0"}},
+      {"head_dim_0",
+       [](SampleCall& c) { c.in.q.shape[3] = c.in.k.shape[3] = 0; },
+       {"q has shape (2,4,3,0)", "D is 0 but must be 1 to 512"}},
+      {"head_dim_513",
+       [](SampleCall& c) {
+         c.in.q = c.tensor(DType::f32, {kB, kHq, kT, 513});
+         c.in.k = c.tensor(DType::f32, {kB, kHkv, kS, 513});
+       },
+       {"q has shape (2,4,3,513)", "D is 513 but must be 1 to 512"}},
+      {"value_dim_0",
+       [](SampleCall& c) { c.in.v.shape[3] = 0; },
+       {"v has shape (2,2,5,0)", "Dv is 0 but must be 1 to 512"}},
+      {"value_dim_513",
+       [](SampleCall& c) {
+         c.in.v = c.tensor(DType::f32, {kB, kHkv, kS, 513});
+       },
+       {"v has shape (2,2,5,513)", "Dv is 513 but must be 1 to 512"}},
+      {"gate_rows",
+       [](SampleCall& c) { c.in.gate.shape[2] = 2; },
+       {"gate has shape (2,4,2,6)", "(B,Hq,T,1) = (2,4,3,1)", "(B,Hq,T,Dv) = (2,4,3,6)"}},
+      {"gate_features", [](SampleCall& c) { c.in.gate.shape[3] = 2; }, {"gate has shape (2,4,3,2)", "(2,4,3,6)"}},
+      {"gate_broadcast_heads", [](SampleCall& c) { c.in.gate.shape[1] = 1; }, {"gate has shape (2,1,3,6)"}},
+      {"bias_batch",
+       [](SampleCall& c) {
+         c.in.bias = c.tensor(DType::f32, {3, 1, 1, kS});
+       },
+       {"bias has shape (3,1,1,5)", "(2,4,3,5)"}},
+      {"bias_heads_kv", [](SampleCall& c) { c.in.bias.shape[1] = kHkv; }, {"bias has shape (1,2,1,5)", "(2,4,3,5)"}},
+      {"bias_keys_1", [](SampleCall& c) { c.in.bias.shape[3] = 1; }, {"bias has shape (1,4,1,1)", "(2,4,3,5)"}},
+      {"mask_rows", [](SampleCall& c) { c.in.mask.shape[2] = 2; }, {"mask has shape (2,1,2,5)", "(2,4,3,5)"}},
+      {"mask_keys", [](SampleCall& c) { c.in.mask.shape[3] = 4; }, {"mask has shape (2,1,3,4)", "(2,4,3,5)"}},
+      {"key_lengths_count",
+       [](SampleCall& c) { c.in.key_lengths = c.vector<std::int64_t>({5}); },
+       {"key_lengths has shape (1,1,1,1) but (1,1,1,B) is (1,1,1,2)"}},
+      {"alibi_slopes_count",
+       [](SampleCall& c) { c.in.alibi_slopes.shape[3] = kHkv; },
+       {"alibi_slopes has shape (1,1,1,2) but (1,1,1,Hq) is (1,1,1,4)"}},
+      {"sinks_upright",
+       [](SampleCall& c) {
+         c.in.sinks.shape = {1, kHq, 1, 1};
+       },
+       {"sinks has shape (1,4,1,1) but (1,1,1,Hq) is (1,1,1,4)"}},
+  };
+}
+
+std::vector<BadCall> bad_memory() {
+  return {
+      {"elements_overflow",
+       [](SampleCall& c) {
+         c.in.q.shape = {kHuge, kHuge, 0, kD};
+       },
+       {"q has shape (9223372036854775807,9223372036854775807,0,8)", "overflows"}},
+      {"scores_overflow",
+       [](SampleCall& c) {
+         c.in.q = {c.in.q.data, DType::f32, {1, 1, kHuge / 16, 8}, {0, 0, 0, 1}};
+         c.in.k = {c.in.k.data, DType::f32, {1, 1, 64, 8}, {0, 0, 0, 1}};
+         c.in.v = {c.in.v.data, DType::f32, {1, 1, 64, 8}, {0, 0, 0, 1}};
+       },
+       {"q has shape (1,1,576460752303423487,8)", "k has shape (1,1,64,8)", "B·Hq·T·S overflows"}},
+      {"stride_overflow",
+       [](SampleCall& c) { c.in.k.strides[2] = kHuge; },
+       {"k has shape", "9223372036854775807", "address space"}},
+      {"stride_lowest",
+       [](SampleCall& c) { c.in.k.strides[0] = std::numeric_limits<std::int64_t>::min(); },
+       {"k has shape", "-9223372036854775808", "address space"}},
+      {"stride_bytes_wrap_to_0",
+       [](SampleCall& c) { c.in.k.strides[0] = std::int64_t{1} << 62; },
+       {"k has shape", "4611686018427387904", "address space"}},
+      {"strides_sum_wraps_to_8_bytes",
+       [](SampleCall& c) {
+         const std::int64_t half = (std::int64_t{1} << 61) - 1;
+         c.in.k.strides = {half, half, 1, 0};
+       },
+       {"k has shape", "2305843009213693951", "address space"}},
+      {"strides_sum_beyond_2_to_60",
+       [](SampleCall& c) {
+         c.in.k.strides = {std::int64_t{1} << 58, std::int64_t{1} << 58, 8, 1};
+       },
+       {"k has shape", "288230376151711744", "address space"}},
+      {"below_address_0",
+       [](SampleCall& c) { c.in.v.strides[0] = -(std::int64_t{1} << 57); },
+       {"v has shape", "address space"}},
+      {"above_all_addresses",
+       [](SampleCall& c) { c.in.v.data = reinterpret_cast<void*>(~std::uintptr_t{0} - 15); },
+       {"v has shape (2,2,5,6)", "address space"}},
+      {"misaligned",
+       [](SampleCall& c) { c.in.v.data = static_cast<const char*>(c.in.v.data) + 2; },
+       {"v has data 0x", "not aligned to the 4 bytes of f32"}},
+  };
+}
+
+std::vector<BadCall> bad_values() {
+  return {
+      {"key_length_negative",
+       [](SampleCall& c) {
+         c.in.key_lengths = c.vector<std::int32_t>({-1, 2});
+       },
+       {"key_lengths[0] is -1 but must be 0 to S = 5"}},
+      {"key_length_beyond",
+       [](SampleCall& c) {
+         c.in.key_lengths = c.vector<std::int32_t>({5, 6});
+       },
+       {"key_lengths[1] is 6 but must be 0 to S = 5"}},
+      {"key_length_huge",
+       [](SampleCall& c) {
+         c.in.key_lengths = c.vector<std::int64_t>({5, kHuge});
+       },
+       {"key_lengths[1] is 9223372036854775807"}},
+      {"alibi_nan",
+       [](SampleCall& c) {
+         c.in.alibi_slopes = c.vector<double>({0, 0, kNan, 0});
+       },
+       {"alibi_slopes[2] is nan"}},
+      {"alibi_minus_inf",
+       [](SampleCall& c) {
+         c.in.alibi_slopes = c.vector<double>({-kInf, 0, 0, 0});
+       },
+       {"alibi_slopes[0] is -inf"}},
+      {"alibi_beyond_f32",
+       [](SampleCall& c) {
+         c.in.alibi_slopes = c.vector<double>({0, 0, 0, 1e39});
+       },
+       {"alibi_slopes[3] is 1e+39 but must be finite in f32"}},
+      {"sink_nan",
+       [](SampleCall& c) {
+         c.in.sinks = c.vector<double>({0, kNan, 0, 0});
+       },
+       {"sinks[1] is nan"}},
+      {"sink_inf",
+       [](SampleCall& c) {
+         c.in.sinks = c.vector<double>({0, 0, 0, kInf});
+       },
+       {"sinks[3] is inf"}},
+      {"scale_nan", [](SampleCall& c) { c.options.scale = kNan; }, {"scale is nan"}},
+      {"scale_inf", [](SampleCall& c) { c.options.scale = -kInf; }, {"scale is -inf"}},
+      {"scale_beyond_f32", [](SampleCall& c) { c.options.scale = 1e39; }, {"scale is 1e+39 but must be finite in f32"}},
+      {"softcap_negative", [](SampleCall& c) { c.options.softcap = -2.5; }, {"softcap is -2.5"}},
+      {"softcap_nan", [](SampleCall& c) { c.options.softcap = kNan; }, {"softcap is nan"}},
+      {"softcap_inf", [](SampleCall& c) { c.options.softcap = kInf; }, {"softcap is inf"}},
+      {"softcap_below_f32", [](SampleCall& c) { c.options.softcap = 1e-39; }, {"softcap is 1e-39", "normal in f32"}},
+      {"window_left", [](SampleCall& c) { c.options.window_left = -2; }, {"window_left is -2 but must be at least -1"}},
+      {"window_right",
+       [](SampleCall& c) { c.options.window_right = -kHuge; },
+       {"window_right is -9223372036854775807"}},
+      {"threads", [](SampleCall& c) { c.options.threads = -1; }, {"threads is -1 but must be at least 0"}},
+      {"causality",
+       [](SampleCall& c) { c.options.causality = static_cast<Causality>(2); },
+       {"causality is 2 but must be 0 to 1"}},
+      {"gate_fn",
+       [](SampleCall& c) { c.options.gate_fn = static_cast<GateFn>(7); },
+       {"gate_fn is 7 but must be 0 to 6"}},
+      {"gate_fn_negative", [](SampleCall& c) { c.options.gate_fn = static_cast<GateFn>(-1); }, {"gate_fn is -1"}},
+      {"gate_op",
+       [](SampleCall& c) { c.options.gate_op = static_cast<GateOp>(2); },
+       {"gate_op is 2 but must be 0 to 1"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Presence, BadInput, ::testing::ValuesIn(bad_presence()), test_name);
+INSTANTIATE_TEST_SUITE_P(DTypes, BadInput, ::testing::ValuesIn(bad_dtypes()), test_name);
+INSTANTIATE_TEST_SUITE_P(Shapes, BadInput, ::testing::ValuesIn(bad_shapes()), test_name);
+INSTANTIATE_TEST_SUITE_P(Memory, BadInput, ::testing::ValuesIn(bad_memory()), test_name);
+INSTANTIATE_TEST_SUITE_P(Values, BadInput, ::testing::ValuesIn(bad_values()), test_name);
+
+class BadForward : public ::testing::TestWithParam<BadCall> {};
+
+TEST_P(BadForward, IsRefused) {
+  SampleCall call;
+  GetParam().spoil(call);
+  expect_refused(
+      call, "attention_forward", [&] { call.forward(); }, GetParam().said);
+}
+
+std::vector<BadCall> bad_outputs() {
+  return {
+      {"y_absent", [](SampleCall& c) { c.out.y = {}; }, {"y is required"}},
+      {"y_null", [](SampleCall& c) { c.out.y.data = nullptr; }, {"y has shape (2,4,3,6) but null data"}},
+      {"y_f64", [](SampleCall& c) { c.out.y.dtype = DType::f64; }, {"y has dtype f64 but must be f32"}},
+      {"y_head_dim",
+       [](SampleCall& c) { c.out.y.shape[3] = kD; },
+       {"y has shape (2,4,3,8) but (B,Hq,T,Dv) is (2,4,3,6)"}},
+      {"y_kv_heads",
+       [](SampleCall& c) { c.out.y.shape[1] = kHkv; },
+       {"y has shape (2,2,3,6) but (B,Hq,T,Dv) is (2,4,3,6)"}},
+      {"lse_bf16", [](SampleCall& c) { c.out.lse.dtype = DType::bf16; }, {"lse has dtype bf16 but must be f32 or f64"}},
+      {"lse_rank_3",
+       [](SampleCall& c) {
+         c.out.lse.shape = {1, kB, kHq, kT};
+       },
+       {"lse has shape (1,2,4,3) but (B,Hq,T,1) is (2,4,3,1)"}},
+      {"attn_f16", [](SampleCall& c) { c.out.attn.dtype = DType::f16; }, {"attn has dtype f16 but must be f32"}},
+      {"attn_shape",
+       [](SampleCall& c) { c.out.attn.shape[2] = kS; },
+       {"attn has shape (2,4,5,6) but (B,Hq,T,Dv) is (2,4,3,6)"}},
+      {"weights_f64",
+       [](SampleCall& c) { c.out.weights.dtype = DType::f64; },
+       {"weights has dtype f64 but must be f32"}},
+      {"weights_shape",
+       [](SampleCall& c) { c.out.weights.shape[3] = kT; },
+       {"weights has shape (2,4,3,3) but (B,Hq,T,S) is (2,4,3,5)"}},
+      {"weights_without_dtype",
+       [](SampleCall& c) { c.out.weights.dtype = DType::none; },
+       {"weights has data but dtype none"}},
+      {"y_stride_0",
+       [](SampleCall& c) { c.out.y.strides[1] = 0; },
+       {"y has shape (2,4,3,6) and strides (72,0,6,1)", "overlap"}},
+      {"lse_stride_0",
+       [](SampleCall& c) { c.out.lse.strides[2] = 0; },
+       {"lse has shape (2,4,3,1) and strides (12,3,0,1)", "overlap"}},
+      {"y_rows_overlap",
+       [](SampleCall& c) { c.out.y.strides[2] = 5; },
+       {"y has shape (2,4,3,6) and strides (72,18,5,1)", "overlap"}},
+      {"y_rows_overlap_backwards", [](SampleCall& c) { c.out.y.strides[2] = -5; }, {"(72,18,-5,1)", "overlap"}},
+      {"y_is_q",
+       [](SampleCall& c) { c.out.y.data = const_cast<void*>(c.in.q.data); },
+       {"y overlaps q in memory", "(2,4,3,6)", "(2,4,3,8)"}},
+      {"y_is_gate",
+       [](SampleCall& c) { c.out.y.data = const_cast<void*>(c.in.gate.data); },
+       {"y overlaps gate in memory"}},
+      {"y_is_attn", [](SampleCall& c) { c.out.attn = c.out.y; }, {"attn overlaps y in memory"}},
+      {"y_ends_in_lse",
+       [](SampleCall& c) { c.out.lse.data = static_cast<float*>(c.out.y.data) + kB * kHq * kT * kDv - 1; },
+       {"lse overlaps y in memory"}},
+      {"y_in_sinks",
+       [](SampleCall& c) {
+         c.in.sinks = {static_cast<float*>(c.out.y.data) + 8, DType::f64, {1, 1, 1, kHq}, {0, 0, 0, 1}};
+       },
+       {"y overlaps sinks in memory"}},
+      {"fused_slot_too_early",
+       [](SampleCall& c) {  // rows [q (8) | y (6)] of 14: y one element early reaches into the row's q
+         auto* fused = static_cast<float*>(c.tensor(DType::f32, {kB, kHq, kT, 14}).data);
+         c.in.q = make_view(fused, {kB, kHq, kT, kD}, {kHq * kT * 14, kT * 14, 14, 1});
+         c.out.y = make_view(fused + kD - 1, {kB, kHq, kT, kDv}, {kHq * kT * 14, kT * 14, 14, 1});
+       },
+       {"y overlaps q in memory"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Outputs, BadForward, ::testing::ValuesIn(bad_outputs()), test_name);
+
+class BadBackward : public ::testing::TestWithParam<BadCall> {};
+
+TEST_P(BadBackward, IsRefused) {
+  SampleCall call;
+  GetParam().spoil(call);
+  expect_refused(
+      call, "attention_backward", [&] { call.backward(); }, GetParam().said);
+}
+
+std::vector<BadCall> bad_saved() {
+  const auto lose_attn = [](GateFn fn) {
+    return [fn](SampleCall& c) {
+      c.options.gate_fn = fn;
+      c.saved.attn = {};
+    };
+  };
+  return {
+      {"y_absent", [](SampleCall& c) { c.saved.y = {}; }, {"y is required"}},
+      {"y_dtype", [](SampleCall& c) { c.saved.y.dtype = DType::f64; }, {"y has dtype f64 but must be f32"}},
+      {"y_shape",
+       [](SampleCall& c) { c.saved.y.shape[3] = kD; },
+       {"y has shape (2,4,3,8) but (B,Hq,T,Dv) is (2,4,3,6)"}},
+      {"lse_absent", [](SampleCall& c) { c.saved.lse = {}; }, {"lse is required"}},
+      {"lse_dtype",
+       [](SampleCall& c) { c.saved.lse.dtype = DType::f16; },
+       {"lse has dtype f16 but must be f32 or f64"}},
+      {"lse_shape",
+       [](SampleCall& c) { c.saved.lse.shape[2] = kS; },
+       {"lse has shape (2,4,5,1) but (B,Hq,T,1) is (2,4,3,1)"}},
+      {"attn_absent_silu", lose_attn(GateFn::silu), {"attn is required"}},
+      {"attn_absent_identity", lose_attn(GateFn::identity), {"attn is required"}},
+      {"attn_shape",
+       [](SampleCall& c) { c.saved.attn.shape[1] = kHkv; },
+       {"attn has shape (2,2,3,6) but (B,Hq,T,Dv) is (2,4,3,6)"}},
+      {"attn_dtype", [](SampleCall& c) { c.saved.attn.dtype = DType::bf16; }, {"attn has dtype bf16 but must be f32"}},
+      {"dy_absent", [](SampleCall& c) { c.incoming.dy = {}; }, {"dy is required"}},
+      {"dy_dtype", [](SampleCall& c) { c.incoming.dy.dtype = DType::f16; }, {"dy has dtype f16 but must be f32"}},
+      {"dy_shape",
+       [](SampleCall& c) { c.incoming.dy.shape[0] = 1; },
+       {"dy has shape (1,4,3,6) but (B,Hq,T,Dv) is (2,4,3,6)"}},
+      {"dlse_dtype",
+       [](SampleCall& c) { c.incoming.dlse.dtype = DType::i32; },
+       {"dlse has dtype i32 but must be f32 or f64"}},
+      {"dlse_shape",
+       [](SampleCall& c) { c.incoming.dlse.shape[1] = 1; },
+       {"dlse has shape (2,1,3,1) but (B,Hq,T,1) is (2,4,3,1)"}},
+  };
+}
+
+std::vector<BadCall> bad_gradients() {
+  return {
+      {"dq_dtype", [](SampleCall& c) { c.grad.dq.dtype = DType::f64; }, {"dq has dtype f64 but must be f32"}},
+      {"dq_shape",
+       [](SampleCall& c) { c.grad.dq.shape[3] = kDv; },
+       {"dq has shape (2,4,3,6) but q has shape (2,4,3,8)"}},
+      {"dk_query_heads",
+       [](SampleCall& c) {
+         c.grad.dk = c.tensor(DType::f32, {kB, kHq, kS, kD});
+       },
+       {"dk has shape (2,4,5,8) but k has shape (2,2,5,8)"}},
+      {"dv_shape",
+       [](SampleCall& c) { c.grad.dv.shape[3] = kD; },
+       {"dv has shape (2,2,5,8) but v has shape (2,2,5,6)"}},
+      {"dv_null", [](SampleCall& c) { c.grad.dv.data = nullptr; }, {"dv has shape (2,2,5,6) but null data"}},
+      {"dgate_without_gate", [](SampleCall& c) { c.in.gate = {}; }, {"dgate is asked for but gate is absent"}},
+      {"dgate_without_gate_fn",
+       [](SampleCall& c) { c.options.gate_fn = GateFn::none; },
+       {"dgate is asked for but gate_fn is none"}},
+      {"dgate_shape",
+       [](SampleCall& c) { c.grad.dgate.shape[3] = 1; },
+       {"dgate has shape (2,4,3,1) but gate has shape (2,4,3,6)"}},
+      {"dgate_dtype", [](SampleCall& c) { c.grad.dgate.dtype = DType::f64; }, {"dgate has dtype f64 but must be f32"}},
+      {"dbias_without_bias", [](SampleCall& c) { c.in.bias = {}; }, {"dbias is asked for but bias is absent"}},
+      {"dbias_stretched",
+       [](SampleCall& c) {
+         c.grad.dbias = c.tensor(DType::f32, {kB, kHq, kT, kS});
+       },
+       {"dbias has shape (2,4,3,5) but bias has shape (1,4,1,5)"}},
+      {"dsinks_without_sinks", [](SampleCall& c) { c.in.sinks = {}; }, {"dsinks is asked for but sinks is absent"}},
+      {"dsinks_dtype",
+       [](SampleCall& c) { c.grad.dsinks.dtype = DType::f32; },
+       {"dsinks has dtype f32 but must be f64"}},
+      {"dk_stride_0",
+       [](SampleCall& c) { c.grad.dk.strides[0] = 0; },
+       {"dk has shape (2,2,5,8) and strides (0,40,8,1)", "overlap"}},
+      {"dq_is_q", [](SampleCall& c) { c.grad.dq.data = const_cast<void*>(c.in.q.data); }, {"dq overlaps q in memory"}},
+      {"dq_is_dk", [](SampleCall& c) { c.grad.dq.data = c.grad.dk.data; }, {"dk overlaps dq in memory"}},
+      {"dgate_is_y",
+       [](SampleCall& c) { c.grad.dgate.data = const_cast<void*>(c.saved.y.data); },
+       {"dgate overlaps y in memory"}},
+      {"dgate_is_dy",
+       [](SampleCall& c) { c.grad.dgate.data = const_cast<void*>(c.incoming.dy.data); },
+       {"dgate overlaps dy in memory"}},
+      {"dsinks_is_lse",
+       [](SampleCall& c) { c.grad.dsinks.data = const_cast<void*>(c.saved.lse.data); },
+       {"dsinks overlaps lse in memory"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Saved, BadBackward, ::testing::ValuesIn(bad_saved()), test_name);
+INSTANTIATE_TEST_SUITE_P(Gradients, BadBackward, ::testing::ValuesIn(bad_gradients()), test_name);
+
+TEST(BadArguments, EachAllowedDTypeIsNamedOnce) {
+  SampleCall call;
+  call.in.bias.dtype = DType::f16;
+  try {
+    call.forward();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "attention_forward: bias has dtype f16 but must be f32");
+  }
+}
+
+TEST(BadArguments, TheSampleItselfIsRightAndWrites) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    SampleCall call(dtype);
+    const auto before = call.snapshot();
+    ASSERT_NO_THROW(call.forward()) << dtype_name(dtype);
+    EXPECT_FALSE(call.unchanged_since(before)) << dtype_name(dtype);
+    const auto between = call.snapshot();
+    ASSERT_NO_THROW(call.backward()) << dtype_name(dtype);
+    EXPECT_FALSE(call.unchanged_since(between)) << dtype_name(dtype);
+  }
+}
+
+}  // namespace
+}  // namespace headgate::testing

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/small_verbs.hpp"
+
+namespace headgate {
+namespace {
+
+using nlohmann::json;
+using testing::expect_refused;
+using testing::Outcome;
+using testing::TrainVerb;
+
+class EvalVerbTest : public ::testing::Test {
+ protected:
+  json evaluated(const std::string& run, std::vector<std::string> more = {}) const {
+    more.push_back("--json");
+    const Outcome outcome = verb.eval(run, more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return json::parse(outcome.out);
+  }
+
+  TrainVerb verb;
+};
+
+/// Mean over queries 1 … T−1 of a look at all tokens alike.
+double uniform(int T) {
+  double sum = 0.0;
+  for (int i = 1; i < T; ++i) sum += 1.0 / (i + 1);
+  return sum / (T - 1);
+}
+
+TEST_F(EvalVerbTest, PrintsEveryKey) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const json all = evaluated("run");
+  const std::vector<const char*> statistics = {
+      "loss_nats", "bits_per_byte",      "perplexity", "first_token_attention", "first_token_attention_uniform",
+      "sink_rate", "massive_activation", "gate_mean",  "gate_below_0.1",        "gate_below_0.01"};
+  ASSERT_EQ(all.at("layers").size(), 2U);
+  for (const char* key : statistics) {
+    EXPECT_TRUE(all.at(key).is_number()) << key;
+    for (const json& layer : all.at("layers")) EXPECT_TRUE(layer.at(key).is_number()) << key;
+  }
+  const double loss = all.at("loss_nats");
+  EXPECT_DOUBLE_EQ(all.at("bits_per_byte").get<double>(), loss / std::log(2.0));
+  EXPECT_DOUBLE_EQ(all.at("perplexity").get<double>(), std::exp(loss));
+  EXPECT_DOUBLE_EQ(all.at("first_token_attention_uniform").get<double>(), uniform(16));
+  // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
+  EXPECT_EQ(all.at("tokens"), 247 * 16);
+  EXPECT_FALSE(all.contains("backcopy"));
+}
+
+TEST_F(EvalVerbTest, WithoutAGateThereIsNoGateScore) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  const json all = evaluated("run");
+  EXPECT_TRUE(all.at("gate_mean").is_null());
+  EXPECT_TRUE(all.at("layers")[0].at("gate_below_0.1").is_null());
+}
+
+TEST_F(EvalVerbTest, HeldOutIsWhatTrainingSaw) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  const json log = evaluated("run", {"--held-out", "--tokens", "64", "--batch", "2", "--threads", "2"});
+  std::string last;
+  std::istringstream lines(testing::read_bytes(verb.path("run") + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) last = line;
+  EXPECT_EQ(json::parse(last).at("eval"), log) << "the same sequences in the same batches";
+}
+
+TEST_F(EvalVerbTest, KnowsTheTaskOfAModel) {
+  ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
+  const json backcopy = evaluated("run", {"--tokens", "320"}).at("backcopy");
+  for (const char* key : {"bos_attention_trigger", "bos_attention_other", "gate_trigger", "gate_other", "loss_trigger",
+                          "loss_other", "bos_value_norm_ratio"}) {
+    EXPECT_TRUE(backcopy.at(key).is_number()) << key;
+  }
+  EXPECT_FALSE(evaluated("run", {"--task", "text"}).contains("backcopy"));
+  const Outcome table = verb.eval("run", {"--tokens", "320"});
+  EXPECT_EQ(table.status, 0);
+  for (const char* told : {"loss ", "layer", "to BOS", "other position", "norm of the BOS value"}) {
+    EXPECT_NE(table.out.find(told), std::string::npos) << told;
+  }
+}
+
+TEST_F(EvalVerbTest, ReadsAModelWithoutARun) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  std::filesystem::create_directory(verb.path("model"));
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    testing::write_bytes(verb.path("model") + "/" + file, verb.checkpoint_file("run", file));
+  }
+  EXPECT_EQ(evaluated("model"), evaluated("run"));
+}
+
+TEST_F(EvalVerbTest, TakesItsArgumentsInAnyOrder) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  const Outcome outcome = testing::headgate(
+      {"eval", "--data", verb.text(), verb.path("run"), "--json", "--data", verb.text(), "--tokens", "100000"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_GT(json::parse(outcome.out).at("tokens").get<int>(), 4000) << "both texts";
+}
+
+TEST_F(EvalVerbTest, AShortTextIsOneSequence) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  testing::write_bytes(verb.text(), "the gate");
+  EXPECT_EQ(evaluated("run").at("tokens"), 7);
+  EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
+}
+
+/// A safetensors file with every element of one f32 tensor replaced, and without metadata: they hold a checksum.
+std::string with_tensor_filled(const std::string& file, const std::string& name, float value) {
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
+  const std::size_t data = sizeof header_bytes + header_bytes;
+  json header = json::parse(file.substr(sizeof header_bytes, header_bytes));
+  const json offsets = header.at(name).at("data_offsets");
+  header.erase("__metadata__");
+  std::string text = header.dump();
+  text.resize(header_bytes, ' ');
+  std::string out = file;
+  out.replace(sizeof header_bytes, header_bytes, text);
+  for (auto at = offsets[0].get<std::size_t>(); at < offsets[1].get<std::size_t>(); at += sizeof value) {
+    std::memcpy(out.data() + data + at, &value, sizeof value);
+  }
+  return out;
+}
+
+TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  testing::write_bytes(
+      verb.path("run") + "/checkpoint/model.safetensors",
+      with_tensor_filled(verb.checkpoint_file("run", "model.safetensors"), "model.layers.1.mlp.up_proj.weight", 3e38F));
+  const Outcome outcome = verb.eval("run", {"--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("the model gives numbers that are not finite, first in layer 1"), std::string::npos)
+      << outcome.err;
+  const json all = json::parse(outcome.out);
+  EXPECT_TRUE(all.at("massive_activation").is_null());
+  EXPECT_TRUE(all.at("loss_nats").is_null());
+  EXPECT_TRUE(all.at("layers")[0].at("massive_activation").is_number());
+  EXPECT_TRUE(all.at("layers")[1].at("massive_activation").is_null());
+  EXPECT_EQ(verb.eval("run").status, 1);
+}
+
+TEST_F(EvalVerbTest, EvaluatesAtMostSoManyTokens) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  for (const int tokens : {1, 2, 15, 16, 31, 32, 100, 1000}) {
+    const int got = evaluated("run", {"--tokens", std::to_string(tokens)}).at("tokens");
+    EXPECT_LE(got, tokens);
+    EXPECT_GE(got, tokens < 16 ? tokens : tokens / 16 * 16 * 3 / 4) << "batches of equal size leave a little over";
+  }
+  const json one = evaluated("run", {"--tokens", "1"});
+  EXPECT_TRUE(one.at("loss_nats").is_number());
+  for (const char* key : {"first_token_attention", "first_token_attention_uniform", "sink_rate"}) {
+    EXPECT_TRUE(one.at(key).is_null()) << key << " of a sequence of one token";
+    EXPECT_TRUE(one.at("layers")[1].at(key).is_null()) << key;
+  }
+  EXPECT_NE(verb.eval("run", {"--tokens", "1"}).out.find('-'), std::string::npos);
+  expect_refused(verb.eval("run", {"--tokens", "3", "--seq-len", "4"}), "eval",
+                 "--tokens 3 is less than a sequence of --seq-len 4");
+}
+
+TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
+  ASSERT_EQ(verb.train("plain").status, 0);
+  ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
+  const std::vector<std::string> both = {"eval", verb.path("plain"), verb.path("gated"), "--data", verb.text()};
+  std::vector<std::string> command = both;
+  command.emplace_back("--json");
+  const Outcome outcome = testing::headgate(command);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json list = json::parse(outcome.out);
+  ASSERT_EQ(list.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::string run = i == 0 ? "plain" : "gated";
+    json object = list[i];
+    EXPECT_EQ(object.at("model"), verb.path(run));
+    EXPECT_EQ(object.at("gate"), i == 0 ? "none" : "g1-headwise-sigmoid-mul");
+    EXPECT_GT(object.at("parameters"), 1000);
+    for (const char* key : {"model", "gate", "parameters"}) object.erase(key);
+    EXPECT_EQ(object, evaluated(run)) << "as if evaluated alone";
+  }
+  const Outcome table = testing::headgate(both);
+  for (const std::string& told : {verb.path("plain") + " ", verb.path("gated") + " ", std::string("to first")}) {
+    EXPECT_NE(table.out.find(told), std::string::npos) << table.out;
+  }
+  ASSERT_EQ(verb.train("backcopy", {"--task", "bigram-backcopy"}).status, 0);
+  expect_refused(testing::headgate({"eval", verb.path("plain"), verb.path("backcopy"), "--data", verb.text()}), "eval",
+                 "--task chooses one for both");
+}
+
+TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
+  std::filesystem::create_directory(verb.path("data"));
+  testing::write_bytes(verb.path("data/text"), testing::read_bytes(verb.text()));
+  testing::write_bytes(verb.path("data/latin"), "caf\xE9 au lait");
+  ASSERT_EQ(verb.train("data/run").status, 0);
+  const Outcome outcome = testing::headgate({"eval", verb.path("data/run"), "--data", verb.path("data"), "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out), evaluated("data/run"));
+  EXPECT_EQ(outcome.err, "left out: 1 file that is not UTF-8 text (" + verb.path("data/latin") +
+                             ")\nleft out: 1 path that a run writes (" + verb.path("data/run") + ")\n");
+}
+
+TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  expect_refused(verb.eval("none"), "eval", "neither a model");
+  expect_refused(verb.eval("run", {"--seq-len", "17"}), "eval", "--seq-len 17 is more than the model's 16");
+  expect_refused(verb.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
+  expect_refused(verb.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
+  expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "--data is required");
+  testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
+  expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
+  testing::write_bytes(verb.text(), "x");
+  EXPECT_EQ(verb.eval("run").status, 2);
+}
+
+}  // namespace
+}  // namespace headgate
