@@ -24,8 +24,9 @@ LAYERS = {
     "src/layers": {"core"},
     "src/models": {"core", "io", "layers"},
     "tests/cases": {"core", "reference"},
-    "src/train": {"core", "io", "layers", "models"},
-    "src/cli": {"cases", "core", "io", "layers", "models", "reference", "train"},
+    "src/metrics": {"core", "layers", "models"},
+    "src/train": {"core", "io", "layers", "metrics", "models"},
+    "src/cli": {"cases", "core", "io", "layers", "metrics", "models", "reference", "train"},
     "examples": set(),
 }
 NAMES = {layer.rpartition("/")[2] for layer in LAYERS if layer != "examples"}
@@ -113,6 +114,9 @@ def self_test():
         ("src/cli/a.cc", '#include "attention/b.hpp"', "an upward include"),
         ("src/cli/a.cc", '#include "cases/b.hpp"', None),
         ("src/io/a.cc", '#include "cases/b.hpp"', "an upward include"),
+        ("src/metrics/a.hpp", '#include "models/b.hpp"', None),
+        ("src/metrics/a.hpp", '#include "train/b.hpp"', "an upward include"),
+        ("src/models/a.cc", '#include "metrics/b.hpp"', "an upward include"),
         ("tests/cases/a.cc", '#include "reference/b.hpp"', None),
         ("tests/cases/a.cc", '#include "cli/b.hpp"', "an upward include"),
         ("src/cli/a.cc", '#include "b.hpp"', "write the path"),

@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Folders of tests/: those whose code reads files, computes addresses or owns memory; and those with threads.
-memory=(arguments attention capi cases checkpoint core fuzz io layers models reference train)
-threads=(attention capi layers models train)
+memory=(arguments attention capi cases checkpoint core fuzz io layers metrics models reference train)
+threads=(attention capi layers metrics models train)
 single_threaded=models_gradients_test
 
 size=${1:-}

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/train_options.hpp"
+#include "metrics/registry.hpp"
 #include "models/config.hpp"
 #include "train/data.hpp"
 #include "train/evaluation.hpp"
@@ -33,6 +34,7 @@ struct Story {
   std::int64_t least_steps = 1;
   std::vector<StoryModel> models;  ///< the one without a gate first
   std::unique_ptr<train::SequenceSource> source;
+  metrics::MetricList metrics;  ///< that the result shows
   /// Table and verdict; as many models as above.
   std::string (*result)(const std::vector<TrainedModel>& trained, std::int64_t tokens) = nullptr;
 };

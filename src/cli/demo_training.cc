@@ -156,7 +156,7 @@ class Training {
     const double planned = costs_[index].fixed_seconds / static_cast<double>(story.models.size());
     const auto plan =
         train::plan_evaluation(story.source->held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
-    train::HeldOutEvaluator evaluator(model.config, *story.source, plan);
+    train::HeldOutEvaluator evaluator(model.config, *story.source, plan, story.metrics);
     return evaluator.evaluate(parameters.data(), [&](double share) {
       done_seconds_ = before + share * planned;
       show(model.name + "  held-out text");

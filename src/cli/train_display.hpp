@@ -13,7 +13,7 @@ namespace headgate::cli {
 std::string bytes_text(double bytes);
 /// "2:03:20", "3:20".
 std::string duration_text(double seconds);
-/// One line: loss, first-token attention beside the uniform one, sinks, activation, gate.
+/// One line: what the metrics have to say of themselves while a model is trained.
 std::string evaluation_line(const train::Evaluation& evaluation);
 
 /// Shows a run as it goes: a progress bar on a terminal, lines elsewhere.
