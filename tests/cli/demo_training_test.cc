@@ -131,6 +131,16 @@ TEST_F(DemoTrainingTest, TextHasARowForEachModel) {
   EXPECT_NE(shown.out.find("an impression, not a result"), std::string::npos) << shown.out;
 }
 
+TEST_F(DemoTrainingTest, EvaluatesNothingThatItDoesNotShow) {
+  for (const Story& story : stories()) {
+    EXPECT_FALSE(story.metrics.empty());
+    for (const metrics::Metric* metric : story.metrics) {
+      EXPECT_FALSE(metric->inputs.has(metrics::Input::exit_loss)) << metric->name;
+      EXPECT_EQ(metric->scope == metrics::Scope::triggers, story.source->has_triggers()) << metric->name;
+    }
+  }
+}
+
 TEST_F(DemoTrainingTest, ModelsOfAStoryDifferInTheirGateAlone) {
   for (const Story& story : stories()) {
     ASSERT_EQ(story.models.size(), 3U);
