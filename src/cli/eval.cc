@@ -8,7 +8,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -176,38 +175,10 @@ metrics::MetricList metrics_of(const EvalOptions& o, const train::SequenceSource
   return out;
 }
 
-constexpr std::size_t kHelpColumns = 80;
-
-/// Words in lines of at most kHelpColumns, the second and all others indented.
-std::string in_lines(const std::string& text) {
-  std::string out;
-  std::size_t column = 0;
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    const bool fits = column + 1 + word.size() <= kHelpColumns;
-    if (column > 0) out += fits ? " " : "\n  ";
-    column = column == 0 ? word.size() : fits ? column + 1 + word.size() : 2 + word.size();
-    out += word;
-  }
-  return out + '\n';
-}
-
 /// "loss, layer_loss, …".
 std::string names_text(const metrics::MetricList& metrics) {
   std::string out;
   for (const metrics::Metric* metric : metrics) out += fmt::format("{}{}", out.empty() ? "" : ", ", metric->name);
-  return out;
-}
-
-/// The keys of some figures. After those that a model without a gate lacks stands a note.
-std::string keys_text(bool of_triggers) {
-  std::string out;
-  const std::vector<const metrics::Figure*> figures = metrics::figures_of(metrics::all_metrics(), of_triggers);
-  for (std::size_t i = 0; i < figures.size(); ++i) {
-    out += fmt::format("{}{}", i == 0 ? "" : " ", figures[i]->key);
-    const bool last_with_gate = i + 1 == figures.size() || !figures[i + 1]->null_without_gate;
-    if (figures[i]->null_without_gate && last_with_gate) out += " (null without a gate)";
-  }
   return out;
 }
 
@@ -273,9 +244,7 @@ Verb add_eval(CommandLine& line) {
       .range(1, 1 << 16);
   verb.value("--seed", o->seed, "N", "Of drawn sequences (default: the run's)");
   declare_threads(verb, o->threads, "Threads (default: all cores)");
-  verb.footer(in_lines("JSON keys: " + keys_text(/*of_triggers=*/false) +
-                       "; layers, a list of the same; tokens; and on bigram-backcopy, backcopy: " +
-                       keys_text(/*of_triggers=*/true)) +
+  verb.footer(json_keys_help() +
               "Figures of attention are null where sequences have one token. For several MODELs\n"
               "a list of such objects, each with its model, gate and parameters.\n"
               "\n"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <sstream>
 
 #include "layers/gate_variant.hpp"
 #include "metrics/registry.hpp"
@@ -93,6 +94,34 @@ std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::
   return out;
 }
 
+constexpr std::size_t kHelpColumns = 80;
+
+/// Words in lines of at most kHelpColumns, the second and all others indented.
+std::string in_lines(const std::string& text) {
+  std::string out;
+  std::size_t column = 0;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const bool fits = column + 1 + word.size() <= kHelpColumns;
+    if (column > 0) out += fits ? " " : "\n  ";
+    column = column == 0 ? word.size() : fits ? column + 1 + word.size() : 2 + word.size();
+    out += word;
+  }
+  return out + '\n';
+}
+
+/// The keys of some figures. After those that a model without a gate lacks stands a note.
+std::string keys_text(bool of_triggers) {
+  std::string out;
+  const std::vector<const metrics::Figure*> figures = metrics::figures_of(metrics::all_metrics(), of_triggers);
+  for (std::size_t i = 0; i < figures.size(); ++i) {
+    out += fmt::format("{}{}", i == 0 ? "" : " ", figures[i]->key);
+    const bool last_with_gate = i + 1 == figures.size() || !figures[i + 1]->null_without_gate;
+    if (figures[i]->null_without_gate && last_with_gate) out += " (null without a gate)";
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string layers_text(const EvaluatedModel& model) {
@@ -137,6 +166,12 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   const std::vector<const Metric*> by_trigger = trigger_metrics(models.front().evaluation.report);
   if (!by_trigger.empty()) out += backcopy_rows(models, by_trigger, width);
   return out;
+}
+
+std::string json_keys_help() {
+  return in_lines(
+      "JSON keys: " + keys_text(/*of_triggers=*/false) +
+      "; layers, a list of the same; tokens; and on bigram-backcopy, backcopy: " + keys_text(/*of_triggers=*/true));
 }
 
 }  // namespace headgate::cli

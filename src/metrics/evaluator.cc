@@ -25,7 +25,7 @@ Inputs inputs_of(const MetricList& metrics) {
 }
 
 template <typename T>
-std::unique_ptr<Sums<T>> make_sums(const Metric& metric, const DecoderConfig& config) {
+std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& config) {
   if constexpr (std::is_same_v<T, float>) {
     return metric.sums.f32(config);
   } else {
@@ -80,7 +80,7 @@ std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, con
 template <typename T>
 Evaluator<T>::Evaluator(models::Decoder<T>& decoder, const MetricList& metrics)
     : decoder_(decoder), inputs_(inputs_of(metrics)) {
-  for (const Metric* metric : metrics) running_.push_back({metric, make_sums<T>(*metric, decoder.config())});
+  for (const Metric* metric : metrics) running_.push_back({metric, sums_of<T>(*metric, decoder.config())});
   const Sizes sizes(decoder.config(), decoder.shape(), inputs_);
   token_losses_.resize(sizes.token_losses);
   first_token_weights_.resize(sizes.first_token_weights);

@@ -94,13 +94,13 @@ struct SumsMaker {
   std::unique_ptr<Sums<double>> (*f64)(const models::DecoderConfig& config) = nullptr;
 };
 
+template <template <typename> class MetricSums, typename T>
+std::unique_ptr<Sums<T>> make_sums(const models::DecoderConfig& config) {
+  return std::make_unique<MetricSums<T>>(config);
+}
+
 template <template <typename> class MetricSums>
-inline constexpr SumsMaker kSumsOf{[](const models::DecoderConfig& config) -> std::unique_ptr<Sums<float>> {
-                                     return std::make_unique<MetricSums<float>>(config);
-                                   },
-                                   [](const models::DecoderConfig& config) -> std::unique_ptr<Sums<double>> {
-                                     return std::make_unique<MetricSums<double>>(config);
-                                   }};
+inline constexpr SumsMaker kSumsOf{make_sums<MetricSums, float>, make_sums<MetricSums, double>};
 
 /// A row of the registry.
 struct Metric {
@@ -112,9 +112,10 @@ struct Metric {
   SumsMaker sums{};
   bool by_default = true;  ///< part of every evaluation; false for what costs too much to be
   TriggerHeads heads{};    ///< for Scope::triggers
-  /// Above the tables of `headgate eval`, and on the line that `headgate train` prints, which begins with the separator
-  /// from the metric before. Null: nothing.
+  /// A line above the tables of `headgate eval`. Null: none.
   std::string (*headline)(const FigureRow& row) = nullptr;
+  /// What `headgate train` prints of an evaluation: all of these in a row, so that each begins with what separates it
+  /// from the one before. Null: nothing.
   std::string (*training_text)(const FigureRow& row) = nullptr;
 };
 
