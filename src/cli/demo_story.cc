@@ -60,6 +60,7 @@ std::string figures_table(const std::vector<TrainedModel>& trained, bool of_trig
 
 std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64_t /*tokens*/) {
   std::vector<NamedFigures> gated;
+  gated.reserve(trained.size());
   for (const TrainedModel& model : trained) {
     gated.push_back({model.model.name, model.evaluation.report.backcopy.value()});
   }
@@ -70,6 +71,7 @@ std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64
 
 std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t tokens) {
   std::vector<NamedFigures> gated;
+  gated.reserve(trained.size());
   for (const TrainedModel& model : trained) gated.push_back({model.model.name, model.evaluation.report.overall});
   const metrics::FigureRow baseline = gated.front().figures;
   gated.erase(gated.begin());
