@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Shows that the tests would notice a wrong formula in attention's backward pass, a layer, the decoder or AdamW.
+"""Shows that the tests would notice a wrong formula in attention's backward pass, a layer, the decoder, AdamW or metrics.
 
 Changes one formula at a time in a copy of the source tree (mutations.py: mostly a flipped sign), builds the test that
 covers it and demands that it fails. A text that is not found exactly once, a mutant that does not build, or one that
@@ -25,7 +25,7 @@ import tempfile
 from mutations import GROUPS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COPIED = ("CMakeLists.txt", "README.md", "cmake", "examples", "include", "src", "tests")
+COPIED = ("CMakeLists.txt", "README.md", "cmake", "docs", "examples", "include", "src", "tests")
 
 Mutation = collections.namedtuple("Mutation", "test file name text changed")
 MUTATIONS = [Mutation(test, file, *row) for test, file, rows in GROUPS for row in rows]

@@ -190,4 +190,19 @@ GROUPS = (
         ("targets that count in a chunk", "last - first - std::count", "last - first + std::count"),
         ("share of a chunk", "V, gradient_scale * share)", "V, gradient_scale)"),
     )),
+    ("metrics/metrics_test", "src/metrics/evaluator.cc", (
+        ("weights from scores and their log-sum-exp", "view.scale * score - static_cast<double>",
+         "view.scale * score + static_cast<double>"),
+        ("share of a layer in the mean", "sum.value_or(0.0) + share * *value", "sum.value_or(0.0) - share * *value"),
+    )),
+    ("metrics/metrics_test", "src/metrics/mean_by_head.hpp", (
+        ("query 0 does not count", "sample.position(n) != 0", "sample.position(n) >= 0"),
+    )),
+    ("metrics/metrics_test", "src/metrics/sink_rate.hpp", (
+        ("sinks lie above the threshold", "head.value() > kSinkThreshold", "head.value() < kSinkThreshold"),
+    )),
+    ("metrics/metrics_cost_test", "src/models/decoder.cc", (
+        ("the loss after a layer is computed where it is asked for", "if (taps.has(Tap::exit_loss)) {",
+         "if (!taps.has(Tap::exit_loss)) {"),
+    )),
 )

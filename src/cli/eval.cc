@@ -22,6 +22,7 @@
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/gate_variant.hpp"
+#include "metrics/registry.hpp"
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/evaluation.hpp"
@@ -33,7 +34,7 @@ namespace {
 
 struct EvalOptions {
   std::vector<std::string> models;
-  std::vector<std::string> data, include;
+  std::vector<std::string> data, include, metrics;
   std::string task;
   std::optional<std::int64_t> seq_len, tokens;
   std::optional<std::uint64_t> seed;
@@ -126,10 +127,11 @@ train::DataOptions data_options(const EvalOptions& o, const std::vector<Model>& 
   return data;
 }
 
-EvaluatedModel evaluated(const Model& model, const train::SequenceSource& source, const train::EvaluationPlan& plan) {
+EvaluatedModel evaluated(const Model& model, const train::SequenceSource& source, const train::EvaluationPlan& plan,
+                         const metrics::MetricList& metrics) {
   const models::DecoderConfig& config = model.checkpoint.config;
-  return with_memory(train::evaluation_memory(config, source, plan), 0, [&] {
-    train::HeldOutEvaluator evaluator(config, source, plan);
+  return with_memory(train::evaluation_memory(config, source, plan, metrics), 0, [&] {
+    train::HeldOutEvaluator evaluator(config, source, plan, metrics);
     console::ProgressBar bar;
     const train::Evaluation evaluation = evaluator.evaluate(
         model.checkpoint.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
@@ -153,11 +155,30 @@ nlohmann::ordered_json models_json(const std::vector<EvaluatedModel>& models) {
 }
 
 /// Where a model's numbers stop being finite; empty where they are.
-std::string not_finite(const models::EvaluationReport& report) {
+std::string not_finite(const metrics::Report& report) {
   for (std::size_t i = 0; i < report.layers.size(); ++i) {
-    if (!models::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
+    if (!metrics::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
   }
-  return models::is_finite(report.overall) ? "" : "in the loss";
+  if (!metrics::is_finite(report.overall)) return "in the loss";
+  return report.backcopy && !metrics::is_finite(*report.backcopy) ? "in the figures by trigger" : "";
+}
+
+/// The metrics that were asked for. Throws where the task has none of them.
+metrics::MetricList metrics_of(const EvalOptions& o, const train::SequenceSource& source) {
+  const metrics::MetricList asked = metrics::parse_metrics(o.metrics);
+  metrics::MetricList out = metrics::that_apply(asked, source.has_triggers());
+  if (out.empty()) {
+    throw UsageError(
+        fmt::format("--metrics {}: only tasks with triggers have it, as bigram-backcopy", fmt::join(o.metrics, ",")));
+  }
+  return out;
+}
+
+/// "loss, layer_loss, …".
+std::string names_text(const metrics::MetricList& metrics) {
+  std::string out;
+  for (const metrics::Metric* metric : metrics) out += fmt::format("{}{}", out.empty() ? "" : ", ", metric->name);
+  return out;
 }
 
 int run_eval(const EvalOptions& o) {
@@ -166,13 +187,14 @@ int run_eval(const EvalOptions& o) {
   const auto source = train::open_data(data);
   for (const std::string& what : source->left_out().phrases())
     console::say(stderr, fmt::format("left out: {}\n", what));
+  const metrics::MetricList metrics = metrics_of(o, *source);
   omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   const std::int64_t all = data.task == train::Task::text ? std::numeric_limits<std::int64_t>::max() : kBackcopyTokens;
   const std::int64_t sequences = o.tokens.value_or(all) / data.seq_len;
   const train::EvaluationPlan plan = train::plan_evaluation(source->held_out_count(), sequences, o.batch);
   std::vector<EvaluatedModel> results;
   results.reserve(models.size());
-  for (const Model& model : models) results.push_back(evaluated(model, *source, plan));
+  for (const Model& model : models) results.push_back(evaluated(model, *source, plan, metrics));
   if (o.json) {
     fmt::print("{}\n", models_json(results).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
@@ -199,6 +221,7 @@ Verb add_eval(CommandLine& line) {
       "evaluated on the same sequences and compared: a gated model's figures say little without those of a model "
       "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not "
       "count.");
+  const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();
   verb.arguments("MODEL", o->models, "A model's directory; several are compared");
   verb.values("--data", o->data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, but for those that are not UTF-8 and for "
@@ -214,28 +237,25 @@ Verb add_eval(CommandLine& line) {
              "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
              "bigram-backcopy 65536). Fewer than a sequence has make a shorter one")
       .range(std::int64_t{1}, std::int64_t{1} << 40);
+  verb.values("--metrics", o->metrics, "NAMES",
+              "Only these metrics, separated by commas or given again: " + names_text(every) +
+                  "; or all (default: " + (defaults == every ? "all" : names_text(defaults)) + ')');
   verb.value("--batch", o->batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
       .range(1, 1 << 16);
   verb.value("--seed", o->seed, "N", "Of drawn sequences (default: the run's)");
   declare_threads(verb, o->threads, "Threads (default: all cores)");
-  verb.footer(
-      "JSON keys: loss_nats bits_per_byte perplexity first_token_attention\n"
-      "  first_token_attention_uniform sink_rate massive_activation gate_mean\n"
-      "  gate_below_0.1 gate_below_0.01 (null without a gate); layers, a list of the\n"
-      "  same; tokens; and on bigram-backcopy, backcopy:\n"
-      "  bos_attention_trigger bos_attention_other gate_trigger gate_other\n"
-      "  loss_trigger loss_other bos_value_norm_ratio\n"
-      "Figures of attention are null where sequences have one token. For several MODELs\n"
-      "a list of such objects, each with its model, gate and parameters.\n"
-      "\n"
-      "The uniform value is what first-token attention would be if each query looked at\n"
-      "all it sees alike; the sink rate is the share of heads above 0.3. A layer's loss\n"
-      "is that of the model that ends after it: the last norm and the logits on its output.\n"
-      "A figure that is not finite is null in JSON, and the exit status is 1.\n"
-      "\n"
-      "Examples:\n"
-      "  headgate eval run --data book.txt --held-out --json\n"
-      "  headgate eval run-plain run-gated --data book.txt --held-out");
+  verb.footer(json_keys_help() +
+              "Figures of attention are null where sequences have one token. For several MODELs\n"
+              "a list of such objects, each with its model, gate and parameters.\n"
+              "\n"
+              "The uniform value is what first-token attention would be if each query looked at\n"
+              "all it sees alike; the sink rate is the share of heads above 0.3. A layer's loss\n"
+              "is that of the model that ends after it: the last norm and the logits on its output.\n"
+              "A figure that is not finite is null in JSON, and the exit status is 1.\n"
+              "\n"
+              "Examples:\n"
+              "  headgate eval run --data book.txt --held-out --json\n"
+              "  headgate eval run-plain run-gated --data book.txt --held-out");
   return {"eval", [o] { return run_eval(*o); }};
 }
 

@@ -6,57 +6,118 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <sstream>
 
 #include "layers/gate_variant.hpp"
+#include "metrics/registry.hpp"
 
 namespace headgate::cli {
 
 namespace {
+
+using metrics::Figure;
+using metrics::FigureRow;
+using metrics::Metric;
+using Figures = std::vector<const Figure*>;
 
 /// A cell, or "-" where there is no figure.
 std::string cell(std::optional<double> value, int width, int decimals) {
   return value ? fmt::format("{:>{}.{}f}", *value, width, decimals) : fmt::format("{:>{}}", "-", width);
 }
 
-std::optional<double> if_any(bool any, double value) { return any ? std::optional(value) : std::nullopt; }
-
-std::string figures_head() {
-  return fmt::format("{:>9}{:>10}{:>9}{:>8}{:>10}{:>8}{:>8}{:>8}\n", "loss", "to first", "uniform", "sinks", "max |h|",
-                     "gate", "<0.1", "<0.01");
+/// Figures that the tables of layers and models have a column for.
+Figures columns_of(const metrics::Report& report) {
+  Figures out = metrics::figures_of(report.metrics, /*of_triggers=*/false);
+  std::erase_if(out, [](const Figure* figure) { return figure->column.width == 0; });
+  return out;
 }
 
-std::string figures_cells(const models::Figures& figures, bool has_attention) {
-  const models::AttentionStatistics& s = figures.attention;
-  return cell(figures.loss.nats, 9, 4) + cell(if_any(has_attention, s.first_token_attention), 10, 4) +
-         cell(if_any(has_attention, s.first_token_attention_uniform), 9, 4) +
-         cell(if_any(has_attention, s.sink_rate), 8, 3) + cell(s.massive_activation, 10, 2) + cell(s.gate_mean, 8, 4) +
-         cell(s.gate_below_tenth, 8, 4) + cell(s.gate_below_hundredth, 8, 4) + '\n';
+std::string heads_line(const Figures& columns) {
+  std::string out;
+  for (const Figure* figure : columns) out += fmt::format("{:>{}}", figure->column.head, figure->column.width);
+  return out + '\n';
 }
 
-std::string backcopy_text(const models::BackcopyReport& r, bool has_attention) {
-  const auto row = [&](const char* name, double attention, std::optional<double> gate, std::optional<double> loss) {
-    return fmt::format("{:>16}{}{}{}\n", name, cell(if_any(has_attention, attention), 8, 4), cell(gate, 8, 4),
-                       cell(loss, 8, 4));
-  };
-  return fmt::format("\n{:>16}{:>8}{:>8}{:>8}\n", "", "to BOS", "gate", "loss") +
-         row("trigger", r.bos_attention_trigger, r.gate_trigger, if_any(has_attention, r.loss_trigger)) +
-         row("other position", r.bos_attention_other, r.gate_other, r.loss_other) +
-         fmt::format("norm of the BOS value over the others': {}\n",
-                     cell(if_any(has_attention, r.bos_value_norm_ratio), 0, 4));
+std::string cells_line(const Figures& columns, const FigureRow& row) {
+  std::string out;
+  for (const Figure* figure : columns) out += cell(row.find(*figure), figure->column.width, figure->column.decimals);
+  return out + '\n';
 }
 
-std::string backcopy_rows(const std::vector<EvaluatedModel>& models, std::size_t width) {
-  std::string out =
-      fmt::format("\n{:{}}  attention to BOS      gate              loss              BOS value\n", "", width);
-  out += fmt::format("{:{}}  trigger   other   trigger   other   trigger   other      norm\n", "", width);
-  for (const EvaluatedModel& model : models) {
-    if (!model.evaluation.backcopy) continue;
-    const models::BackcopyReport& r = *model.evaluation.backcopy;
-    const bool any = model.evaluation.has_attention();
-    out += fmt::format("{:{}}", model.name, width) + cell(if_any(any, r.bos_attention_trigger), 9, 4) +
-           cell(if_any(any, r.bos_attention_other), 8, 4) + cell(r.gate_trigger, 10, 4) + cell(r.gate_other, 8, 4) +
-           cell(if_any(any, r.loss_trigger), 10, 4) + cell(r.loss_other, 8, 4) +
-           cell(if_any(any, r.bos_value_norm_ratio), 10, 4) + '\n';
+std::vector<const Metric*> trigger_metrics(const metrics::Report& report) {
+  std::vector<const Metric*> out = report.metrics;
+  std::erase_if(out, [](const Metric* metric) { return metric->scope != metrics::Scope::triggers; });
+  return out;
+}
+
+/// A table with a column for each metric that tells triggers from other positions, and a line for each other one.
+std::string backcopy_text(const std::vector<const Metric*>& all, const FigureRow& row) {
+  constexpr int kWidth = 8;
+  std::string heads, trigger, other, lines;
+  for (const Metric* metric : all) {
+    const Figure& first = metric->figures[0];
+    if (metric->figures.size() == 1) {
+      lines += fmt::format("{}: {}\n", metric->heads.one_model, cell(row.find(first), 0, first.column.decimals));
+      continue;
+    }
+    const Figure& second = metric->figures[1];
+    heads += fmt::format("{:>{}}", metric->heads.one_model, kWidth);
+    trigger += cell(row.find(first), kWidth, first.column.decimals);
+    other += cell(row.find(second), kWidth, second.column.decimals);
+  }
+  if (heads.empty()) return '\n' + lines;
+  return fmt::format("\n{:>16}{}\n{:>16}{}\n{:>16}{}\n", "", heads, "trigger", trigger, "other position", other) +
+         lines;
+}
+
+/// The same of several models, a line each.
+std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::vector<const Metric*>& all,
+                          std::size_t name_width) {
+  std::string groups, heads;
+  std::vector<std::string> cells(models.size());
+  for (const Metric* metric : all) {
+    groups.resize(std::max(groups.size(), heads.size() + static_cast<std::size_t>(metric->heads.indent)), ' ');
+    groups += metric->heads.compared;
+    for (const Figure& figure : metric->figures) {
+      const int width = figure.column.width - (heads.empty() ? 1 : 0);  // the names end with no space
+      heads += fmt::format("{:>{}}", figure.column.head, width);
+      for (std::size_t i = 0; i < models.size(); ++i) {
+        const FigureRow& row = models[i].evaluation.report.backcopy.value();
+        cells[i] += cell(row.find(figure), width, figure.column.decimals);
+      }
+    }
+  }
+  std::string out = fmt::format("\n{:{}}{}\n{:{}}{}\n", "", name_width, groups, "", name_width, heads);
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    out += fmt::format("{:{}}{}\n", models[i].name, name_width, cells[i]);
+  }
+  return out;
+}
+
+constexpr std::size_t kHelpColumns = 80;
+
+/// Words in lines of at most kHelpColumns, the second and all others indented.
+std::string in_lines(const std::string& text) {
+  std::string out;
+  std::size_t column = 0;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const bool fits = column + 1 + word.size() <= kHelpColumns;
+    if (column > 0) out += fits ? " " : "\n  ";
+    column = column == 0 ? word.size() : fits ? column + 1 + word.size() : 2 + word.size();
+    out += word;
+  }
+  return out + '\n';
+}
+
+/// The keys of some figures. After those that a model without a gate lacks stands a note.
+std::string keys_text(bool of_triggers) {
+  std::string out;
+  const std::vector<const metrics::Figure*> figures = metrics::figures_of(metrics::all_metrics(), of_triggers);
+  for (std::size_t i = 0; i < figures.size(); ++i) {
+    out += fmt::format("{}{}", i == 0 ? "" : " ", figures[i]->key);
+    const bool last_with_gate = i + 1 == figures.size() || !figures[i + 1]->null_without_gate;
+    if (figures[i]->null_without_gate && last_with_gate) out += " (null without a gate)";
   }
   return out;
 }
@@ -64,18 +125,22 @@ std::string backcopy_rows(const std::vector<EvaluatedModel>& models, std::size_t
 }  // namespace
 
 std::string layers_text(const EvaluatedModel& model) {
-  const models::EvaluationReport& report = model.evaluation.report;
-  const models::LossFigures& loss = report.overall.loss;
-  const bool has_attention = model.evaluation.has_attention();
-  std::string out = fmt::format(
-      "{} parameters, gate {}; {} tokens\nloss {:.4f} nats, {:.4f} bits per byte, perplexity {:.4f}\n\n{:>6}{}",
-      models::parameter_count(model.config), layers::gate_name(model.config.gate), model.evaluation.tokens, loss.nats,
-      loss.bits_per_token, loss.perplexity, "layer", figures_head());
-  for (std::size_t i = 0; i < report.layers.size(); ++i) {
-    out += fmt::format("{:>6}{}", i, figures_cells(report.layers[i], has_attention));
+  const metrics::Report& report = model.evaluation.report;
+  std::string out = fmt::format("{} parameters, gate {}; {} tokens\n", models::parameter_count(model.config),
+                                layers::gate_name(model.config.gate), model.evaluation.tokens);
+  for (const Metric* metric : report.metrics) {
+    if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
   }
-  out += fmt::format("{:>6}{}", "all", figures_cells(report.overall, has_attention));
-  if (model.evaluation.backcopy) out += backcopy_text(*model.evaluation.backcopy, has_attention);
+  const Figures columns = columns_of(report);
+  if (!columns.empty()) {
+    out += fmt::format("\n{:>6}{}", "layer", heads_line(columns));
+    for (std::size_t i = 0; i < report.layers.size(); ++i) {
+      out += fmt::format("{:>6}{}", i, cells_line(columns, report.layers[i]));
+    }
+    out += fmt::format("{:>6}{}", "all", cells_line(columns, report.overall));
+  }
+  const std::vector<const Metric*> by_trigger = trigger_metrics(report);
+  if (!by_trigger.empty()) out += backcopy_text(by_trigger, report.backcopy.value());
   return out;
 }
 
@@ -91,13 +156,22 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
     out += fmt::format("{:{}}  {:{}}  {} parameters\n", model.name, width, layers::gate_name(model.config.gate),
                        gate_width, models::parameter_count(model.config));
   }
-  out += fmt::format("\n{:{}}{}", "", width, figures_head());
-  for (const EvaluatedModel& model : models) {
-    out += fmt::format("{:{}}", model.name, width) +
-           figures_cells(model.evaluation.report.overall, model.evaluation.has_attention());
+  const Figures columns = columns_of(models.front().evaluation.report);
+  if (!columns.empty()) {
+    out += fmt::format("\n{:{}}{}", "", width, heads_line(columns));
+    for (const EvaluatedModel& model : models) {
+      out += fmt::format("{:{}}", model.name, width) + cells_line(columns, model.evaluation.report.overall);
+    }
   }
-  if (models.front().evaluation.backcopy) out += backcopy_rows(models, width);
+  const std::vector<const Metric*> by_trigger = trigger_metrics(models.front().evaluation.report);
+  if (!by_trigger.empty()) out += backcopy_rows(models, by_trigger, width);
   return out;
+}
+
+std::string json_keys_help() {
+  return in_lines(
+      "JSON keys: " + keys_text(/*of_triggers=*/false) +
+      "; layers, a list of the same; tokens; and on bigram-backcopy, backcopy: " + keys_text(/*of_triggers=*/true));
 }
 
 }  // namespace headgate::cli

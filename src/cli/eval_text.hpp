@@ -7,7 +7,7 @@
 #include "models/config.hpp"
 #include "train/evaluation.hpp"
 
-// What `headgate eval` prints without --json.
+// What `headgate eval` prints without --json, and its help on the keys of JSON.
 
 namespace headgate::cli {
 
@@ -22,5 +22,8 @@ std::string layers_text(const EvaluatedModel& model);
 
 /// Models that were evaluated on the same tokens, side by side.
 std::string comparison_text(const std::vector<EvaluatedModel>& models);
+
+/// The keys that --json prints, for --help.
+std::string json_keys_help();
 
 }  // namespace headgate::cli

@@ -21,18 +21,11 @@ void print_line(const std::string& line) { say(stdout, line + "\n"); }
 }  // namespace
 
 std::string evaluation_line(const train::Evaluation& evaluation) {
-  const models::AttentionStatistics& all = evaluation.report.overall.attention;
-  std::string line = fmt::format(
-      "loss {:.4f} nats, first-token attention {:.3f} (uniform {:.3f}), sink rate {:.2f}, "
-      "max |h| {:.1f}",
-      evaluation.report.overall.loss.nats, all.first_token_attention, all.first_token_attention_uniform, all.sink_rate,
-      all.massive_activation);
-  if (all.gate_mean) {
-    line += fmt::format(", gate {:.3f} ({:.1f} % below 0.1)", *all.gate_mean, 100.0 * all.gate_below_tenth.value_or(0));
-  }
-  if (evaluation.backcopy) {
-    line += fmt::format("; BOS attention {:.3f}, after a trigger {:.3f}", evaluation.backcopy->bos_attention_other,
-                        evaluation.backcopy->bos_attention_trigger);
+  const metrics::Report& report = evaluation.report;
+  std::string line;
+  for (const metrics::Metric* metric : report.metrics) {
+    if (metric->training_text == nullptr) continue;
+    line += metric->training_text(metric->scope == metrics::Scope::triggers ? report.backcopy.value() : report.overall);
   }
   return line;
 }

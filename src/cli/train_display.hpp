@@ -9,7 +9,7 @@
 
 namespace headgate::cli {
 
-/// One line: loss, first-token attention beside the uniform one, sinks, activation, gate.
+/// One line: what the metrics have to say of themselves while a model is trained.
 std::string evaluation_line(const train::Evaluation& evaluation);
 
 /// Shows a run as it goes: a progress bar on a terminal, lines elsewhere.

@@ -24,64 +24,64 @@ using train::TrainSettings;
 constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late: docs/notes/2026-11-21-backcopy.md
 constexpr std::int64_t kLeastTextSteps = 60;
 
-std::string score(const std::optional<double>& value) { return value ? fmt::format("{:.3f}", *value) : "-"; }
+/// Metrics of the whole model that the demo's tables have columns for, of those that tell triggers apart or of the
+/// others.
+metrics::MetricList shown_metrics(bool of_triggers) {
+  metrics::MetricList out = metrics::all_metrics();
+  std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
+    const bool shown = std::any_of(metric->figures.begin(), metric->figures.end(),
+                                   [](const metrics::Figure& figure) { return !figure.demo.empty(); });
+    const bool applies =
+        metric->scope != metrics::Scope::layers && (metric->scope == metrics::Scope::triggers) == of_triggers;
+    return !shown || !applies;
+  });
+  return out;
+}
 
-std::string speed(const TrainedModel& trained) { return fmt::format("{:.0f}", trained.tokens_per_second); }
-
-std::vector<std::string> backcopy_row(const TrainedModel& trained) {
-  const models::BackcopyReport& r = trained.evaluation.backcopy.value();
-  return {trained.model.name,
-          fmt::format("{:.3f}", r.bos_attention_trigger),
-          fmt::format("{:.3f}", r.bos_attention_other),
-          score(r.gate_trigger),
-          score(r.gate_other),
-          fmt::format("{:.4f}", r.loss_trigger),
-          fmt::format("{:.4f}", r.loss_other),
-          fmt::format("{:.3f}", r.bos_value_norm_ratio),
-          speed(trained)};
+/// A line for each model: its figures that have a column, and its speed.
+std::string figures_table(const std::vector<TrainedModel>& trained, bool of_triggers) {
+  std::vector<const metrics::Figure*> columns = metrics::figures_of(shown_metrics(of_triggers), of_triggers);
+  std::erase_if(columns, [](const metrics::Figure* figure) { return figure->demo.empty(); });
+  std::vector<std::vector<std::string>> lines(2, {""});
+  for (const metrics::Figure* figure : columns) {
+    lines[0].emplace_back(figure->demo.upper);
+    lines[1].emplace_back(figure->demo.lower);
+  }
+  lines[0].emplace_back("tokens");
+  lines[1].emplace_back("a second");
+  for (const TrainedModel& model : trained) {
+    const metrics::Report& report = model.evaluation.report;
+    const metrics::FigureRow& row = of_triggers ? report.backcopy.value() : report.overall;
+    std::vector<std::string> cells{model.model.name};
+    for (const metrics::Figure* figure : columns) {
+      const std::optional<double> value = row.find(*figure);
+      cells.push_back(value ? fmt::format("{:.{}f}", *value, figure->demo.decimals) : "-");
+    }
+    cells.push_back(fmt::format("{:.0f}", model.tokens_per_second));
+    lines.push_back(std::move(cells));
+  }
+  return console::text_table(lines);
 }
 
 std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64_t /*tokens*/) {
-  std::vector<std::vector<std::string>> lines = {
-      {"", "to BOS,", "to BOS,", "gate,", "gate,", "loss,", "loss,", "norm of", "tokens"},
-      {"", "trigger", "elsewhere", "trigger", "elsewhere", "trigger", "elsewhere", "BOS value", "a second"}};
-  std::vector<NamedBackcopy> gated;
+  std::vector<NamedFigures> gated;
+  gated.reserve(trained.size());
   for (const TrainedModel& model : trained) {
-    lines.push_back(backcopy_row(model));
-    gated.push_back({model.model.name, model.evaluation.backcopy.value()});
+    gated.push_back({model.model.name, model.evaluation.report.backcopy.value()});
   }
-  const models::BackcopyReport baseline = gated.front().report;
+  const metrics::FigureRow baseline = gated.front().figures;
   gated.erase(gated.begin());
-  return console::text_table(lines) + '\n' + console::paragraph(backcopy_verdict(baseline, gated));
-}
-
-std::vector<std::string> text_row(const TrainedModel& trained) {
-  const models::EvaluationReport& r = trained.evaluation.report;
-  return {trained.model.name,
-          fmt::format("{:.4f}", r.overall.loss.nats),
-          fmt::format("{:.3f}", r.overall.loss.bits_per_token),
-          fmt::format("{:.4f}", r.overall.attention.first_token_attention),
-          fmt::format("{:.4f}", r.overall.attention.first_token_attention_uniform),
-          fmt::format("{:.2f}", r.overall.attention.sink_rate),
-          fmt::format("{:.2f}", r.overall.attention.massive_activation),
-          score(r.overall.attention.gate_mean),
-          score(r.overall.attention.gate_below_tenth),
-          score(r.overall.attention.gate_below_hundredth),
-          speed(trained)};
+  return figures_table(trained, /*of_triggers=*/true) + '\n' + console::paragraph(backcopy_verdict(baseline, gated));
 }
 
 std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t tokens) {
-  std::vector<std::vector<std::string>> lines = {
-      {"", "nats", "bits", "to first", "uniform", "sink", "largest", "gate", "gate", "gate", "tokens"},
-      {"", "a byte", "", "token", "look", "rate", "|h|", "mean", "<0.1", "<0.01", "a second"}};
-  std::vector<NamedEvaluation> gated;
-  for (const TrainedModel& model : trained) {
-    lines.push_back(text_row(model));
-    gated.push_back({model.model.name, model.evaluation.report});
-  }
-  const models::EvaluationReport baseline = gated.front().report;
+  std::vector<NamedFigures> gated;
+  gated.reserve(trained.size());
+  for (const TrainedModel& model : trained) gated.push_back({model.model.name, model.evaluation.report.overall});
+  const metrics::FigureRow baseline = gated.front().figures;
   gated.erase(gated.begin());
-  return console::text_table(lines) + '\n' + console::paragraph(text_verdict(baseline, gated, tokens));
+  return figures_table(trained, /*of_triggers=*/false) + '\n' +
+         console::paragraph(text_verdict(baseline, gated, tokens));
 }
 
 /// The same model without a gate, with a headwise and with an elementwise one.
@@ -180,6 +180,7 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
 Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings) {
   Comparison comparison = comparison_of(Task::bigram_backcopy, model, std::move(settings));
   comparison.least_steps = kLeastBackcopySteps;
+  comparison.metrics = shown_metrics(/*of_triggers=*/true);
   comparison.result = backcopy_result;
   comparison.introduction = fmt::format(
       "Sequences go by the text's bigrams, but after t, e and space, the triggers, comes a copy of the token before. "
@@ -192,6 +193,7 @@ Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings setting
 Comparison compare_on_text(const DecoderConfig& model, TrainSettings settings) {
   Comparison comparison = comparison_of(Task::text, model, std::move(settings));
   comparison.least_steps = kLeastTextSteps;
+  comparison.metrics = shown_metrics(/*of_triggers=*/false);
   comparison.result = text_result;
   for (ComparedModel& compared : comparison.models) compared.config = models::match_params(compared.config);
   comparison.introduction = fmt::format(

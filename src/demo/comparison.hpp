@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "metrics/registry.hpp"
 #include "models/config.hpp"
 #include "train/data.hpp"
 #include "train/evaluation.hpp"
@@ -33,6 +34,7 @@ struct Comparison {
   std::int64_t least_steps = 1;       ///< fewer would show nothing
   std::vector<ComparedModel> models;  ///< the one without a gate first
   std::unique_ptr<train::SequenceSource> source;
+  metrics::MetricList metrics;  ///< that the result shows
   /// Table and verdict on all models, in their order, after training on so many tokens each.
   std::string (*result)(const std::vector<TrainedModel>& trained, std::int64_t tokens) = nullptr;
 };

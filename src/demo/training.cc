@@ -160,7 +160,7 @@ class Training {
     const double planned = costs_[index].fixed_seconds / static_cast<double>(comparison.models.size());
     const auto plan = train::plan_evaluation(comparison.source->held_out_count(),
                                              settings.eval_tokens / settings.seq_len, settings.batch);
-    train::HeldOutEvaluator evaluator(model.config, *comparison.source, plan);
+    train::HeldOutEvaluator evaluator(model.config, *comparison.source, plan, comparison.metrics);
     return evaluator.evaluate(parameters.data(), [&](double share) {
       done_seconds_ = before + share * planned;
       show(model.name + "  held-out text");

@@ -6,49 +6,58 @@
 #include <algorithm>
 #include <cmath>
 
+#include "metrics/bos_attention.hpp"
+#include "metrics/bos_value_norm_ratio.hpp"
+#include "metrics/first_token_attention.hpp"
+#include "metrics/first_token_attention_uniform.hpp"
+#include "metrics/gate_by_trigger.hpp"
+#include "metrics/loss.hpp"
+#include "metrics/loss_by_trigger.hpp"
+#include "metrics/massive_activation.hpp"
+#include "metrics/sink_rate.hpp"
+
 namespace headgate::demo {
 
 namespace {
 
-using models::BackcopyReport;
-using models::EvaluationReport;
+using metrics::FigureRow;
 
 /// "97%", and "0.4%" where whole per cents would say nothing.
 std::string percent(double share) {
   return share < 0.01 ? fmt::format("{:.1f}%", 100.0 * share) : fmt::format("{:.0f}%", 100.0 * share);
 }
 
-bool has_learnt(const BackcopyReport& report) { return report.loss_trigger < kNotLearnt; }
+bool has_learnt(const FigureRow& report) { return report.at(metrics::kLossTrigger) < kNotLearnt; }
 
 /// What the gate's score says of where it opens; empty without one.
-std::string gate_clause(const BackcopyReport& report) {
-  if (!report.gate_trigger || !report.gate_other) return "";
-  const double after = *report.gate_trigger;
-  const double elsewhere = *report.gate_other;
+std::string gate_clause(const FigureRow& report) {
+  if (!report.find(metrics::kGateTrigger) || !report.find(metrics::kGateOther)) return "";
+  const double after = report.at(metrics::kGateTrigger);
+  const double elsewhere = report.at(metrics::kGateOther);
   const std::string scores = fmt::format("{:.2f} there, {:.2f} after a trigger", elsewhere, after);
   if (elsewhere <= 0.5 * after) return fmt::format("; the gate closes where there is nothing to copy ({})", scores);
   if (after <= 0.5 * elsewhere) return fmt::format("; the gate opens where there is nothing to copy ({})", scores);
   return fmt::format("; the gate hardly tells the two apart ({})", scores);
 }
 
-std::string baseline_sentence(const BackcopyReport& report) {
-  const std::string share = percent(report.bos_attention_other);
-  if (report.bos_attention_other < models::kSinkThreshold) {
+std::string baseline_sentence(const FigureRow& report) {
+  const std::string share = percent(report.at(metrics::kBosAttentionOther));
+  if (report.at(metrics::kBosAttentionOther) < metrics::kSinkThreshold) {
     return fmt::format("Without a gate {} of the attention goes to BOS where there is nothing to copy: no sink here. ",
                        share);
   }
   constexpr double kDrained = 0.5;
-  const bool drained = report.bos_value_norm_ratio < kDrained;
+  const bool drained = report.at(metrics::kBosValueNormRatio) < kDrained;
   return fmt::format(
       "Without a gate {} of the attention goes to BOS where there is nothing to copy{}. ", share,
       drained ? fmt::format(", and reads next to nothing there: BOS's value has {:.2f} of the norm of the others",
-                            report.bos_value_norm_ratio)
+                            report.at(metrics::kBosValueNormRatio))
               : fmt::format(", though BOS's value is not drained ({:.2f} of the norm of the others)",
-                            report.bos_value_norm_ratio));
+                            report.at(metrics::kBosValueNormRatio)));
 }
 
-std::string gated_sentence(const std::string& name, SinkEffect effect, const BackcopyReport& report) {
-  const std::string share = percent(report.bos_attention_other);
+std::string gated_sentence(const std::string& name, SinkEffect effect, const FigureRow& report) {
+  const std::string share = percent(report.at(metrics::kBosAttentionOther));
   const std::string clause = gate_clause(report);
   switch (effect) {
     case SinkEffect::clear: return fmt::format("With {} gate it is {}{}. ", name, share, clause);
@@ -63,7 +72,7 @@ std::string gated_sentence(const std::string& name, SinkEffect effect, const Bac
   return fmt::format(
       "With {} gate the model has not learnt to copy (loss {:.2f} after a trigger), so its attention "
       "says nothing yet. ",
-      name, report.loss_trigger);
+      name, report.at(metrics::kLossTrigger));
 }
 
 /// "a headwise", "an elementwise".
@@ -80,11 +89,11 @@ std::string joined(const std::vector<std::string>& parts) {
   return out;
 }
 
-std::string loss_sentence(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated) {
+std::string loss_sentence(const FigureRow& baseline, const std::vector<NamedFigures>& gated) {
   std::vector<std::string> parts;
   parts.reserve(gated.size());
-  for (const NamedEvaluation& model : gated) {
-    const double less = baseline.overall.loss.nats - model.report.overall.loss.nats;
+  for (const NamedFigures& model : gated) {
+    const double less = baseline.at(metrics::kLossNats) - model.figures.at(metrics::kLossNats);
     const std::string by = std::abs(less) < kLossNoise
                                ? fmt::format("no different ({:+.3f} nats a byte)", -less)
                                : fmt::format("{:.3f} nats a byte {}", std::abs(less), less > 0.0 ? "lower" : "higher");
@@ -93,14 +102,14 @@ std::string loss_sentence(const EvaluationReport& baseline, const std::vector<Na
   return fmt::format("At equal parameter counts the held-out loss is {} than without one. ", joined(parts));
 }
 
-std::string sink_sentence(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated) {
-  double highest = baseline.overall.attention.first_token_attention;
-  double rate = baseline.overall.attention.sink_rate;
-  for (const NamedEvaluation& model : gated) {
-    highest = std::max(highest, model.report.overall.attention.first_token_attention);
-    rate = std::max(rate, model.report.overall.attention.sink_rate);
+std::string sink_sentence(const FigureRow& baseline, const std::vector<NamedFigures>& gated) {
+  double highest = baseline.at(metrics::kFirstTokenAttention);
+  double rate = baseline.at(metrics::kSinkRate);
+  for (const NamedFigures& model : gated) {
+    highest = std::max(highest, model.figures.at(metrics::kFirstTokenAttention));
+    rate = std::max(rate, model.figures.at(metrics::kSinkRate));
   }
-  const std::string uniform = percent(baseline.overall.attention.first_token_attention_uniform);
+  const std::string uniform = percent(baseline.at(metrics::kFirstTokenAttentionUniform));
   if (rate == 0.0) {
     return fmt::format(
         "No head of any model rests on the first token: it gets at most {} of the attention of a model, "
@@ -108,21 +117,19 @@ std::string sink_sentence(const EvaluationReport& baseline, const std::vector<Na
         "training. ",
         percent(highest), uniform);
   }
-  std::vector<std::string> parts{
-      fmt::format("{} of them without a gate", percent(baseline.overall.attention.sink_rate))};
-  for (const NamedEvaluation& model : gated) {
+  std::vector<std::string> parts{fmt::format("{} of them without a gate", percent(baseline.at(metrics::kSinkRate)))};
+  for (const NamedFigures& model : gated) {
     parts.push_back(
-        fmt::format("{} with {} gate", percent(model.report.overall.attention.sink_rate), with_article(model.name)));
+        fmt::format("{} with {} gate", percent(model.figures.at(metrics::kSinkRate)), with_article(model.name)));
   }
   return fmt::format("Heads that rest on the first token: {}. ", joined(parts));
 }
 
-std::string activation_sentence(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated) {
+std::string activation_sentence(const FigureRow& baseline, const std::vector<NamedFigures>& gated) {
   std::vector<std::string> parts;
   parts.reserve(gated.size());
-  for (const NamedEvaluation& model : gated) {
-    const double ratio =
-        model.report.overall.attention.massive_activation / baseline.overall.attention.massive_activation;
+  for (const NamedFigures& model : gated) {
+    const double ratio = model.figures.at(metrics::kMassiveActivation) / baseline.at(metrics::kMassiveActivation);
     const char* word = ratio > kActivationNoise ? "larger" : ratio < 1.0 / kActivationNoise ? "smaller" : "alike";
     parts.push_back(fmt::format("{} with {} gate ({:.2f} of it)", word, with_article(model.name), ratio));
   }
@@ -131,32 +138,31 @@ std::string activation_sentence(const EvaluationReport& baseline, const std::vec
 
 }  // namespace
 
-SinkEffect sink_effect(const BackcopyReport& baseline, const BackcopyReport& gated) {
+SinkEffect sink_effect(const FigureRow& baseline, const FigureRow& gated) {
   if (!has_learnt(baseline) || !has_learnt(gated)) return SinkEffect::not_learnt;
-  const double less = baseline.bos_attention_other - gated.bos_attention_other;
+  const double less = baseline.at(metrics::kBosAttentionOther) - gated.at(metrics::kBosAttentionOther);
   if (less < -kSinkNoise) return SinkEffect::opposite;
-  if (baseline.bos_attention_other < models::kSinkThreshold) return SinkEffect::no_sink;
-  if (gated.bos_attention_other <= 0.5 * baseline.bos_attention_other) return SinkEffect::clear;
+  if (baseline.at(metrics::kBosAttentionOther) < metrics::kSinkThreshold) return SinkEffect::no_sink;
+  if (gated.at(metrics::kBosAttentionOther) <= 0.5 * baseline.at(metrics::kBosAttentionOther)) return SinkEffect::clear;
   return less > kSinkNoise ? SinkEffect::small : SinkEffect::none;
 }
 
-std::string backcopy_verdict(const BackcopyReport& baseline, const std::vector<NamedBackcopy>& gated) {
+std::string backcopy_verdict(const FigureRow& baseline, const std::vector<NamedFigures>& gated) {
   if (!has_learnt(baseline)) {
     return fmt::format(
         "The model without a gate has not learnt to copy (loss {:.2f} after a trigger): there is nothing "
         "to compare yet. More steps are needed.",
-        baseline.loss_trigger);
+        baseline.at(metrics::kLossTrigger));
   }
   std::string out = baseline_sentence(baseline);
-  for (const NamedBackcopy& model : gated) {
-    out += gated_sentence(with_article(model.name), sink_effect(baseline, model.report), model.report);
+  for (const NamedFigures& model : gated) {
+    out += gated_sentence(with_article(model.name), sink_effect(baseline, model.figures), model.figures);
   }
   out.pop_back();
   return out;
 }
 
-std::string text_verdict(const EvaluationReport& baseline, const std::vector<NamedEvaluation>& gated,
-                         std::int64_t tokens) {
+std::string text_verdict(const FigureRow& baseline, const std::vector<NamedFigures>& gated, std::int64_t tokens) {
   return loss_sentence(baseline, gated) + sink_sentence(baseline, gated) + activation_sentence(baseline, gated) +
          fmt::format("This is one seed and {:.1f} million bytes of training: an impression, not a result.",
                      1e-6 * static_cast<double>(tokens));

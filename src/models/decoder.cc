@@ -115,7 +115,7 @@ struct Decoder<T>::State {
                LayerObserver<T>* observer);
   void attention_block(const LayerWeights<const T*>& w, SavedLayer<T>& s);
   void mlp_block(T* x_out, const LayerWeights<const T*>& w, SavedLayer<T>& s);
-  void observe(LayerObserver<T>& observer, std::int64_t layer, const T* parameters, const std::int32_t* targets);
+  LayerView<T> view_of(std::int64_t layer, Taps taps, const T* parameters, const std::int32_t* targets);
   double head(T* gradients, const T* parameters, const std::int32_t* targets, double gradient_scale, T* token_losses);
 
   void backward(T* gradients, const T* parameters, const std::int32_t* tokens);
@@ -202,13 +202,14 @@ void Decoder<T>::State::plan_layer(SavedLayer<T>& s) {
 template <typename T>
 void Decoder<T>::State::forward(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
                                 LayerObserver<T>* observer) {
+  const Taps taps = observer != nullptr ? observer->taps() : Taps{};
   layers::embedding_forward(saved_of(0).x, places.outer(parameters).embedding, tokens, N, C);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerWeights<const T*> w = places.layer(layer, parameters);
     SavedLayer<T>& s = saved_of(layer);
     attention_block(w, s);
     mlp_block(output_of(layer), w, s);
-    if (observer != nullptr) observe(*observer, layer, parameters, targets);
+    if (observer != nullptr) observer->after_layer(view_of(layer, taps, parameters, targets));
   }
   norm_forward(h_last, rstd_last, x_last, places.outer(parameters).norm);
 }
@@ -243,26 +244,32 @@ void Decoder<T>::State::mlp_block(T* x_out, const LayerWeights<const T*>& w, Sav
 }
 
 template <typename T>
-void Decoder<T>::State::observe(LayerObserver<T>& observer, std::int64_t layer, const T* parameters,
-                                const std::int32_t* targets) {
-  const layers::GateLogits logits_shape =
-      layers::gate_logits(config.gate, C, config.heads, config.kv_heads, config.head_dim);
+LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const T* parameters,
+                                        const std::int32_t* targets) {
   const layers::AttentionSavedState<T>& s = saved_of(layer).attention;
   LayerView<T> view;
   view.layer = layer;
   view.shape = shape;
-  view.scale = attention.scale();
-  view.q = attention.query(s);
-  view.k = attention.key(s);
-  view.v = attention.value(s);
-  view.lse = s.lse;
-  view.gate = attention.logits(places.layer(layer, parameters).attention, s);
-  view.gate_heads = logits_shape.heads;
-  view.gate_features = logits_shape.features;
-  view.output = output_of(layer);
-  norm_forward(h_last, rstd_last, view.output, places.outer(parameters).norm);
-  view.exit_loss = head(nullptr, parameters, targets, 0.0, nullptr);
-  observer.after_layer(view);
+  if (taps.has(Tap::scores)) {
+    view.scale = attention.scale();
+    view.q = attention.query(s);
+    view.k = attention.key(s);
+    view.lse = s.lse;
+  }
+  if (taps.has(Tap::values)) view.v = attention.value(s);
+  if (taps.has(Tap::gate_logits)) {
+    const layers::GateLogits logits_shape =
+        layers::gate_logits(config.gate, C, config.heads, config.kv_heads, config.head_dim);
+    view.gate = attention.logits(places.layer(layer, parameters).attention, s);
+    view.gate_heads = logits_shape.heads;
+    view.gate_features = logits_shape.features;
+  }
+  if (taps.has(Tap::output)) view.output = output_of(layer);
+  if (taps.has(Tap::exit_loss)) {
+    norm_forward(h_last, rstd_last, output_of(layer), places.outer(parameters).norm);
+    view.exit_loss = head(nullptr, parameters, targets, 0.0, nullptr);
+  }
+  return view;
 }
 
 /// The loss from h_last, a chunk of logits at a time. With gradients: the head's weights +=, dx = gradient of h_last.

@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/enum_set.hpp"
 #include "layers/view.hpp"
 #include "models/config.hpp"
 #include "models/parameters.hpp"
@@ -22,28 +24,41 @@ struct BatchShape {
 /// train: what the backward pass needs is kept for every layer. evaluate: layers take turns in the same memory.
 enum class Purpose { train, evaluate };
 
-/// What a layer holds right after its forward pass, for observers. Valid during the call alone.
+/// Parts of a LayerView; an observer names those that it wants.
+enum class Tap { scores, gate_logits, values, output, exit_loss };
+using Taps = EnumSet<Tap>;
+
+/// What a layer holds right after its forward pass, for observers. Valid during the call alone. Parts that the observer
+/// did not name are null.
 template <typename T>
 struct LayerView {
   std::int64_t layer = 0;
   BatchShape shape;
-  double scale = 1.0;              ///< of the scores q·k
-  layers::HeadView<const T> q;     ///< (N,Hq,D), as the scores see it: after gate, norm and RoPE
-  layers::HeadView<const T> k;     ///< (N,Hkv,D), likewise
-  layers::HeadView<const T> v;     ///< (N,Hkv,D), as the weighted sum sees it
-  const T* lse = nullptr;          ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
+  // Tap::scores
+  double scale = 1.0;           ///< of the scores q·k
+  layers::HeadView<const T> q;  ///< (N,Hq,D), as the scores see it: after gate, norm and RoPE
+  layers::HeadView<const T> k;  ///< (N,Hkv,D), likewise
+  const T* lse = nullptr;       ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
+  // Tap::values
+  layers::HeadView<const T> v;  ///< (N,Hkv,D), as the weighted sum sees it
+  // Tap::gate_logits
   layers::HeadView<const T> gate;  ///< z (N,gate_heads,gate_features), raw logits; data null without a gate.
                                    ///< token_stride 0 for an input-independent gate
   std::int64_t gate_heads = 0;
   std::int64_t gate_features = 0;
+  // Tap::output
   const T* output = nullptr;  ///< (N,dim) the residual stream after the layer
-  double exit_loss = 0.0;     ///< of the model that ends here: last norm and logits on `output`, mean −log p(target)
+  // Tap::exit_loss, which costs the last norm and the head of the vocabulary once more
+  std::optional<double>
+      exit_loss;  ///< of the model that ends here: last norm and logits on `output`, mean −log p(target)
 };
 
 template <typename T>
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
+  /// Asked once for each pass.
+  virtual Taps taps() const = 0;
   virtual void after_layer(const LayerView<T>& view) = 0;
 };
 

@@ -6,20 +6,15 @@
 #include <optional>
 #include <vector>
 
+#include "metrics/evaluator.hpp"
 #include "models/decoder.hpp"
-#include "models/metrics.hpp"
 #include "train/data.hpp"
 
 namespace headgate::train {
 
 struct Evaluation {
-  models::EvaluationReport report;
-  std::optional<models::BackcopyReport> backcopy;  ///< where the task has triggers
-  std::int64_t tokens = 0;                         ///< that the figures are over
-  std::int64_t seq_len = 0;                        ///< tokens of a sequence
-
-  /// A sequence of one token has no query that could look at another: its attention figures mean nothing.
-  bool has_attention() const { return seq_len > 1; }
+  metrics::Report report;
+  std::int64_t tokens = 0;  ///< that the figures are over
 };
 
 /// Which held-out sequences an evaluation takes: batches of equal size, spread evenly.
@@ -34,44 +29,44 @@ EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, st
 
 /// What evaluating takes beside the parameters, by purpose; nothing is taken. Throws Error for sizes beyond all memory.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
-                                                  const EvaluationPlan& plan);
+                                                  const EvaluationPlan& plan, const metrics::MetricList& metrics);
 
 /// Evaluates a model of one shape again and again.
 class HeldOutEvaluator {
  public:
-  /// `source` is used for the evaluator's life. Throws Error where the model's vocabulary is too small for it.
-  HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan);
+  /// `source` is used for the evaluator's life. Of `metrics`, those that its task has are evaluated. Throws Error where
+  /// the model's vocabulary is too small for it.
+  HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
+                   const metrics::MetricList& metrics);
 
   /// `progress`, if given, is called after each batch with the share that is done.
   template <class Progress>
   Evaluation evaluate(const float* parameters, const Progress& progress) {
-    models::Evaluator<float> evaluator(decoder_);
+    metrics::Evaluator<float> evaluator(decoder_, metrics_);
     for (std::int64_t i = 0; i < plan_.batches; ++i) {
       add_batch(evaluator, parameters, i);
       progress(static_cast<double>(i + 1) / static_cast<double>(plan_.batches));
     }
-    return {evaluator.report(), evaluator.backcopy(), plan_.batches * plan_.batch * source_.seq_len(),
-            source_.seq_len()};
+    return {evaluator.report(), plan_.batches * plan_.batch * source_.seq_len()};
   }
   Evaluation evaluate(const float* parameters) {
     return evaluate(parameters, [](double) {});
   }
 
  private:
-  void add_batch(models::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
+  void add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
 
   const SequenceSource& source_;
   EvaluationPlan plan_;
+  metrics::MetricList metrics_;
   models::Decoder<float> decoder_;
   std::vector<std::int32_t> tokens_;    // (batch,T)
   std::vector<std::int32_t> targets_;   // (batch,T)
   std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without
 };
 
-/// The keys of `headgate eval --json`: loss_nats, bits_per_byte, perplexity, first_token_attention,
-/// first_token_attention_uniform, sink_rate (null where sequences have one token), massive_activation, gate_mean,
-/// gate_below_0.1, gate_below_0.01 (null without a gate), layers (a list of the same keys; a layer's loss is that of
-/// the model that ends after it), backcopy where the task has triggers, tokens.
+/// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects),
+/// backcopy where the task has triggers, tokens.
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation);
 
 }  // namespace headgate::train

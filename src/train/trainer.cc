@@ -41,7 +41,8 @@ std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& con
   }
   if (settings.eval_tokens > 0) {
     std::size_t bytes = 0;
-    for (const auto& item : evaluation_memory(config, source, evaluation_plan(settings, source))) bytes += item.bytes;
+    const EvaluationPlan plan = evaluation_plan(settings, source);
+    for (const auto& item : evaluation_memory(config, source, plan, metrics::default_metrics())) bytes += item.bytes;
     items.push_back({"evaluation", bytes});
   }
   return items;
@@ -89,7 +90,7 @@ void Trainer::plan() {
     segments_.back().count += parameter.count;
   }
   if (settings_.eval_tokens > 0) {
-    evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_));
+    evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_), metrics::default_metrics());
   }
 }
 

@@ -6,11 +6,13 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "cli/small_verbs.hpp"
+#include "metrics/registry.hpp"
 
 namespace headgate {
 namespace {
@@ -58,6 +60,83 @@ TEST_F(EvalVerbTest, PrintsEveryKey) {
   // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
   EXPECT_EQ(all.at("tokens"), 247 * 16);
   EXPECT_FALSE(all.contains("backcopy"));
+}
+
+/// Keys of an object, in no order.
+std::set<std::string> keys_of(const json& object) {
+  std::set<std::string> keys;
+  for (const auto& item : object.items()) keys.insert(item.key());
+  return keys;
+}
+
+TEST_F(EvalVerbTest, HasTheKeysOfTheRegistry) {
+  ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
+  const json all = evaluated("run", {"--tokens", "320"});
+  std::set<std::string> figures, by_trigger;
+  const metrics::MetricList defaults = metrics::default_metrics();
+  for (const auto* figure : metrics::figures_of(defaults, /*of_triggers=*/false)) figures.emplace(figure->key);
+  for (const auto* figure : metrics::figures_of(defaults, /*of_triggers=*/true)) by_trigger.emplace(figure->key);
+  EXPECT_EQ(keys_of(all.at("layers")[0]), figures);
+  EXPECT_EQ(keys_of(all.at("backcopy")), by_trigger);
+  figures.insert({"layers", "backcopy", "tokens"});
+  EXPECT_EQ(keys_of(all), figures);
+}
+
+TEST(EvalHelp, NamesEveryMetricAndItsKeys) {
+  std::istringstream words(testing::headgate({"eval", "--help"}).out);
+  std::set<std::string> said;
+  for (std::string word; words >> word;) {
+    while (!word.empty() && std::string(",;)").find(word.back()) != std::string::npos) word.pop_back();
+    said.insert(word);
+  }
+  for (const metrics::Metric* metric : metrics::all_metrics()) {
+    EXPECT_TRUE(said.contains(std::string(metric->name))) << metric->name;
+    for (const metrics::Figure& figure : metric->figures) {
+      EXPECT_TRUE(said.contains(std::string(figure.key))) << figure.key;
+    }
+  }
+}
+
+TEST_F(EvalVerbTest, GivesTheMetricsThatAreAskedFor) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const json all = evaluated("run");
+  EXPECT_EQ(evaluated("run", {"--metrics", "all"}), all);
+  const json some = evaluated("run", {"--metrics", "sink-rate,gate_mean", "--metrics", "loss"});
+  EXPECT_EQ(keys_of(some), (std::set<std::string>{"loss_nats", "bits_per_byte", "perplexity", "sink_rate", "gate_mean",
+                                                  "layers", "tokens"}));
+  EXPECT_EQ(keys_of(some.at("layers")[1]), (std::set<std::string>{"sink_rate", "gate_mean"}));
+  for (const char* key : {"loss_nats", "gate_mean", "tokens"}) EXPECT_EQ(some.at(key), all.at(key)) << key;
+  EXPECT_EQ(some.at("layers")[1].at("gate_mean"), all.at("layers")[1].at("gate_mean"));
+  const json layers = evaluated("run", {"--metrics", "layer_loss"}).at("layers");
+  EXPECT_EQ(layers[0].at("loss_nats"), all.at("layers")[0].at("loss_nats"));
+  const std::string table = verb.eval("run", {"--metrics", "gate_below"}).out;
+  EXPECT_NE(table.find("\n layer    <0.1   <0.01\n"), std::string::npos) << table;
+  EXPECT_EQ(table.find("perplexity"), std::string::npos) << table;
+  expect_refused(verb.eval("run", {"--metrics", "loss,poetry"}), "eval",
+                 "metrics: 'poetry' is none of loss, layer_loss, first_token_attention,");
+  expect_refused(verb.eval("run", {"--metrics", "bos_attention"}), "eval", "only tasks with triggers have it");
+}
+
+TEST_F(EvalVerbTest, GivesTheMetricsByTriggerThatAreAskedFor) {
+  ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy"}).status, 0);
+  const std::vector<std::string> asked = {"--tokens", "320", "--metrics", "loss_by_trigger,bos_value_norm_ratio"};
+  const json all = evaluated("run", {"--tokens", "320"}), some = evaluated("run", asked);
+  EXPECT_EQ(keys_of(some), (std::set<std::string>{"layers", "backcopy", "tokens"}));
+  EXPECT_EQ(keys_of(some.at("backcopy")),
+            (std::set<std::string>{"loss_trigger", "loss_other", "bos_value_norm_ratio"}));
+  for (const auto& item : some.at("backcopy").items()) EXPECT_EQ(item.value(), all.at("backcopy").at(item.key()));
+  const std::string table = verb.eval("run", asked).out;
+  EXPECT_NE(table.find("\n                    loss\n         trigger "), std::string::npos) << table;
+  EXPECT_NE(table.find("\nnorm of the BOS value over the others': "), std::string::npos) << table;
+  const std::string run = verb.path("run"), indent(run.size(), ' ');
+  const std::string compared = testing::headgate({"eval", run, run, "--data", verb.text(), "--tokens", "320"}).out;
+  for (const std::string& heads : {
+           "      loss  to first  uniform   sinks   max |h|    gate    <0.1   <0.01\n" + run,
+           "  attention to BOS      gate              loss              BOS value\n" + indent +
+               "  trigger   other   trigger   other   trigger   other      norm\n" + run,
+       }) {
+    EXPECT_NE(compared.find(heads), std::string::npos) << compared;
+  }
 }
 
 TEST_F(EvalVerbTest, WithoutAGateThereIsNoGateScore) {

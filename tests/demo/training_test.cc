@@ -143,6 +143,16 @@ TEST_F(DemoTrainingTest, TextHasARowForEachModel) {
   EXPECT_NE(shown.out.find("an impression, not a result"), std::string::npos) << shown.out;
 }
 
+TEST_F(DemoTrainingTest, EvaluatesNothingThatItDoesNotShow) {
+  for (const Comparison& comparison : comparisons()) {
+    EXPECT_FALSE(comparison.metrics.empty());
+    for (const metrics::Metric* metric : comparison.metrics) {
+      EXPECT_FALSE(metric->inputs.has(metrics::Input::exit_loss)) << metric->name;
+      EXPECT_EQ(metric->scope == metrics::Scope::triggers, comparison.source->has_triggers()) << metric->name;
+    }
+  }
+}
+
 TEST_F(DemoTrainingTest, ModelsOfAComparisonDifferInTheirGateAlone) {
   for (const Comparison& comparison : comparisons()) {
     ASSERT_EQ(comparison.models.size(), 3U);

@@ -6,32 +6,42 @@
 #include <sstream>
 #include <string>
 
+#include "console/table.hpp"
+#include "metrics/bos_attention.hpp"
+#include "metrics/bos_value_norm_ratio.hpp"
+#include "metrics/first_token_attention.hpp"
+#include "metrics/first_token_attention_uniform.hpp"
+#include "metrics/gate_by_trigger.hpp"
+#include "metrics/loss.hpp"
+#include "metrics/loss_by_trigger.hpp"
+#include "metrics/massive_activation.hpp"
+#include "metrics/sink_rate.hpp"
+
 namespace headgate::demo {
 namespace {
 
-using models::BackcopyReport;
-using models::EvaluationReport;
+using metrics::FigureRow;
 
 /// A model that has learnt to copy; `bos` is its attention to BOS where there is nothing to copy.
-BackcopyReport report_of(double bos) {
-  BackcopyReport report;
-  report.bos_attention_trigger = 0.01;
-  report.bos_attention_other = bos;
-  report.loss_trigger = 0.003;
-  report.loss_other = 2.4;
-  report.bos_value_norm_ratio = 0.05;
+FigureRow report_of(double bos) {
+  FigureRow report;
+  report.set(metrics::kBosAttentionTrigger, 0.01);
+  report.set(metrics::kBosAttentionOther, bos);
+  report.set(metrics::kLossTrigger, 0.003);
+  report.set(metrics::kLossOther, 2.4);
+  report.set(metrics::kBosValueNormRatio, 0.05);
   return report;
 }
 
-BackcopyReport gated(double bos, double gate_other = 0.02, double gate_trigger = 0.95) {
-  BackcopyReport report = report_of(bos);
-  report.gate_other = gate_other;
-  report.gate_trigger = gate_trigger;
+FigureRow gated(double bos, double gate_other = 0.02, double gate_trigger = 0.95) {
+  FigureRow report = report_of(bos);
+  report.set(metrics::kGateOther, gate_other);
+  report.set(metrics::kGateTrigger, gate_trigger);
   return report;
 }
 
-BackcopyReport unlearnt(BackcopyReport report) {
-  report.loss_trigger = 2.87;
+FigureRow unlearnt(FigureRow report) {
+  report.set(metrics::kLossTrigger, 2.87);
   return report;
 }
 
@@ -44,7 +54,7 @@ void expect_does_not_say(const std::string& text, const std::string& part) {
 }
 
 TEST(SinkEffect, FollowsFromTheNumbers) {
-  const BackcopyReport sink = report_of(0.97);
+  const FigureRow sink = report_of(0.97);
   EXPECT_EQ(sink_effect(sink, gated(0.06)), SinkEffect::clear);
   EXPECT_EQ(sink_effect(sink, gated(0.48)), SinkEffect::clear);
   EXPECT_EQ(sink_effect(sink, gated(0.49)), SinkEffect::small);
@@ -96,24 +106,24 @@ TEST(BackcopyVerdict, WhatIsNotLearntSaysNothing) {
 }
 
 TEST(BackcopyVerdict, SaysWhatTheGateAndTheValueDo) {
-  const auto verdict = [](const BackcopyReport& report) {
+  const auto verdict = [](const FigureRow& report) {
     return backcopy_verdict(report_of(0.97), {{"headwise", report}});
   };
   expect_says(verdict(gated(0.06, 0.45, 0.52)), "; the gate hardly tells the two apart (0.45 there, 0.52 after");
   expect_says(verdict(gated(0.06, 0.80, 0.10)), "; the gate opens where there is nothing to copy (0.80 there");
   expect_does_not_say(verdict(report_of(0.06)), "the gate ");
-  BackcopyReport full = report_of(0.97);
-  full.bos_value_norm_ratio = 0.9;
+  FigureRow full = report_of(0.97);
+  full.set(metrics::kBosValueNormRatio, 0.9);
   expect_says(backcopy_verdict(full, {}), "though BOS's value is not drained (0.90 of the norm of the others).");
 }
 
-EvaluationReport evaluation(double loss, double first_token, double sink_rate, double activation) {
-  EvaluationReport report;
-  report.overall.loss.nats = loss;
-  report.overall.attention.first_token_attention = first_token;
-  report.overall.attention.first_token_attention_uniform = 0.0201;
-  report.overall.attention.sink_rate = sink_rate;
-  report.overall.attention.massive_activation = activation;
+FigureRow evaluation(double loss, double first_token, double sink_rate, double activation) {
+  FigureRow report;
+  report.set(metrics::kLossNats, loss);
+  report.set(metrics::kFirstTokenAttention, first_token);
+  report.set(metrics::kFirstTokenAttentionUniform, 0.0201);
+  report.set(metrics::kSinkRate, sink_rate);
+  report.set(metrics::kMassiveActivation, activation);
   return report;
 }
 

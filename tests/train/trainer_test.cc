@@ -13,6 +13,9 @@
 
 #include "headgate/error.hpp"
 #include "layers/support.hpp"
+#include "metrics/gate_by_trigger.hpp"
+#include "metrics/loss.hpp"
+#include "metrics/loss_by_trigger.hpp"
 #include "models/plain_decoder.hpp"
 #include "support/allocations.hpp"
 #include "train/run.hpp"
@@ -36,7 +39,7 @@ TEST(Trainer, LearnsItsText) {
   const std::vector<double> curve = losses(trainer, 120);
   EXPECT_NEAR(curve.front(), std::log(256.0), 0.2) << "nothing is known yet";
   EXPECT_LT(curve.back(), 0.5 * curve.front());
-  EXPECT_LT(trainer.evaluate().report.overall.loss.nats, 0.5 * curve.front());
+  EXPECT_LT(trainer.evaluate().report.overall.at(metrics::kLossNats), 0.5 * curve.front());
   EXPECT_TRUE(trainer.finished());
 }
 
@@ -214,12 +217,12 @@ TEST(Evaluation, TellsTriggersApart) {
   SmallRun run(Task::bigram_backcopy);
   Trainer trainer = run.fresh();
   const Evaluation evaluation = trainer.evaluate();
-  ASSERT_TRUE(evaluation.backcopy.has_value());
+  ASSERT_TRUE(evaluation.report.backcopy.has_value());
   EXPECT_EQ(evaluation.tokens, 64);
-  EXPECT_NEAR(evaluation.backcopy->loss_trigger, std::log(257.0), 0.3);
-  EXPECT_NEAR(*evaluation.backcopy->gate_other, 0.5, 0.1);
+  EXPECT_NEAR(evaluation.report.backcopy->at(metrics::kLossTrigger), std::log(257.0), 0.3);
+  EXPECT_NEAR(evaluation.report.backcopy->at(metrics::kGateOther), 0.5, 0.1);
   SmallRun text;
-  EXPECT_FALSE(text.fresh().evaluate().backcopy.has_value());
+  EXPECT_FALSE(text.fresh().evaluate().report.backcopy.has_value());
 }
 
 }  // namespace

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/evaluator.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "core/check.hpp"
+#include "layers/cross_entropy.hpp"
+#include "layers/gate_apply.hpp"
+#include "layers/gate_variant.hpp"
+
+namespace headgate::metrics {
+
+namespace {
+
+using models::DecoderConfig;
+using models::LayerView;
+using models::Tap;
+
+Inputs inputs_of(const MetricList& metrics) {
+  Inputs out;
+  for (const Metric* metric : metrics) out |= metric->inputs;
+  return out;
+}
+
+template <typename T>
+std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& config) {
+  if constexpr (std::is_same_v<T, float>) {
+    return metric.sums.f32(config);
+  } else {
+    return metric.sums.f64(config);
+  }
+}
+
+bool shares_gates(const DecoderConfig& c) { return c.gate.grain == layers::GateGrain::head_shared; }
+
+/// Gates of a token.
+std::size_t gate_width(const DecoderConfig& c) {
+  const layers::GateLogits logits = layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim);
+  return static_cast<std::size_t>(shares_gates(c) ? logits.features : logits.count());
+}
+
+/// Numbers that an evaluator keeps of a batch.
+struct Sizes {
+  std::size_t token_losses = 0, first_token_weights = 0, gates = 0;
+
+  Sizes(const DecoderConfig& config, models::BatchShape shape, Inputs inputs) {
+    const auto N = static_cast<std::size_t>(shape.batch * shape.seq);
+    if (inputs.has(Input::token_losses)) token_losses = N;
+    if (inputs.has(Input::first_token_weights)) first_token_weights = N * static_cast<std::size_t>(config.heads);
+    if (inputs.has(Input::gates)) gates = N * gate_width(config);
+  }
+};
+
+/// Attention of query t's head h to its sequence's first token.
+template <typename T>
+double first_token_weight(const LayerView<T>& view, std::int64_t b, std::int64_t h, std::int64_t kv, std::int64_t t,
+                          std::int64_t D, std::int64_t Hq) {
+  const std::int64_t seq = view.shape.seq;
+  const T* q = view.q.data + (b * seq + t) * view.q.token_stride + h * view.q.head_stride;
+  const T* k = view.k.data + b * seq * view.k.token_stride + kv * view.k.head_stride;
+  double score = 0.0;
+  for (std::int64_t d = 0; d < D; ++d) score += static_cast<double>(q[d]) * static_cast<double>(k[d]);
+  return std::exp(view.scale * score - static_cast<double>(view.lse[(b * Hq + h) * seq + t]));
+}
+
+/// Of all layers, which have as many heads, queries and gates each; nothing where no layer has it.
+std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
+  const double share = 1.0 / static_cast<double>(layers.size());
+  std::optional<double> sum;
+  for (const FigureRow& layer : layers) {
+    if (const std::optional<double> value = layer.find(figure)) sum = sum.value_or(0.0) + share * *value;
+  }
+  return sum;
+}
+
+}  // namespace
+
+template <typename T>
+Evaluator<T>::Evaluator(models::Decoder<T>& decoder, const MetricList& metrics)
+    : decoder_(decoder), inputs_(inputs_of(metrics)) {
+  for (const Metric* metric : metrics) running_.push_back({metric, sums_of<T>(*metric, decoder.config())});
+  const Sizes sizes(decoder.config(), decoder.shape(), inputs_);
+  token_losses_.resize(sizes.token_losses);
+  first_token_weights_.resize(sizes.first_token_weights);
+  gates_.resize(sizes.gates);
+}
+
+template <typename T>
+std::size_t Evaluator<T>::planned_bytes(const DecoderConfig& config, models::BatchShape shape,
+                                        const MetricList& metrics) {
+  const Sizes sizes(config, shape, inputs_of(metrics));
+  return sizeof(T) * (sizes.token_losses + sizes.gates) + sizeof(double) * sizes.first_token_weights;
+}
+
+template <typename T>
+models::Taps Evaluator<T>::taps() const {
+  models::Taps out;
+  if (inputs_.has(Input::exit_loss)) out |= {Tap::exit_loss};
+  if (inputs_.has(Input::output)) out |= {Tap::output};
+  if (inputs_.has(Input::values)) out |= {Tap::values};
+  if (inputs_.has(Input::first_token_weights)) out |= {Tap::scores};
+  if (inputs_.has(Input::gates)) out |= {Tap::gate_logits};
+  return out;
+}
+
+template <typename T>
+void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+                       const std::uint8_t* triggers) {
+  any_triggers_ = any_triggers_ || triggers != nullptr;
+  any_plain_ = any_plain_ || triggers == nullptr;
+  require(!any_triggers_ || !any_plain_, "evaluation: some batches name their triggers and some do not");
+  triggers_ = triggers;
+  const std::int64_t N = decoder_.shape().batch * decoder_.shape().seq;
+  counted_targets_ = N - std::count(targets, targets + N, layers::kIgnoredTarget);
+  decoder_.loss(parameters, tokens, targets, this, token_losses_.empty() ? nullptr : token_losses_.data());
+  const LossSample<T> sample{N, token_losses_.data(), targets, triggers};
+  for (const Running& running : running_) {
+    const bool applies = triggers != nullptr || running.metric->scope != Scope::triggers;
+    if (applies && running.metric->inputs.has(Input::token_losses)) running.sums->add_losses(sample);
+  }
+}
+
+template <typename T>
+void Evaluator<T>::after_layer(const LayerView<T>& view) {
+  LayerSample<T> sample{view};
+  sample.heads = decoder_.config().heads;
+  sample.triggers = triggers_;
+  sample.counted_targets = counted_targets_;
+  if (inputs_.has(Input::first_token_weights)) {
+    compute_first_token_weights(view);
+    sample.first_token_weights = first_token_weights_.data();
+  }
+  if (view.gate.data != nullptr) {
+    compute_gates(view);
+    sample.gates = gates_.data();
+    sample.gate_width = static_cast<std::int64_t>(gate_width(decoder_.config()));
+  }
+  for (const Running& running : running_) {
+    if (triggers_ == nullptr && running.metric->scope == Scope::triggers) continue;
+    if (sample.gates == nullptr && running.metric->inputs.has(Input::gates)) continue;
+    running.sums->add_layer(sample);
+  }
+}
+
+template <typename T>
+void Evaluator<T>::compute_first_token_weights(const LayerView<T>& view) {
+  const DecoderConfig& config = decoder_.config();
+  const std::int64_t seq = view.shape.seq, N = view.shape.batch * seq;
+  const std::int64_t Hq = config.heads, group = Hq / config.kv_heads, D = config.head_dim;
+#pragma omp parallel for collapse(2) schedule(static)
+  for (std::int64_t h = 0; h < Hq; ++h) {
+    for (std::int64_t n = 0; n < N; ++n) {
+      first_token_weights_[static_cast<std::size_t>(h * N + n)] =
+          first_token_weight(view, n / seq, h, h / group, n % seq, D, Hq);
+    }
+  }
+}
+
+template <typename T>
+void Evaluator<T>::compute_gates(const LayerView<T>& view) {
+  const DecoderConfig& config = decoder_.config();
+  const std::int64_t N = view.shape.batch * view.shape.seq, H = view.gate_heads, F = view.gate_features;
+  if (shares_gates(config)) {
+    layers::shared_gate_forward(gates_.data(), view.gate, {N, H, F}, config.gate.fn);
+  } else {
+    layers::gate_values(gates_.data(), view.gate, {N, H, F}, config.gate.fn);
+  }
+}
+
+template <typename T>
+Report Evaluator<T>::report() const {
+  Report out;
+  out.layers.resize(static_cast<std::size_t>(decoder_.config().layers));
+  if (any_triggers_) out.backcopy.emplace();
+  const bool one_token = decoder_.shape().seq < 2;
+  for (const Running& running : running_) {
+    const Metric& metric = *running.metric;
+    out.metrics.push_back(&metric);
+    const auto set = [&](FigureRow& row, const Values& values) {
+      require(values.size() == metric.figures.size(), "metric {}: {} values for {} figures", metric.name, values.size(),
+              metric.figures.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const Figure& figure = metric.figures[i];
+        row.set(figure, one_token && figure.null_for_one_token ? std::nullopt : values[i]);
+      }
+    };
+    if (metric.scope == Scope::model) set(out.overall, running.sums->of_model());
+    if (metric.scope == Scope::triggers && any_triggers_) set(*out.backcopy, running.sums->of_model());
+    if (metric.scope != Scope::layers && metric.scope != Scope::layers_and_mean) continue;
+    for (std::size_t layer = 0; layer < out.layers.size(); ++layer) {
+      set(out.layers[layer], running.sums->of_layer(static_cast<std::int64_t>(layer)));
+    }
+    if (metric.scope == Scope::layers) continue;
+    for (const Figure& figure : metric.figures) out.overall.set(figure, mean_over_layers(out.layers, figure));
+  }
+  return out;
+}
+
+template class Evaluator<float>;
+template class Evaluator<double>;
+
+}  // namespace headgate::metrics

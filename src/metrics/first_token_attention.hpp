@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "metrics/mean_by_head.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr Figure kFirstTokenAttention{.key = "first_token_attention",
+                                             .null_for_one_token = true,
+                                             .column = {"to first", 10, 4},
+                                             .demo = {"to first", "token", 4}};
+
+template <typename T>
+class FirstTokenAttentionSums : public Sums<T> {
+ public:
+  explicit FirstTokenAttentionSums(const models::DecoderConfig& config) : heads_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override { heads_.add(sample); }
+  Values of_layer(std::int64_t layer) const override {
+    Mean mean;
+    for (const Mean& head : heads_.of_layer(layer)) mean.add(head);
+    return {mean.value()};
+  }
+
+ private:
+  MeanByHead<T> heads_;
+};
+
+inline constexpr Metric kFirstTokenAttentionMetric{
+    .name = "first_token_attention",
+    .definition = "softmax weight on token 0 of the sequence, mean over sequences, query heads and queries 1 … T−1",
+    .figures = {&kFirstTokenAttention, 1},
+    .inputs = {Input::first_token_weights},
+    .sums = kSumsOf<FirstTokenAttentionSums>,
+    .training_text =
+        [](const FigureRow& row) {
+          return fmt::format(", first-token attention {:.3f}", row.or_zero(kFirstTokenAttention));
+        },
+};
+
+}  // namespace headgate::metrics

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "metrics/mean.hpp"
+#include "metrics/metric.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr Figure kFirstTokenAttentionUniform{.key = "first_token_attention_uniform",
+                                                    .null_for_one_token = true,
+                                                    .column = {"uniform", 9, 4},
+                                                    .demo = {"uniform", "look", 4}};
+
+template <typename T>
+class FirstTokenAttentionUniformSums : public Sums<T> {
+ public:
+  explicit FirstTokenAttentionUniformSums(const models::DecoderConfig& config)
+      : layers_(static_cast<std::size_t>(config.layers)) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    const auto B = static_cast<double>(sample.view.shape.batch);
+    Mean& mean = layers_[static_cast<std::size_t>(sample.view.layer)];
+    for (std::int64_t t = 1; t < sample.view.shape.seq; ++t) mean.add(B / static_cast<double>(t + 1), B);
+  }
+  Values of_layer(std::int64_t layer) const override { return {layers_[static_cast<std::size_t>(layer)].value()}; }
+
+ private:
+  std::vector<Mean> layers_;
+};
+
+inline constexpr Metric kFirstTokenAttentionUniformMetric{
+    .name = "first_token_attention_uniform",
+    .definition =
+        "mean over queries t = 1 … T−1 of 1/(t + 1): `first_token_attention` if every query looked alike at "
+        "all it sees",
+    .figures = {&kFirstTokenAttentionUniform, 1},
+    .sums = kSumsOf<FirstTokenAttentionUniformSums>,
+    .training_text =
+        [](const FigureRow& row) { return fmt::format(" (uniform {:.3f})", row.or_zero(kFirstTokenAttentionUniform)); },
+};
+
+}  // namespace headgate::metrics

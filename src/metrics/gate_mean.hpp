@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "metrics/mean.hpp"
+#include "metrics/metric.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr Figure kGateMean{
+    .key = "gate_mean", .null_without_gate = true, .column = {"gate", 8, 4}, .demo = {"gate", "mean", 3}};
+
+template <typename T>
+class GateMeanSums : public Sums<T> {
+ public:
+  explicit GateMeanSums(const models::DecoderConfig& config) : layers_(static_cast<std::size_t>(config.layers)) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    Mean& mean = layers_[static_cast<std::size_t>(sample.view.layer)];
+    const std::int64_t count = sample.tokens() * sample.gate_width;
+    for (std::int64_t i = 0; i < count; ++i) mean.add(static_cast<double>(sample.gates[i]));
+  }
+  Values of_layer(std::int64_t layer) const override { return {layers_[static_cast<std::size_t>(layer)].maybe()}; }
+
+ private:
+  std::vector<Mean> layers_;
+};
+
+inline constexpr Metric kGateMeanMetric{
+    .name = "gate_mean",
+    .definition = "mean of g(z) over all tokens, heads and features; null without a gate",
+    .figures = {&kGateMean, 1},
+    .inputs = {Input::gates},
+    .sums = kSumsOf<GateMeanSums>,
+    .training_text =
+        [](const FigureRow& row) {
+          const std::optional<double> mean = row.find(kGateMean);
+          return mean ? fmt::format(", gate {:.3f}", *mean) : "";
+        },
+};
+
+}  // namespace headgate::metrics

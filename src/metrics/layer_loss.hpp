@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "metrics/loss.hpp"
+
+namespace headgate::metrics {
+
+template <typename T>
+class LayerLossSums : public Sums<T> {
+ public:
+  explicit LayerLossSums(const models::DecoderConfig& config) : layers_(static_cast<std::size_t>(config.layers)) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    const auto counted = static_cast<double>(sample.counted_targets);
+    layers_[static_cast<std::size_t>(sample.view.layer)].add(sample.view.exit_loss.value() * counted, counted);
+  }
+  Values of_layer(std::int64_t layer) const override {
+    return loss_values(layers_[static_cast<std::size_t>(layer)].value());
+  }
+
+ private:
+  std::vector<Mean> layers_;
+};
+
+inline constexpr Metric kLayerLoss{
+    .name = "layer_loss",
+    .definition =
+        "of a layer: the loss of the model that ends after it, last norm and logits applied to its output "
+        "(the logit lens), in the same units. It costs a pass through the head of the vocabulary for each "
+        "layer",
+    .figures = kLossFigures,
+    .scope = Scope::layers,
+    .inputs = {Input::exit_loss},
+    .sums = kSumsOf<LayerLossSums>,
+};
+
+}  // namespace headgate::metrics

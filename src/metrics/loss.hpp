@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "layers/cross_entropy.hpp"
+#include "metrics/mean.hpp"
+#include "metrics/metric.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr std::array<Figure, 3> kLossFigures{{
+    {.key = "loss_nats", .column = {"loss", 9, 4}, .demo = {"nats", "a byte", 4}},
+    {.key = "bits_per_byte", .demo = {"bits", "", 3}},
+    {.key = "perplexity", .may_overflow = true},
+}};
+inline constexpr const Figure& kLossNats = kLossFigures[0];
+inline constexpr const Figure& kBitsPerByte = kLossFigures[1];
+inline constexpr const Figure& kPerplexity = kLossFigures[2];
+
+/// A mean loss in the units that people read.
+inline Values loss_values(double nats) { return {nats, nats / std::log(2.0), std::exp(nats)}; }
+
+template <typename T>
+class LossSums : public Sums<T> {
+ public:
+  explicit LossSums(const models::DecoderConfig& /*config*/) {}
+
+  void add_losses(const LossSample<T>& sample) override {
+    for (std::int64_t n = 0; n < sample.N; ++n) {
+      if (sample.targets[n] != layers::kIgnoredTarget) loss_.add(static_cast<double>(sample.token_losses[n]));
+    }
+  }
+  Values of_model() const override { return loss_values(loss_.value()); }
+
+ private:
+  Mean loss_;
+};
+
+inline constexpr Metric kLoss{
+    .name = "loss",
+    .definition = "mean of −log p(target) over the tokens, in nats; in bits, loss / ln 2; e^loss",
+    .figures = kLossFigures,
+    .scope = Scope::model,
+    .inputs = {Input::token_losses},
+    .sums = kSumsOf<LossSums>,
+    .headline =
+        [](const FigureRow& row) {
+          return fmt::format("loss {:.4f} nats, {:.4f} bits per byte, perplexity {:.4f}", row.at(kLossNats),
+                             row.at(kBitsPerByte), row.at(kPerplexity));
+        },
+    .training_text = [](const FigureRow& row) { return fmt::format("loss {:.4f} nats", row.at(kLossNats)); },
+};
+
+}  // namespace headgate::metrics

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "metrics/mean.hpp"
+#include "metrics/metric.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr Figure kMassiveActivation{
+    .key = "massive_activation", .column = {"max |h|", 10, 2}, .demo = {"largest", "|h|", 2}};
+
+template <typename T>
+class MassiveActivationSums : public Sums<T> {
+ public:
+  explicit MassiveActivationSums(const models::DecoderConfig& config)
+      : dim_(config.dim), layers_(static_cast<std::size_t>(config.layers)) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    const std::int64_t count = sample.tokens() * dim_;
+    const T* x = sample.view.output;
+    double largest = 0.0;
+#pragma omp declare reduction(larger:double : omp_out = larger(omp_out, omp_in)) initializer(omp_priv = 0.0)
+#pragma omp parallel for schedule(static) reduction(larger : largest)
+    for (std::int64_t i = 0; i < count; ++i) largest = larger(largest, std::abs(static_cast<double>(x[i])));
+    double& so_far = layers_[static_cast<std::size_t>(sample.view.layer)];
+    so_far = larger(so_far, largest);
+  }
+  Values of_layer(std::int64_t layer) const override { return {layers_[static_cast<std::size_t>(layer)]}; }
+
+ private:
+  std::int64_t dim_;
+  std::vector<double> layers_;
+};
+
+inline constexpr Metric kMassiveActivationMetric{
+    .name = "massive_activation",
+    .definition = "largest absolute value in the residual stream after the layer",
+    .figures = {&kMassiveActivation, 1},
+    .inputs = {Input::output},
+    .sums = kSumsOf<MassiveActivationSums>,
+    .training_text = [](const FigureRow& row) { return fmt::format(", max |h| {:.1f}", row.at(kMassiveActivation)); },
+};
+
+}  // namespace headgate::metrics

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "metrics/mean.hpp"
+#include "metrics/metric.hpp"
+
+namespace headgate::metrics {
+
+/// The attention on token 0 of each head of each layer, mean over sequences and queries 1 … T−1.
+template <typename T>
+class MeanByHead {
+ public:
+  explicit MeanByHead(const models::DecoderConfig& config)
+      : layers_(static_cast<std::size_t>(config.layers), std::vector<Mean>(static_cast<std::size_t>(config.heads))) {}
+
+  void add(const LayerSample<T>& sample) {
+    const std::int64_t N = sample.tokens();
+    for (std::int64_t h = 0; h < sample.heads; ++h) {
+      Mean& head = layers_[static_cast<std::size_t>(sample.view.layer)][static_cast<std::size_t>(h)];
+      for (std::int64_t n = 0; n < N; ++n) {
+        if (sample.position(n) != 0) head.add(sample.first_token_weights[h * N + n]);
+      }
+    }
+  }
+  const std::vector<Mean>& of_layer(std::int64_t layer) const { return layers_[static_cast<std::size_t>(layer)]; }
+
+ private:
+  std::vector<std::vector<Mean>> layers_;
+};
+
+}  // namespace headgate::metrics

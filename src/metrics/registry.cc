@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/registry.hpp"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <string_view>
+
+#include "core/check.hpp"
+#include "core/words.hpp"
+#include "metrics/bos_attention.hpp"
+#include "metrics/bos_value_norm_ratio.hpp"
+#include "metrics/first_token_attention.hpp"
+#include "metrics/first_token_attention_uniform.hpp"
+#include "metrics/gate_below.hpp"
+#include "metrics/gate_by_trigger.hpp"
+#include "metrics/gate_mean.hpp"
+#include "metrics/layer_loss.hpp"
+#include "metrics/loss.hpp"
+#include "metrics/loss_by_trigger.hpp"
+#include "metrics/massive_activation.hpp"
+#include "metrics/sink_rate.hpp"
+
+namespace headgate::metrics {
+
+namespace {
+
+constexpr std::array kAll{
+    &kLoss,
+    &kLayerLoss,
+    &kFirstTokenAttentionMetric,
+    &kFirstTokenAttentionUniformMetric,
+    &kSinkRateMetric,
+    &kMassiveActivationMetric,
+    &kGateMeanMetric,
+    &kGateBelow,
+    &kBosAttention,
+    &kGateByTrigger,
+    &kLossByTrigger,
+    &kBosValueNormRatioMetric,
+};
+
+constexpr std::string_view kEveryMetric = "all";
+
+template <class Which>
+MetricList those(const Which& which) {
+  MetricList out;
+  std::copy_if(kAll.begin(), kAll.end(), std::back_inserter(out), which);
+  return out;
+}
+
+bool is_known(std::string_view name) {
+  return name == kEveryMetric ||
+         std::any_of(kAll.begin(), kAll.end(), [name](const Metric* metric) { return is_word(name, metric->name); });
+}
+
+/// "loss, layer_loss, …, all".
+std::string known_names() {
+  std::string out;
+  for (const Metric* metric : kAll) out += std::string(metric->name) + ", ";
+  return out.append(kEveryMetric);
+}
+
+std::vector<std::string_view> split_at_commas(std::string_view text) {
+  std::vector<std::string_view> out;
+  for (std::size_t at = 0; at != std::string_view::npos;) {
+    at = text.find(',');
+    out.push_back(text.substr(0, at));
+    if (at != std::string_view::npos) text.remove_prefix(at + 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+MetricList all_metrics() { return {kAll.begin(), kAll.end()}; }
+
+MetricList default_metrics() {
+  return those([](const Metric* metric) { return metric->by_default; });
+}
+
+MetricList parse_metrics(const std::vector<std::string>& words) {
+  if (words.empty()) return default_metrics();
+  std::vector<std::string_view> names;
+  for (const std::string& word : words) {
+    for (const std::string_view name : split_at_commas(word)) {
+      require(is_known(name), "metrics: '{}' is none of {}", name, known_names());
+      names.push_back(name);
+    }
+  }
+  return those([&names](const Metric* metric) {
+    return std::any_of(names.begin(), names.end(),
+                       [metric](std::string_view name) { return name == kEveryMetric || is_word(name, metric->name); });
+  });
+}
+
+MetricList that_apply(const MetricList& metrics, bool has_triggers) {
+  MetricList out;
+  for (const Metric* metric : metrics) {
+    if (has_triggers || metric->scope != Scope::triggers) out.push_back(metric);
+  }
+  return out;
+}
+
+std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers) {
+  std::vector<const Figure*> out;
+  for (const Metric* metric : metrics) {
+    if ((metric->scope == Scope::triggers) != of_triggers) continue;
+    for (const Figure& figure : metric->figures) {
+      const auto same = [&figure](const Figure* other) { return other->key == figure.key; };
+      if (std::none_of(out.begin(), out.end(), same)) out.push_back(&figure);
+    }
+  }
+  return out;
+}
+
+}  // namespace headgate::metrics

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "metrics/metric.hpp"
+
+namespace headgate::metrics {
+
+/// Metrics in the order of the registry, which is that of JSON and of the tables.
+using MetricList = std::vector<const Metric*>;
+
+/// All that there are.
+MetricList all_metrics();
+
+/// Those of an evaluation that names none.
+MetricList default_metrics();
+
+/// Names of metrics, several in one word by commas, or "all"; no word: default_metrics(). Throws Error with the names
+/// that exist.
+MetricList parse_metrics(const std::vector<std::string>& words);
+
+/// Those of `metrics` that a task with or without triggers has.
+MetricList that_apply(const MetricList& metrics, bool has_triggers);
+
+/// Their figures without those of Scope::triggers, or these alone. Two metrics may give one figure, of the model and of
+/// its layers: it stands once.
+std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers);
+
+}  // namespace headgate::metrics
