@@ -1,255 +1,129 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/train_options.hpp"
-
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <limits>
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include "cli/threads.hpp"
-#include "cli/verbs.hpp"
-#include "headgate/runtime.hpp"
-#include "layers/gate_variant.hpp"
-#include "models/config_file.hpp"
+#include "cli/train_options.hpp"
 
 namespace headgate::cli {
 namespace {
 
-using layers::GateSite;
-using models::DecoderConfig;
-using train::Task;
-using train::TrainSettings;
+class Declare {
+ public:
+  explicit Declare(VerbOptions& verb) : verb_(verb) {}
 
-constexpr std::int64_t kBackcopyVocab = 264;  // 256 bytes and BOS, in whole vectors
+  void group(const char* name) { verb_.group(name); }
+  Option word(const char* name, std::string& to, const char* type, const std::string& help) {
+    return verb_.value(name, to, type, help);
+  }
+  Option count(const char* name, Given<std::int64_t>& to, const std::string& help, std::int64_t least = 1) {
+    return verb_.value(name, to, "N", help).range(least, kMost);
+  }
+  Option number(const char* name, Given<double>& to, const std::string& help) {
+    return verb_.value(name, to, "X", help);
+  }
+  Option flag(const char* name, bool& to, const std::string& help) { return verb_.flag(name, to, help); }
+  VerbOptions& verb() { return verb_; }
 
-/// For messages: the fields by the options that set them; norm_eps has none but the file's key.
-constexpr models::FieldNames kOptionNames{.where = "",
-                                          .vocab = "--vocab",
-                                          .dim = "--dim",
-                                          .layers = "--layers",
-                                          .heads = "--heads",
-                                          .kv_heads = "--kv-heads",
-                                          .head_dim = "--head-dim",
-                                          .ffn = "--ffn",
-                                          .seq_len = "--seq-len",
-                                          .norm_eps = "rms_norm_eps",
-                                          .rope_base = "--rope-base",
-                                          .rope_fraction = "--rope-fraction",
-                                          .init_std = "--init-std"};
+ private:
+  static constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  VerbOptions& verb_;
+};
 
-template <typename T, typename Value>
-void put(T& to, const Given<Value>& given) {
-  if (given) to = *given;
+void declare_run(Declare& d, TrainOptions& o) {
+  d.group("Run");
+  d.verb().lists("--data", o.run.data, "PATH...",
+                 "UTF-8 text: files, or directories with all files below them, but for those that are not UTF-8 and "
+                 "for what runs have written. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held out for "
+                 "evaluation");
+  declare_include(d.verb(), o.run.include);
+  d.word("--out", o.out, "DIR", "The run's directory, made if missing: checkpoint/ and metrics.jsonl").required();
+  d.flag("--resume", o.resume,
+         "Go on with the run in --out, with its own settings: the same bits as a run that was never interrupted, at "
+         "the same number of threads. --steps, --data and --include (of the same content), --eval-*, --save-every and "
+         "--threads may be given anew");
+  d.word("--task", o.run.task, "TASK",
+         "text (default), or bigram-backcopy: sequences from BOS on by the data's bigrams, but after t, e and space "
+         "comes a copy of the token before. Each task has its own default sizes");
+  d.count("--stop-at", o.run.stop_at, "Stop when N steps are done, as if interrupted there: all is saved");
+  d.count("--eval-every", o.run.eval_every, "Evaluate every N steps and at the end (default 250; 0: never)", 0);
+  d.count("--eval-tokens", o.run.eval_tokens,
+          "Held-out tokens of an evaluation, at most, in whole sequences (default 65536)");
+  d.count("--save-every", o.run.save_every, "Save every N steps and at the end (default 500; 0: at the end only)", 0);
+  d.count("--log-every", o.run.log_every, "Where there is no terminal: a line every N steps (default 10)");
+  declare_threads(d.verb(), o.run.threads, "Threads (default: all cores); on --resume as before");
 }
 
-DecoderConfig task_model(Task task) {
-  DecoderConfig config;
-  if (task == Task::bigram_backcopy) {
-    config.vocab = kBackcopyVocab;
-    config.layers = 1;
-    config.dim = 64;
-    config.heads = 1;
-    config.kv_heads = 1;
-    config.head_dim = 64;
-    config.ffn = 192;
-    config.seq_len = 128;
-    config.rope_fraction = 0.25;  // as in Qwen3-Next: most of q and k is free to ask for BOS wherever it is
-  }
-  return config;
+void declare_optimizer(Declare& d, RunOptions& o) {
+  d.group("Optimizer (AdamW)");
+  d.count("--steps", o.steps, "Steps of the run, and of its schedule (default 1000)");
+  d.count("--batch", o.batch, "Sequences of one pass (default: text 16, bigram-backcopy 32)");
+  d.count("--accumulate", o.accumulate, "Passes whose gradients make a step (default 1)");
+  d.number("--lr", o.lr, "Largest learning rate (default: text 2e-3, bigram-backcopy 1e-2)");
+  d.count("--warmup", o.warmup, "Steps of linear warm-up (default: a tenth of --steps, at most 100)", 0);
+  d.word("--schedule", o.schedule, "NAME", "After the warm-up: cosine (default), linear or constant");
+  d.number("--lr-floor", o.lr_floor, "Learning rate of the last step, as a share of --lr (default 0.1)");
+  d.number("--weight-decay", o.weight_decay, "Decoupled; of matrices and embeddings (default 0.1)");
+  d.number("--beta2", o.beta2, "Decay of the second moment (default 0.95)");
+  d.number("--clip", o.clip, "Largest norm of the gradient (default 1; 0: no limit)");
+  d.verb().value("--seed", o.seed, "N", "Of initial parameters and the order of data (default 1)");
 }
 
-/// Sizes that were not given follow those that were.
-void derive_sizes(DecoderConfig& config, const ModelOptions& o) {
-  if (o.heads && !o.kv_heads) config.kv_heads = config.heads % 2 == 0 ? config.heads / 2 : config.heads;
-  if (o.dim && !o.ffn) config.ffn = 3 * config.dim;
-  if ((o.dim || o.heads) && !o.head_dim) {
-    if (config.heads < 1 || config.dim % config.heads != 0) {
-      throw UsageError(
-          fmt::format("--dim {} is not a multiple of --heads {}: give --head-dim", config.dim, config.heads));
-    }
-    config.head_dim = config.dim / config.heads;
-  }
+void declare_sizes(Declare& d, ModelOptions& o) {
+  d.group("Model");
+  d.word("--config", o.config_file, "FILE.json", "A config.json to start from; other options change it")
+      .existing_file();
+  d.count("--layers", o.layers, "Layers (default: text 6, bigram-backcopy 1)");
+  d.count("--dim", o.dim, "Width of the residual stream (default: text 256, bigram-backcopy 64)");
+  d.count("--heads", o.heads, "Query heads (default: text 8, bigram-backcopy 1)");
+  d.count("--kv-heads", o.kv_heads, "Key and value heads (default: half of --heads)");
+  d.count("--head-dim", o.head_dim, "Features of a head (default: --dim / --heads)");
+  d.count("--ffn", o.ffn, "Width of the MLP (default: 3 * --dim)");
+  d.count("--seq-len", o.seq_len, "Tokens of a sequence (default: text 256, bigram-backcopy 128)");
+  d.count("--vocab", o.vocab, "Rows of the embedding (default: text 256, bigram-backcopy 264)");
+  d.word("--norm", o.norm, "KIND", "RMSNorm: plain (default) or zero-centred");
+  d.word("--qk-norm", o.qk_norm, "on|off", "RMSNorm of each head's q and k (default on)");
+  d.word("--embeddings", o.embeddings, "KIND", "The logits' matrix: tied to the embedding (default) or separate");
+  d.number("--rope-base", o.rope_base, "Base of RoPE's angles (default 10000)");
+  d.number("--rope-fraction", o.rope_fraction,
+           "Share of a head's features that turn (default: text 1, bigram-backcopy 0.25; 0: no RoPE)");
+  d.number("--init-std", o.init_std, "Standard deviation of initial matrices (default 0.02)");
 }
 
-std::string gate_part_given(const ModelOptions& o) {
-  if (!o.gate_fn.empty()) return "--gate-fn";
-  if (!o.gate_op.empty()) return "--gate-op";
-  if (!o.gate_source.empty()) return "--gate-source";
-  if (o.gate_init_std) return "--gate-init-std";
-  return o.gate_bias ? "--gate-bias" : "";
-}
-
-void apply_gate(layers::GateVariant& gate, const ModelOptions& o) {
-  if (!o.gate.empty()) {
-    const layers::GateVariant named = layers::parse_gate(o.gate);
-    const layers::SinkKind sinks = gate.sinks;
-    gate = named;
-    if (named.sinks == layers::SinkKind::none) gate.sinks = sinks;
-  }
-  if (!o.gate_site.empty()) {
-    gate.site = parse_word<GateSite>("--gate-site", o.gate_site);
-    if (o.gate == "none") throw UsageError("--gate-site and --gate none contradict each other");
-    if (gate.site != GateSite::none && gate.fn == GateFn::none) gate.fn = GateFn::sigmoid;
-  }
-  const std::string part = gate_part_given(o);
-  if (!part.empty() && !has_gate(gate)) throw UsageError(part + " needs --gate");
-  if (!o.gate_fn.empty()) gate.fn = parse_word<GateFn>("--gate-fn", o.gate_fn);
-  if (!o.gate_op.empty()) gate.op = parse_word<GateOp>("--gate-op", o.gate_op);
-  if (!o.gate_source.empty()) gate.source = parse_word<layers::GateSource>("--gate-source", o.gate_source);
-  put(gate.init_std, o.gate_init_std);
-  if (o.gate_bias) {
-    gate.bias = layers::GateBias::learned;
-    gate.bias_init = *o.gate_bias;
-  }
-  if (!o.output_control.empty()) {
-    const std::string word = o.output_control == "silu" ? "output_silu" : o.output_control;
-    gate.output_control = parse_word<layers::OutputControl>("--output-control", word);
-  }
-  if (!o.sinks.empty()) {
-    gate.sinks = parse_word<layers::SinkKind>("--sinks", o.sinks == "learned" ? "learned_sinks" : o.sinks);
-  }
-}
-
-/// `first` or `second` by its word; the option's type has two values.
-template <typename Enum>
-void put_word(Enum& to, const char* option, const std::string& word, std::pair<std::string_view, Enum> first,
-              std::pair<std::string_view, Enum> second) {
-  if (word.empty()) return;
-  if (word != first.first && word != second.first) {
-    throw UsageError(fmt::format("{} is '{}' but must be {} or {}", option, word, first.first, second.first));
-  }
-  to = word == first.first ? first.second : second.second;
-}
-
-void apply_words(DecoderConfig& config, const ModelOptions& o) {
-  using layers::NormKind;
-  using models::Embeddings;
-  using models::QkNorm;
-  put_word<NormKind>(config.norm, "--norm", o.norm, {"plain", NormKind::plain},
-                     {"zero-centred", NormKind::zero_centred});
-  put_word<QkNorm>(config.qk_norm, "--qk-norm", o.qk_norm, {"on", QkNorm::per_head}, {"off", QkNorm::none});
-  put_word<Embeddings>(config.embeddings, "--embeddings", o.embeddings, {"tied", Embeddings::tied},
-                       {"separate", Embeddings::separate});
-}
-
-void apply(TrainSettings& settings, const RunOptions& o) {
-  if (!o.data.empty()) settings.paths = o.data;
-  if (!o.include.empty()) settings.include = o.include;
-  if (!o.task.empty()) settings.task = parse_word<train::Task>("task", o.task);
-  if (!o.schedule.empty()) settings.schedule.decay = parse_word<train::Decay>("schedule", o.schedule);
-  put(settings.batch, o.batch);
-  put(settings.accumulate, o.accumulate);
-  put(settings.schedule.steps, o.steps);
-  put(settings.schedule.warmup, o.warmup);
-  put(settings.schedule.peak, o.lr);
-  put(settings.schedule.floor, o.lr_floor);
-  put(settings.weight_decay, o.weight_decay);
-  put(settings.beta2, o.beta2);
-  put(settings.clip, o.clip);
-  put(settings.seed, o.seed);
-  put(settings.eval_every, o.eval_every);
-  put(settings.eval_tokens, o.eval_tokens);
-  put(settings.save_every, o.save_every);
-  put(settings.threads, o.threads);
-}
-
-TrainSettings task_settings(Task task) {
-  TrainSettings settings;
-  settings.task = task;
-  settings.threads = default_threads();
-  settings.eval_every = 250;
-  settings.eval_tokens = 65536;
-  settings.save_every = 500;
-  settings.batch = task == Task::text ? 16 : 32;
-  settings.schedule.steps = 1000;
-  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // a sink takes a rate that is not small
-  return settings;
-}
-
-/// A run goes on with its own values: a given one may repeat them.
-template <typename T>
-void require_same(const char* option, const T& given, const T& run) {
-  if (given != run) {
-    throw UsageError(fmt::format("{} {} is not the run's {}, and cannot change on --resume", option, given, run));
-  }
-}
-
-/// An evaluation takes whole sequences; fewer tokens than one has would not be what was asked for.
-void require_eval_tokens(const RunOptions& o, const TrainSettings& settings) {
-  if (o.eval_tokens && *o.eval_tokens < settings.seq_len) {
-    throw UsageError(
-        fmt::format("--eval-tokens {} is less than a sequence, which has {} tokens", *o.eval_tokens, settings.seq_len));
-  }
+void declare_gate(Declare& d, ModelOptions& o) {
+  d.group("Gate");
+  d.word("--gate", o.gate, "GATE",
+         "none (default), headwise, elementwise or head-shared; or a whole name, like g2-headwise-silu-add");
+  d.word("--gate-site", o.gate_site, "SITE",
+         "What it acts on: g1 the attention output (default), g2 values, g3 keys, g4 queries, g5 the output of W_o");
+  d.word("--gate-fn", o.gate_fn, "FN", "sigmoid (default), sigmoid2, ns_sigmoid, silu, softplus or identity");
+  d.word("--gate-op", o.gate_op, "OP", "mul (default) or add");
+  d.word("--gate-source", o.gate_source, "SOURCE",
+         "input (default): logits from the layer's input; parameter: learned, the same for every token");
+  d.number("--gate-init-std", o.gate_init_std, "Standard deviation of the gate's initial matrix (default 0.02)");
+  d.number("--gate-bias", o.gate_bias, "Give the gate a learned bias, which starts at X (default: no bias)");
+  d.flag("--match-params", o.match_params, "Shrink --ffn until there are as many parameters as without the gate");
+  d.group("Controls, to compare a gate with");
+  d.word("--output-control", o.output_control, "KIND", "On the attention output: head-rmsnorm or silu");
+  d.word("--sinks", o.sinks, "KIND", "In the softmax denominator: learned or off-by-one");
+  d.flag("--sandwich-norm", o.sandwich_norm, "Norm the outputs of attention and MLP too");
 }
 
 }  // namespace
 
-bool ModelOptions::any() const {
-  return vocab || layers || dim || heads || kv_heads || head_dim || ffn || seq_len || rope_base || rope_fraction ||
-         init_std || gate_init_std || gate_bias || sandwich_norm || match_params ||
-         !(config_file + norm + qk_norm + embeddings + gate + gate_site + gate_fn + gate_op + gate_source +
-           output_control + sinks)
-              .empty();
+Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns) {
+  return verb.values("--include", patterns, "GLOB",
+                     "Of the files below a directory of --data only those whose name, or path below it, matches GLOB: "
+                     "'*.txt', 'docs/*' (* takes / too). May be given again; a file that matches any is taken");
 }
 
-models::DecoderConfig make_config(const ModelOptions& o, Task task) {
-  DecoderConfig config = o.config_file.empty() ? task_model(task) : models::read_config(o.config_file);
-  put(config.vocab, o.vocab);
-  put(config.layers, o.layers);
-  put(config.dim, o.dim);
-  put(config.heads, o.heads);
-  put(config.kv_heads, o.kv_heads);
-  put(config.head_dim, o.head_dim);
-  put(config.ffn, o.ffn);
-  put(config.seq_len, o.seq_len);
-  put(config.rope_base, o.rope_base);
-  put(config.rope_fraction, o.rope_fraction);
-  put(config.init_std, o.init_std);
-  if (o.config_file.empty()) derive_sizes(config, o);
-  apply_words(config, o);
-  if (o.sandwich_norm) config.norm_placement = models::NormPlacement::sandwich;
-  apply_gate(config.gate, o);
-  models::validate(config, kOptionNames);
-  return o.match_params ? models::match_params(config) : config;
-}
-
-train::TrainSettings make_settings(const RunOptions& o, std::int64_t seq_len) {
-  TrainSettings settings = task_settings(o.task.empty() ? Task::text : parse_word<train::Task>("task", o.task));
-  apply(settings, o);
-  settings.seq_len = seq_len;
-  require_eval_tokens(o, settings);
-  settings.eval_tokens = std::max(settings.eval_tokens, seq_len);
-  constexpr std::int64_t kWarmup = 100;
-  if (!o.warmup) settings.schedule.warmup = std::min(kWarmup, settings.schedule.steps / 10);
-  if (settings.schedule.warmup > settings.schedule.steps) {
-    throw UsageError(
-        fmt::format("--warmup {} is more than --steps {}", settings.schedule.warmup, settings.schedule.steps));
-  }
-  train::validate(settings);
-  return settings;
-}
-
-train::TrainSettings resumed_settings(const RunOptions& o, const TrainSettings& run) {
-  TrainSettings now = run;
-  apply(now, o);
-  require_same("--task", word_of(now.task), word_of(run.task));
-  require_same("--schedule", word_of(now.schedule.decay), word_of(run.schedule.decay));
-  require_same("--batch", now.batch, run.batch);
-  require_same("--accumulate", now.accumulate, run.accumulate);
-  require_same("--warmup", now.schedule.warmup, run.schedule.warmup);
-  require_same("--lr", now.schedule.peak, run.schedule.peak);
-  require_same("--lr-floor", now.schedule.floor, run.schedule.floor);
-  require_same("--weight-decay", now.weight_decay, run.weight_decay);
-  require_same("--beta2", now.beta2, run.beta2);
-  require_same("--clip", now.clip, run.clip);
-  require_same("--seed", now.seed, run.seed);
-  if (const std::string complaint = thread_complaint(std::to_string(now.threads)); !complaint.empty()) {
-    throw UsageError(fmt::format("the run's {}; --threads goes on with fewer", complaint));
-  }
-  require_eval_tokens(o, now);
-  train::validate(now);
-  return now;
+void declare_train_options(VerbOptions& verb, TrainOptions& options) {
+  Declare declare(verb);
+  declare_run(declare, options);
+  declare_optimizer(declare, options.run);
+  declare_sizes(declare, options.model);
+  declare_gate(declare, options.model);
 }
 
 }  // namespace headgate::cli
