@@ -15,6 +15,7 @@
 #include "cli/demo_training.hpp"
 #include "cli/shell_word.hpp"
 #include "cli/threads.hpp"
+#include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
 
@@ -49,12 +50,12 @@ std::filesystem::path find_examples() {
 std::vector<Story> open_stories(const DemoArguments& arguments, int threads) {
   std::vector<Story> stories;
   if (!arguments.data) return stories;
-  RunOptions run;
-  run.data = {*arguments.data};
-  run.include = arguments.include;
-  run.threads = threads;
+  train::RunChoices run;
+  run.of<&train::TrainSettings::paths>() = {*arguments.data};
+  run.of<&train::TrainSettings::include>() = arguments.include;
+  run.of<&train::TrainSettings::threads>() = threads;
   if (arguments.shows("backcopy")) {
-    RunOptions backcopy = run;
+    train::RunChoices backcopy = run;
     choose_demo_backcopy_run(backcopy);
     stories.push_back(backcopy_story(backcopy, demo_backcopy_sizes()));
   }

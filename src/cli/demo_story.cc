@@ -14,7 +14,10 @@ namespace headgate::cli {
 
 namespace {
 
+using models::DecoderConfig;
+using train::Schedule;
 using train::Task;
+using train::TrainSettings;
 
 constexpr std::int64_t kLeastBackcopySteps = 800;  // a sink takes its time: docs/notes/2026-11-21-backcopy.md
 constexpr std::int64_t kLeastTextSteps = 60;
@@ -80,19 +83,19 @@ std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t t
 }
 
 /// The same sizes without a gate, headwise and elementwise.
-std::vector<StoryModel> three_models(ModelOptions sizes, Task task) {
+std::vector<StoryModel> three_models(train::ModelChoices sizes, Task task) {
   std::vector<StoryModel> out;
   out.reserve(3);
   for (const char* gate : {"none", "headwise", "elementwise"}) {
     sizes.gate = gate;
     const bool plain = sizes.gate == "none";
-    out.push_back({plain ? "no gate" : gate, make_config(sizes, task)});
+    out.push_back({plain ? "no gate" : gate, train::make_config(sizes, task)});
   }
   return out;
 }
 
 std::unique_ptr<train::SequenceSource> open_source(const Story& story) {
-  return train::open_data(train::data_of(make_settings(story.run, story.models.front().config.seq_len), ""));
+  return train::open_data(train::data_of(train::make_settings(story.run, story.models.front().config.seq_len), ""));
 }
 
 /// "819328 (no gate), 819840 (headwise), 818304 (elementwise)".
@@ -117,34 +120,34 @@ std::string sizes_of(const models::DecoderConfig& c) {
 
 }  // namespace
 
-ModelOptions demo_backcopy_sizes() {
-  ModelOptions sizes;
-  sizes.embeddings = "separate";
-  sizes.qk_norm = "off";
-  sizes.seq_len = 64;
+train::ModelChoices demo_backcopy_sizes() {
+  train::ModelChoices sizes;
+  sizes.keys.of<&DecoderConfig::embeddings>() = models::Embeddings::separate;
+  sizes.keys.of<&DecoderConfig::qk_norm>() = models::QkNorm::none;
+  sizes.keys.of<&DecoderConfig::seq_len>() = 64;
   return sizes;
 }
 
-void choose_demo_backcopy_run(RunOptions& run) {
-  run.batch = 16;
-  run.steps = 1000;
+void choose_demo_backcopy_run(train::RunChoices& run) {
+  run.of<&TrainSettings::batch>() = 16;
+  run.of<&Schedule::steps>() = 1000;
 }
 
-ModelOptions demo_text_sizes() {
-  ModelOptions sizes;
-  sizes.layers = 4;
-  sizes.dim = 128;
-  sizes.heads = 4;
+train::ModelChoices demo_text_sizes() {
+  train::ModelChoices sizes;
+  sizes.keys.of<&DecoderConfig::layers>() = 4;
+  sizes.keys.of<&DecoderConfig::dim>() = 128;
+  sizes.keys.of<&DecoderConfig::heads>() = 4;
   return sizes;
 }
 
-void choose_demo_text_run(RunOptions& run) { run.steps = 240; }
+void choose_demo_text_run(train::RunChoices& run) { run.of<&Schedule::steps>() = 240; }
 
-Story backcopy_story(RunOptions run, const ModelOptions& sizes) {
+Story backcopy_story(train::RunChoices run, const train::ModelChoices& sizes) {
   Story story;
   story.run = std::move(run);
-  story.run.task = word_of(Task::bigram_backcopy);
-  story.name = story.run.task;
+  story.run.of<&TrainSettings::task>() = Task::bigram_backcopy;
+  story.name = word_of(Task::bigram_backcopy);
   story.least_steps = kLeastBackcopySteps;
   story.models = three_models(sizes, Task::bigram_backcopy);
   story.source = open_source(story);
@@ -157,13 +160,13 @@ Story backcopy_story(RunOptions run, const ModelOptions& sizes) {
   return story;
 }
 
-Story text_story(RunOptions run, const ModelOptions& sizes) {
+Story text_story(train::RunChoices run, const train::ModelChoices& sizes) {
   Story story;
   story.run = std::move(run);
-  story.run.task = word_of(Task::text);
-  story.name = story.run.task;
+  story.run.of<&TrainSettings::task>() = Task::text;
+  story.name = word_of(Task::text);
   story.least_steps = kLeastTextSteps;
-  ModelOptions matched = sizes;
+  train::ModelChoices matched = sizes;
   matched.match_params = true;
   story.models = three_models(matched, Task::text);
   story.source = open_source(story);
@@ -176,13 +179,13 @@ Story text_story(RunOptions run, const ModelOptions& sizes) {
 }
 
 train::TrainSettings story_settings(const Story& story, std::int64_t steps) {
-  RunOptions run = story.run;
-  run.steps = steps;
-  return make_settings(run, story.models.front().config.seq_len);
+  train::RunChoices run = story.run;
+  run.of<&Schedule::steps>() = steps;
+  return train::make_settings(run, story.models.front().config.seq_len);
 }
 
 std::int64_t wanted_steps(const Story& story) {
-  return make_settings(story.run, story.models.front().config.seq_len).schedule.steps;
+  return train::make_settings(story.run, story.models.front().config.seq_len).schedule.steps;
 }
 
 }  // namespace headgate::cli

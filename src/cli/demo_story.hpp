@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/train_options.hpp"
 #include "models/config.hpp"
+#include "train/choices.hpp"
 #include "train/data.hpp"
 #include "train/evaluation.hpp"
 
@@ -29,7 +29,7 @@ struct TrainedModel {
 struct Story {
   std::string name;  ///< the task's
   std::string introduction;
-  RunOptions run;  ///< with the steps that are wanted
+  train::RunChoices run;  ///< with the steps that are wanted
   std::int64_t least_steps = 1;
   std::vector<StoryModel> models;  ///< the one without a gate first
   std::unique_ptr<train::SequenceSource> source;
@@ -39,17 +39,17 @@ struct Story {
 
 /// `run` has data and threads, `sizes` what is not to be as the task has it; the gates are the story's. Both throw
 /// io::FileError and Error where the data will not do.
-Story backcopy_story(RunOptions run, const ModelOptions& sizes);
-Story text_story(RunOptions run, const ModelOptions& sizes);
+Story backcopy_story(train::RunChoices run, const train::ModelChoices& sizes);
+Story text_story(train::RunChoices run, const train::ModelChoices& sizes);
 
 /// Of the demo's own models and run. With separate embeddings, without QK-norm and in short sequences every seed that
 /// was tried makes a sink without a gate (docs/notes/2026-11-21-backcopy.md); by the task's defaults some do not.
-ModelOptions demo_backcopy_sizes();
-void choose_demo_backcopy_run(RunOptions& run);
+train::ModelChoices demo_backcopy_sizes();
+void choose_demo_backcopy_run(train::RunChoices& run);
 
 /// What `headgate train` would take minutes for, a size smaller.
-ModelOptions demo_text_sizes();
-void choose_demo_text_run(RunOptions& run);
+train::ModelChoices demo_text_sizes();
+void choose_demo_text_run(train::RunChoices& run);
 
 /// The run's settings, for `steps` steps.
 train::TrainSettings story_settings(const Story& story, std::int64_t steps);

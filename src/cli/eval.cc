@@ -14,7 +14,6 @@
 
 #include "cli/console.hpp"
 #include "cli/eval_text.hpp"
-#include "cli/memory.hpp"
 #include "cli/progress.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
@@ -25,6 +24,7 @@
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/evaluation.hpp"
+#include "train/memory.hpp"
 #include "train/run_directory.hpp"
 #include "train/settings.hpp"
 
@@ -128,7 +128,7 @@ train::DataOptions data_options(const EvalOptions& o, const std::vector<Model>& 
 
 EvaluatedModel evaluated(const Model& model, const train::SequenceSource& source, const train::EvaluationPlan& plan) {
   const models::DecoderConfig& config = model.checkpoint.config;
-  return with_memory(train::evaluation_memory(config, source, plan), 0, [&] {
+  return train::with_memory(train::evaluation_memory(config, source, plan), 0, [&] {
     train::HeldOutEvaluator evaluator(config, source, plan);
     ProgressBar bar;
     const train::Evaluation evaluation = evaluator.evaluate(

@@ -9,8 +9,6 @@
 
 namespace headgate::cli {
 
-/// "1.2 MB": decimal units.
-std::string bytes_text(double bytes);
 /// "2:03:20", "3:20".
 std::string duration_text(double seconds);
 /// One line: loss, first-token attention beside the uniform one, sinks, activation, gate.

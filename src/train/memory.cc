@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/memory.hpp"
+#include "train/memory.hpp"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/train_display.hpp"
-
-namespace headgate::cli {
+namespace headgate::train {
 
 namespace {
 
@@ -88,6 +86,13 @@ std::optional<std::uint64_t> left_in_groups(const std::string& root) {
 
 }  // namespace
 
+std::string bytes_text(double bytes) {
+  if (bytes >= 1e12) return fmt::format("{:.2f} TB", bytes * 1e-12);
+  if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes * 1e-9);
+  if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes * 1e-6);
+  return fmt::format("{:.0f} kB", bytes * 1e-3);
+}
+
 std::optional<std::uint64_t> available_memory(const std::string& root) {
   constexpr std::uint64_t kUnit = 1024;
   std::optional<std::uint64_t> available;
@@ -122,4 +127,4 @@ void require_memory(const MemoryPlan& plan, std::uint64_t taken) {
   if (available && needed - std::min(needed, taken) > *available) throw Error(shortage_text(plan, *available + taken));
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::train

@@ -10,9 +10,12 @@
 #include "headgate/error.hpp"
 #include "models/decoder.hpp"
 
-namespace headgate::cli {
+namespace headgate::train {
 
 using MemoryPlan = std::vector<models::MemoryItem>;
+
+/// "1.2 MB": decimal units.
+std::string bytes_text(double bytes);
 
 /// Bytes that this process could still take: what the machine has free or can free at once, or less where a control
 /// group limits it. Unknown where the kernel does not say. `root`: where /proc and /sys lie, for tests.
@@ -37,4 +40,4 @@ auto with_memory(const MemoryPlan& plan, std::uint64_t taken, const Make& make) 
   }
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::train

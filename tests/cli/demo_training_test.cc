@@ -64,21 +64,21 @@ class DemoTrainingTest : public ::testing::Test {
  protected:
   void SetUp() override { testing::write_bytes(text, testing::prose(4000)); }
 
-  RunOptions run() const {
-    RunOptions options;
-    options.data = {text};
-    options.threads = 2;
-    options.steps = 12;
-    options.batch = 2;
-    options.eval_tokens = 256;
+  train::RunChoices run() const {
+    train::RunChoices options;
+    options.of<&train::TrainSettings::paths>() = {text};
+    options.of<&train::TrainSettings::threads>() = 2;
+    options.of<&train::Schedule::steps>() = 12;
+    options.of<&train::TrainSettings::batch>() = 2;
+    options.of<&train::TrainSettings::eval_tokens>() = 256;
     return options;
   }
-  static ModelOptions sizes() {
-    ModelOptions options;
-    options.layers = 1;
-    options.dim = 16;
-    options.heads = 2;
-    options.seq_len = 16;
+  static train::ModelChoices sizes() {
+    train::ModelChoices options;
+    options.keys.of<&models::DecoderConfig::layers>() = 1;
+    options.keys.of<&models::DecoderConfig::dim>() = 16;
+    options.keys.of<&models::DecoderConfig::heads>() = 2;
+    options.keys.of<&models::DecoderConfig::seq_len>() = 16;
     return options;
   }
   std::vector<Story> stories() const {
@@ -147,10 +147,10 @@ TEST_F(DemoTrainingTest, ModelsOfAStoryDifferInTheirGateAlone) {
 }
 
 TEST_F(DemoTrainingTest, TheDemosLanguageModelsAreOfEqualSize) {
-  RunOptions options = run();
-  options.steps.reset();
-  options.batch.reset();
-  options.eval_tokens.reset();
+  train::RunChoices options = run();
+  options.of<&train::Schedule::steps>().reset();
+  options.of<&train::TrainSettings::batch>().reset();
+  options.of<&train::TrainSettings::eval_tokens>().reset();
   choose_demo_text_run(options);
   const Story story = text_story(options, demo_text_sizes());
   const auto plain = static_cast<double>(models::parameter_count(story.models.front().config));
@@ -164,8 +164,8 @@ TEST_F(DemoTrainingTest, TheDemosLanguageModelsAreOfEqualSize) {
 }
 
 TEST_F(DemoTrainingTest, BackcopyIsTheRunThatMakesASinkOnEverySeed) {
-  RunOptions options;
-  options.data = {text};
+  train::RunChoices options;
+  options.of<&train::TrainSettings::paths>() = {text};
   choose_demo_backcopy_run(options);
   const Story story = backcopy_story(options, demo_backcopy_sizes());
   EXPECT_EQ(wanted_steps(story), 1000);
@@ -249,8 +249,8 @@ TEST_F(DemoTrainingTest, ASignalEndsItAtOnce) {
 }
 
 TEST_F(DemoTrainingTest, SaysThatATrainingDiverged) {
-  ModelOptions wild = sizes();
-  wild.init_std = 1e30;
+  train::ModelChoices wild = sizes();
+  wild.keys.of<&models::DecoderConfig::init_std>() = 1e30;
   std::vector<Story> one;
   one.push_back(text_story(run(), wild));
   const Shown shown = show(one);
