@@ -212,7 +212,7 @@ struct TrainerState {
 
 /// JSON text; numbers come back with the same bits.
 std::string write_state(const TrainerState& state);
-/// Throws Error naming the key. The text is hostile; what comes back is valid.
+/// Throws Error naming the key. Nothing in the text is trusted; what comes back is valid.
 TrainerState read_state(const std::string& text);
 
 }  // namespace headgate::train
