@@ -57,8 +57,8 @@ void check_checkpoint_replaceable(const std::string& directory);
 std::int64_t checkpoint_step(const std::string& directory);
 
 /// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, mis-shaped, oversized, or not fitting
-/// the config. Nothing in a file is trusted. With `all`, moments and trainer state must be there; with `model`, moments
-/// are not looked at, and the trainer state is read where there is one.
+/// the config. Files are hostile. With `all`, moments and trainer state must be there; with `model`, moments are not
+/// looked at, and the trainer state is read where there is one.
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts);
 
 }  // namespace headgate::train

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/check.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/gate_variant.hpp"
 #include "models/config_file.hpp"
 
@@ -14,9 +13,6 @@ namespace {
 using layers::GateVariant;
 using models::DecoderConfig;
 using models::kConfigKeys;
-
-constexpr std::int64_t kBackcopyVocab = 264;  // 256 bytes and BOS, in whole vectors
-constexpr std::int64_t kMostWarmup = 100;     // steps, where --warmup is not given
 
 template <auto kMember>
 constexpr std::string_view option_of() {
@@ -76,35 +72,6 @@ void require_whole_sequence(const RunChoices& choices, const TrainSettings& sett
 
 }  // namespace
 
-DecoderConfig task_model(Task task) {
-  DecoderConfig config;
-  if (task == Task::bigram_backcopy) {
-    config.vocab = kBackcopyVocab;
-    config.layers = 1;
-    config.dim = 64;
-    config.heads = 1;
-    config.kv_heads = 1;
-    config.head_dim = 64;
-    config.ffn = 192;
-    config.seq_len = 128;
-    config.rope_fraction = 0.25;  // as in Qwen3-Next: most of q and k can look for BOS wherever it is
-  }
-  return config;
-}
-
-TrainSettings task_settings(Task task) {
-  TrainSettings settings;
-  settings.task = task;
-  settings.threads = default_threads();
-  settings.eval_every = 250;
-  settings.eval_tokens = 65536;
-  settings.save_every = 500;
-  settings.batch = task == Task::text ? 16 : 32;
-  settings.schedule.steps = 1000;
-  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // attention sinks form at high rates only
-  return settings;
-}
-
 DecoderConfig make_config(const ModelChoices& choices, Task task) {
   const bool from_file = !choices.config_file.empty();
   DecoderConfig config = from_file ? models::read_config(choices.config_file) : task_model(task);
@@ -125,7 +92,7 @@ TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len) {
   require_whole_sequence(choices, settings);
   settings.eval_tokens = std::max(settings.eval_tokens, seq_len);
   Schedule& schedule = settings.schedule;
-  if (!choices.of<&Schedule::warmup>()) schedule.warmup = std::min(kMostWarmup, schedule.steps / 10);
+  if (!choices.of<&Schedule::warmup>()) schedule.warmup = default_warmup(schedule.steps);
   require(schedule.warmup <= schedule.steps, "{} {} is more than {} {}", option_of<&Schedule::warmup>(),
           schedule.warmup, option_of<&Schedule::steps>(), schedule.steps);
   validate(settings);

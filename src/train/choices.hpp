@@ -10,6 +10,7 @@
 #include "core/rows.hpp"
 #include "models/config.hpp"
 #include "train/settings.hpp"
+#include "train/task_defaults.hpp"
 
 // From what a user gives to a model's config and a run's settings: what was given, laid over the values of a file, of a
 // task or of a run. Errors name options.
@@ -29,12 +30,6 @@ struct ModelChoices {
 
 /// What was given of a run.
 using RunChoices = Given<kSettings>;
-
-/// The model that a task has by default.
-models::DecoderConfig task_model(Task task);
-
-/// The settings that a task has by default. Threads: what OpenMP offers.
-TrainSettings task_settings(Task task);
 
 /// The model's config, valid. Throws Error, and io::FileError for the file.
 models::DecoderConfig make_config(const ModelChoices& choices, Task task);
