@@ -28,7 +28,7 @@ LAYERS = {
     "src/layers": {"core", "gates"},
     "src/models": {"core", "gates", "io", "layers"},
     "src/metrics": {"core", "layers", "models"},
-    "src/train": {"core", "gates", "io", "layers", "metrics", "models"},
+    "src/train": {"console", "core", "gates", "io", "layers", "metrics", "models"},
     "src/verify": {"core", "gates", "reference"},
     "src/bench": {"core", "gates", "layers", "models", "train", "verify"},
     "src/demo": {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/help.hpp"
+#include "headgate/error.hpp"
 #include "headgate/version.h"
 
 namespace headgate::cli {
@@ -104,6 +105,24 @@ Option VerbOptions::values(const std::string& name, std::vector<std::string>& to
 Option VerbOptions::lists(const std::string& name, std::vector<std::string>& to, const std::string& type,
                           const std::string& help) {
   return finish(app_->add_option(name, to, help), type);
+}
+
+Option VerbOptions::word(const std::string& name, const std::function<void(const std::string& value)>& take,
+                         const std::string& type, const std::string& help) {
+  const auto checked = [take](const std::string& value) {
+    try {
+      take(value);
+    } catch (const Error& error) {
+      throw CLI::ValidationError(error.what());
+    }
+  };
+  return finish(app_->add_option_function<std::string>(name, checked, help)
+                    ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast),
+                type);
+}
+
+Option VerbOptions::flag(const std::string& name, const std::function<void()>& set, const std::string& help) {
+  return Option(app_->add_flag_callback(name, set, help)->group(group_));
 }
 
 Option VerbOptions::flag(const std::string& name, bool& to, const std::string& help) {

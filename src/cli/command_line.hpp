@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -74,7 +75,12 @@ class VerbOptions {
                 const std::string& help);
   /// The same, with one or more values each time.
   Option lists(const std::string& name, std::vector<std::string>& to, const std::string& type, const std::string& help);
+  /// An option whose value take(value) reads; the Error that it throws refuses the value.
+  Option word(const std::string& name, const std::function<void(const std::string& value)>& take,
+              const std::string& type, const std::string& help);
   Option flag(const std::string& name, bool& to, const std::string& help);
+  /// set() is called where the flag is given.
+  Option flag(const std::string& name, const std::function<void()>& set, const std::string& help);
   /// One declared before.
   Option declared(const std::string& name) const;
 

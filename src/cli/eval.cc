@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "cli/eval_text.hpp"
-#include "cli/memory.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
@@ -26,6 +25,7 @@
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/evaluation.hpp"
+#include "train/memory.hpp"
 #include "train/run_directory.hpp"
 #include "train/settings.hpp"
 
@@ -130,7 +130,7 @@ train::DataOptions data_options(const EvalOptions& o, const std::vector<Model>& 
 EvaluatedModel evaluated(const Model& model, const train::SequenceSource& source, const train::EvaluationPlan& plan,
                          const metrics::MetricList& metrics) {
   const models::DecoderConfig& config = model.checkpoint.config;
-  return with_memory(train::evaluation_memory(config, source, plan, metrics), 0, [&] {
+  return train::with_memory(train::evaluation_memory(config, source, plan, metrics), 0, [&] {
     train::HeldOutEvaluator evaluator(config, source, plan, metrics);
     console::ProgressBar bar;
     const train::Evaluation evaluation = evaluator.evaluate(

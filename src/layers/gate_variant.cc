@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <optional>
 
@@ -65,9 +64,6 @@ std::string gate_help() {
 }  // namespace
 
 void validate(const GateVariant& variant) {
-  require(std::isfinite(variant.bias_init), "gate_bias_init {} is not finite", variant.bias_init);
-  require(std::isfinite(variant.init_std) && variant.init_std >= 0.0, "gate_init_std {} is not a finite number >= 0",
-          variant.init_std);
   if (!has_gate(variant)) {
     require(variant.bias == GateBias::none, "gate_bias: a bias needs a gate");
     return;

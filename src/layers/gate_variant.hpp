@@ -50,7 +50,8 @@ struct GateVariant {
 inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
 
 /// Throws Error, one line, on a combination that has no meaning: a gate without a function, head_shared at g5, a
-/// control together with a gate, a bias without Wz. Messages begin with the key that config.json has for the part.
+/// control together with a gate, a bias without Wz. Numbers are not looked at. Messages begin with the key that
+/// config.json has for the part.
 void validate(const GateVariant& variant);
 
 /// The parts that differ from a plain layer, joined by '-': "none", "g1-elementwise-sigmoid-mul",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/config.hpp"
 
-#include <algorithm>
-#include <cmath>
+#include <string>
+#include <string_view>
 
 #include "core/check.hpp"
 #include "models/parameters.hpp"
@@ -11,71 +11,44 @@ namespace headgate::models {
 
 namespace {
 
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;   // of vocab, dim, ffn, heads and seq_len
 constexpr std::int64_t kMaxTotal = std::int64_t{1} << 40;  // parameters: 4 TiB in f32
-constexpr std::int64_t kMaxLayers = 1024;
-constexpr std::int64_t kMaxHeadDim = 512;  // the attention kernels'
 constexpr std::int64_t kFfnStep = 4;
 
-/// Checks fields one by one, by the names that the reader of a message knows.
-class FieldChecks {
- public:
-  FieldChecks(const DecoderConfig& config, const FieldNames& names) : c_(config), names_(names) {}
+std::string_view name_of(const FieldText& row, NamesIn names) {
+  if (names == NamesIn::code) return row.name;
+  return names == NamesIn::file || row.option.empty() ? row.key : row.option;
+}
 
-  void size(const char* name, std::int64_t value, std::int64_t most) const {
-    require(value >= 1 && value <= most, "{}{} is {}, not between 1 and {}", names_.where, name, value, most);
-  }
-  void positive(const char* name, double value) const {
-    require(std::isfinite(value) && value > 0.0, "{}{} is {}, not a finite number above 0", names_.where, name, value);
-  }
-  void heads() const {
-    require(c_.heads % c_.kv_heads == 0, "{}{} {} is not a multiple of {} {}", names_.where, names_.heads, c_.heads,
-            names_.kv_heads, c_.kv_heads);
-  }
-  void rope_fraction() const {
-    require(c_.rope_fraction >= 0.0 && c_.rope_fraction <= 1.0, "{}{} {} is not between 0 and 1", names_.where,
-            names_.rope_fraction, c_.rope_fraction);
-  }
-  void init_std() const {
-    require(std::isfinite(c_.init_std) && c_.init_std >= 0.0, "{}{} {} is not a finite number >= 0", names_.where,
-            names_.init_std, c_.init_std);
-  }
-  /// Sizes are at most 2^20 each, so a matrix has at most 2^50 entries here and 1024 layers of a dozen of them fit in
-  /// 63 bits by way of double.
-  void total() const {
-    const auto product = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
-    const double q_width = product(c_.heads, c_.head_dim);
-    const double layer =
-        5.0 * q_width * static_cast<double>(c_.dim) + product(c_.dim, c_.dim) + 3.0 * product(c_.dim, c_.ffn);
-    const double total = static_cast<double>(c_.layers) * layer + 2.0 * product(c_.vocab, c_.dim);
-    require(total <= static_cast<double>(kMaxTotal), "{}about {:.3g} parameters, more than {}", names_.where, total,
-            kMaxTotal);
-  }
-
- private:
-  const DecoderConfig& c_;
-  const FieldNames& names_;
-};
+/// Sizes are at most 2^20 each, so a matrix has at most 2^50 entries here and 1024 layers of a dozen of them fit in
+/// 63 bits by way of double.
+double about_parameters(const DecoderConfig& c) {
+  const auto product = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
+  const double q_width = product(c.heads, c.head_dim);
+  const double layer = 5.0 * q_width * static_cast<double>(c.dim) + product(c.dim, c.dim) + 3.0 * product(c.dim, c.ffn);
+  return static_cast<double>(c.layers) * layer + 2.0 * product(c.vocab, c.dim);
+}
 
 }  // namespace
 
-void validate(const DecoderConfig& c, const FieldNames& names) {
-  const FieldChecks check(c, names);
-  check.size(names.vocab, c.vocab, kMaxSize);
-  check.size(names.dim, c.dim, kMaxSize);
-  check.size(names.layers, c.layers, kMaxLayers);
-  check.size(names.heads, c.heads, kMaxSize);
-  check.size(names.kv_heads, c.kv_heads, kMaxSize);
-  check.size(names.head_dim, c.head_dim, kMaxHeadDim);
-  check.size(names.ffn, c.ffn, kMaxSize);
-  check.size(names.seq_len, c.seq_len, kMaxSize);
-  check.heads();
-  check.positive(names.norm_eps, c.norm_eps);
-  check.positive(names.rope_base, c.rope_base);
-  check.rope_fraction();
-  check.init_std();
+void validate(const DecoderConfig& c, NamesIn names) {
+  const std::string where = names == NamesIn::code ? "config: " : "";
+  const auto name = [&](const FieldText& row) { return where + std::string(name_of(row, names)); };
+  for_each_row(kConfigKeys, [&](const auto& row) { require_in(row.range, name(row), row.of(c)); });
+  require(c.heads % c.kv_heads == 0, "{} {} is not a multiple of {} {}",
+          name(row_of<kConfigKeys, &DecoderConfig::heads>()), c.heads,
+          name_of(row_of<kConfigKeys, &DecoderConfig::kv_heads>(), names), c.kv_heads);
   layers::validate(c.gate);
-  check.total();
+  const double total = about_parameters(c);
+  require(total <= static_cast<double>(kMaxTotal), "{}about {:.3g} parameters, more than {}", where, total, kMaxTotal);
+}
+
+bool is_qwen3(const DecoderConfig& config) {
+  const DecoderConfig defaults;
+  bool same = rotary_dim(config) == config.head_dim;
+  for_each_row(kConfigKeys, [&](const auto& row) {
+    same = same && (row.in_qwen3 == InQwen3::any || row.of(config) == row.of(defaults));
+  });
+  return same;
 }
 
 std::int64_t rotary_dim(const DecoderConfig& config) {

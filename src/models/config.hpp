@@ -3,7 +3,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <tuple>
+#include <type_traits>
 
+#include "core/range.hpp"
+#include "core/rows.hpp"
 #include "core/words.hpp"
 #include "layers/gate_variant.hpp"
 #include "layers/gated_attention.hpp"
@@ -45,27 +50,15 @@ struct DecoderConfig {
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
 
-/// What messages call the fields of a config: by default as they are called here; otherwise as a file or the options of
-/// a command do.
-struct FieldNames {
-  const char* where = "config: ";  ///< in front of every message
-  const char* vocab = "vocab";
-  const char* dim = "dim";
-  const char* layers = "layers";
-  const char* heads = "heads";
-  const char* kv_heads = "kv_heads";
-  const char* head_dim = "head_dim";
-  const char* ffn = "ffn";
-  const char* seq_len = "seq_len";
-  const char* norm_eps = "norm_eps";
-  const char* rope_base = "rope_base";
-  const char* rope_fraction = "rope_fraction";
-  const char* init_std = "init_std";
-};
+/// What messages call a field: as it is called in code, by its key of config.json, or by its option.
+enum class NamesIn { code, file, command_line };
 
 /// Throws Error, one line, naming the field and the values that do not fit. Bounds every size, so that products of
 /// sizes of a config that passed do not overflow 63 bits.
-void validate(const DecoderConfig& config, const FieldNames& names = {});
+void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
+
+/// Whether `transformers` computes the same as this decoder when it takes the config for Qwen3's.
+bool is_qwen3(const DecoderConfig& config);
 
 /// Features of a head that RoPE turns: rope_fraction · head_dim, rounded down to an even number.
 std::int64_t rotary_dim(const DecoderConfig& config);
@@ -85,6 +78,207 @@ DecoderConfig match_params(const DecoderConfig& config);
 /// the causal (query, key) pairs.
 double training_flops(const DecoderConfig& config, std::int64_t batch, std::int64_t seq);
 
+// --- the rows ----------------------------------------------------------------------------------------------------
+
+/// When config.json has a key. A file may lack all but the required ones; a missing key means the field's default.
+enum class Presence {
+  required,
+  always,        ///< written always
+  beyond_qwen3,  ///< written where is_qwen3 is false
+  not_default,   ///< written where the field is not at its default
+  with_gate      ///< written where anything of the gate is not at its default
+};
+
+/// Which values of a field Qwen3 has.
+enum class InQwen3 { any, default_alone };
+
+/// The heading in --help under which a field's option stands.
+enum class OptionGroup { model, gate, controls };
+
+template <typename V>
+struct KeyRules {
+  Presence presence;
+  Range<V> range = {};
+  InQwen3 in_qwen3 = InQwen3::any;
+  OptionGroup group = OptionGroup::model;
+  std::optional<V> flag = std::nullopt;  ///< the option takes no value, and means this one
+};
+
+/// One field of a config, or of its gate: all that the file, the command line, the checks and the documents know.
+template <class Owner, typename V>
+struct ConfigKey : FieldText, KeyRules<V> {
+  using Value = V;
+  V Owner::*member;
+
+  constexpr ConfigKey(V Owner::*member_in, const FieldText& text, const KeyRules<V>& rules)
+      : FieldText(with_key(text)), KeyRules<V>(rules), member(member_in) {}
+
+  template <class Config>
+  constexpr auto& of(Config& config) const {
+    if constexpr (std::is_same_v<Owner, layers::GateVariant>) {
+      return (config.gate.*member);
+    } else {
+      return (config.*member);
+    }
+  }
+};
+
+inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // of vocab, dim, ffn, heads and seq_len
+inline constexpr std::int64_t kMaxLayers = 1024;
+inline constexpr std::int64_t kMaxHeadDim = 512;  // the attention kernels'
+inline constexpr Range<double> kPositive{.least = 0.0, .at_least = Bound::excluded};
+inline constexpr Range<double> kNotNegative{.least = 0.0};
+inline constexpr Range<double> kFinite{};
+
+/// In the order of config.json. Only the gate's parts are of OptionGroup::gate.
+inline constexpr std::tuple kConfigKeys{
+    ConfigKey(&DecoderConfig::vocab,
+              {.name = "vocab", .key = "vocab_size", .option = "--vocab", .type = "N", .help = "Rows of the embedding"},
+              {.presence = Presence::required, .range = {1, kMaxSize}}),
+    ConfigKey(
+        &DecoderConfig::dim,
+        {.name = "dim", .key = "hidden_size", .option = "--dim", .type = "N", .help = "Width of the residual stream"},
+        {.presence = Presence::required, .range = {1, kMaxSize}}),
+    ConfigKey(&DecoderConfig::layers,
+              {.name = "layers", .key = "num_hidden_layers", .option = "--layers", .type = "N", .help = "Layers"},
+              {.presence = Presence::required, .range = {1, kMaxLayers}}),
+    ConfigKey(&DecoderConfig::heads,
+              {.name = "heads", .key = "num_attention_heads", .option = "--heads", .type = "N", .help = "Query heads"},
+              {.presence = Presence::required, .range = {1, kMaxSize}}),
+    ConfigKey(&DecoderConfig::kv_heads,
+              {.name = "kv_heads",
+               .key = "num_key_value_heads",
+               .option = "--kv-heads",
+               .type = "N",
+               .help = "Key and value heads",
+               .default_text = "half of --heads"},
+              {.presence = Presence::required, .range = {1, kMaxSize}}),
+    ConfigKey(&DecoderConfig::head_dim,
+              {.name = "head_dim",
+               .option = "--head-dim",
+               .type = "N",
+               .help = "Features of a head",
+               .default_text = "--dim / --heads"},
+              {.presence = Presence::required, .range = {1, kMaxHeadDim}}),
+    ConfigKey(&DecoderConfig::ffn,
+              {.name = "ffn",
+               .key = "intermediate_size",
+               .option = "--ffn",
+               .type = "N",
+               .help = "Width of the MLP",
+               .default_text = "3 * --dim"},
+              {.presence = Presence::required, .range = {1, kMaxSize}}),
+    ConfigKey(&DecoderConfig::seq_len,
+              {.name = "seq_len",
+               .key = "max_position_embeddings",
+               .option = "--seq-len",
+               .type = "N",
+               .help = "Tokens of a sequence"},
+              {.presence = Presence::required, .range = {1, kMaxSize}}),
+    ConfigKey(&DecoderConfig::norm_eps,
+              {.name = "norm_eps", .key = "rms_norm_eps", .help = "Added to the mean square in every norm"},
+              {.presence = Presence::required, .range = kPositive}),
+    ConfigKey(&DecoderConfig::rope_base,
+              {.name = "rope_base",
+               .key = "rope_theta",
+               .option = "--rope-base",
+               .type = "X",
+               .help = "Base of RoPE's angles"},
+              {.presence = Presence::required, .range = kPositive}),
+    ConfigKey(&DecoderConfig::embeddings,
+              {.name = "embeddings",
+               .key = "tie_word_embeddings",
+               .option = "--embeddings",
+               .type = "KIND",
+               .help = "Matrix of the logits, the embedding's own or another"},
+              {.presence = Presence::required}),
+    ConfigKey(&DecoderConfig::init_std,
+              {.name = "init_std",
+               .key = "initializer_range",
+               .option = "--init-std",
+               .type = "X",
+               .help = "Standard deviation of initial matrices"},
+              {.presence = Presence::always, .range = kNotNegative}),
+    ConfigKey(&DecoderConfig::norm,
+              {.name = "norm", .key = "norm_kind", .option = "--norm", .type = "KIND", .help = "Kind of RMSNorm"},
+              {.presence = Presence::beyond_qwen3, .in_qwen3 = InQwen3::default_alone}),
+    ConfigKey(&DecoderConfig::norm_placement,
+              {.name = "norm_placement",
+               .option = "--sandwich-norm",
+               .help = "Norm the outputs of attention and MLP too",
+               .default_text = ""},
+              {.presence = Presence::beyond_qwen3,
+               .in_qwen3 = InQwen3::default_alone,
+               .group = OptionGroup::controls,
+               .flag = NormPlacement::sandwich}),
+    ConfigKey(&DecoderConfig::qk_norm,
+              {.name = "qk_norm", .option = "--qk-norm", .type = "on|off", .help = "RMSNorm of each head's q and k"},
+              {.presence = Presence::beyond_qwen3, .in_qwen3 = InQwen3::default_alone}),
+    ConfigKey(&DecoderConfig::rope_fraction,
+              {.name = "rope_fraction",
+               .key = "partial_rotary_factor",
+               .option = "--rope-fraction",
+               .type = "X",
+               .help = "Share of a head's features that turn",
+               .remark = "0: no RoPE"},
+              {.presence = Presence::not_default, .range = {0.0, 1.0}, .in_qwen3 = InQwen3::default_alone}),
+    ConfigKey(&layers::GateVariant::site,
+              {.name = "gate_site",
+               .option = "--gate-site",
+               .type = "SITE",
+               .help = "What the gate acts on: g1 the attention output (default), g2 values, g3 keys, g4 queries, g5 "
+                       "the output of W_o",
+               .default_text = ""},
+              {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::gate}),
+    ConfigKey(&layers::GateVariant::grain,
+              {.name = "gate_grain",
+               .help = "What has a gate of its own: a head, a feature of a head, or a feature for all heads"},
+              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
+    ConfigKey(&layers::GateVariant::source,
+              {.name = "gate_source",
+               .option = "--gate-source",
+               .type = "SOURCE",
+               .help = "Where logits come from: input (default), the layer's input; parameter, learned, the same for "
+                       "every token",
+               .default_text = ""},
+              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
+    ConfigKey(&layers::GateVariant::fn,
+              {.name = "gate_fn", .option = "--gate-fn", .type = "FN", .help = "The gate's function"},
+              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
+    ConfigKey(&layers::GateVariant::op,
+              {.name = "gate_op", .option = "--gate-op", .type = "OP", .help = "How the gate acts"},
+              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
+    ConfigKey(&layers::GateVariant::bias,
+              {.name = "gate_bias", .help = "Whether a learned vector is added to the logits"},
+              {.presence = Presence::with_gate, .group = OptionGroup::gate}),
+    ConfigKey(&layers::GateVariant::bias_init,
+              {.name = "gate_bias_init",
+               .option = "--gate-bias",
+               .type = "X",
+               .help = "Give the gate a learned bias, which starts at X",
+               .default_text = "no bias"},
+              {.presence = Presence::with_gate, .range = kFinite, .group = OptionGroup::gate}),
+    ConfigKey(&layers::GateVariant::init_std,
+              {.name = "gate_init_std",
+               .option = "--gate-init-std",
+               .type = "X",
+               .help = "Standard deviation of the gate's initial matrix"},
+              {.presence = Presence::with_gate, .range = kNotNegative, .group = OptionGroup::gate}),
+    ConfigKey(&layers::GateVariant::output_control,
+              {.name = "output_control",
+               .key = "attention_output_control",
+               .option = "--output-control",
+               .type = "KIND",
+               .help = "What acts on the attention output in place of a gate"},
+              {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::controls}),
+    ConfigKey(&layers::GateVariant::sinks,
+              {.name = "sinks",
+               .key = "attention_sinks",
+               .option = "--sinks",
+               .type = "KIND",
+               .help = "A logit per query head in the softmax denominator"},
+              {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::controls})};
+
 }  // namespace headgate::models
 
 namespace headgate {
@@ -99,6 +293,29 @@ template <>
 struct Words<models::NormPlacement> {
   static constexpr std::array<Word<models::NormPlacement>, 2> kAll{
       {{models::NormPlacement::pre, "pre"}, {models::NormPlacement::sandwich, "sandwich"}}};
+};
+
+// Where the command line has shorter words than the file.
+
+template <>
+struct OptionWords<layers::QkNorm> {
+  static constexpr std::array<Word<layers::QkNorm>, 2> kAll{
+      {{layers::QkNorm::per_head, "on"}, {layers::QkNorm::none, "off"}}};
+};
+
+template <>
+struct OptionWords<layers::OutputControl> {
+  static constexpr std::array<Word<layers::OutputControl>, 3> kAll{
+      {{layers::OutputControl::none, "none"},
+       {layers::OutputControl::head_rmsnorm, "head_rmsnorm"},
+       {layers::OutputControl::silu, "silu"}}};
+};
+
+template <>
+struct OptionWords<layers::SinkKind> {
+  static constexpr std::array<Word<layers::SinkKind>, 3> kAll{{{layers::SinkKind::none, "none"},
+                                                               {layers::SinkKind::learned, "learned"},
+                                                               {layers::SinkKind::off_by_one, "off_by_one"}}};
 };
 
 }  // namespace headgate

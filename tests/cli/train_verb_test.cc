@@ -19,6 +19,8 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
+#include "models/config.hpp"
+#include "train/settings.hpp"
 
 namespace headgate {
 namespace {
@@ -46,6 +48,18 @@ TEST_F(TrainVerbTest, TrainsAndTells) {
   }
   const std::string log = testing::read_bytes(verb.path("run") + "/metrics.jsonl");
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 20);
+}
+
+TEST_F(TrainVerbTest, HelpHasTheOptionOfEveryRow) {
+  const std::string help = testing::headgate({"train", "--help"}).out;
+  const auto expect_listed = [&help](const auto& row) {
+    if (row.option.empty()) return;
+    EXPECT_NE(help.find("\n  " + std::string(row.option) + (row.type.empty() ? "" : " " + std::string(row.type))),
+              std::string::npos)
+        << row.option;
+  };
+  for_each_row(models::kConfigKeys, expect_listed);
+  for_each_row(train::kSettings, expect_listed);
 }
 
 TEST_F(TrainVerbTest, ResumesBitForBit) {
@@ -154,7 +168,7 @@ TEST_F(TrainVerbTest, RefusesWhatItCannotDo) {
   refused({"--gate", "headwise", "--output-control", "silu"}, "without a gate");
   refused({"--task", "poetry"}, "'poetry' is none of text, bigram-backcopy");
   refused({"--schedule", "steps"}, "'steps' is none of cosine");
-  refused({"--norm", "batch"}, "--norm is 'batch' but must be plain or zero-centred");
+  refused({"--norm", "batch"}, "--norm: 'batch' is none of plain, zero_centred");
   refused({"--dim", "17"}, "--dim");
   refused({"--warmup", "21"}, "--warmup 21 is more than --steps 20");
   refused({"--lr", "nan"}, "lr is nan");

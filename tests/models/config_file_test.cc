@@ -143,24 +143,24 @@ TEST(ConfigFile, BadValuesAreNamed) {
                             Json(std::numeric_limits<std::uint64_t>::max()), Json(1e300)}) {
     expect_value_refused("hidden_size", value, "hidden_size is ");
   }
-  expect_value_refused("hidden_size", 0, ".json: hidden_size is 0, not between 1 and 1048576");
+  expect_value_refused("hidden_size", 0, ".json: hidden_size is 0 but must be from 1 to 1048576");
   expect_value_refused("vocab_size", std::int64_t{1} << 60, ".json: vocab_size is 1152921504606846976");
   expect_value_refused("num_hidden_layers", 1000000, ".json: num_hidden_layers is 1000000");
   expect_value_refused("head_dim", 513, ".json: head_dim is 513");
   expect_value_refused("num_key_value_heads", 3,
                        ".json: num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   expect_value_refused("rms_norm_eps", "x", "rms_norm_eps is \"x\", not a finite number");
-  expect_value_refused("rms_norm_eps", 0, ".json: rms_norm_eps is 0, not a finite number above 0");
+  expect_value_refused("rms_norm_eps", 0, ".json: rms_norm_eps is 0 but must be a finite number above 0");
   expect_value_refused("rope_theta", -1, ".json: rope_theta is -1");
-  expect_value_refused("partial_rotary_factor", 1.5, ".json: partial_rotary_factor 1.5 is not between 0 and 1");
-  expect_value_refused("initializer_range", -1, ".json: initializer_range -1 is not a finite number >= 0");
+  expect_value_refused("partial_rotary_factor", 1.5, ".json: partial_rotary_factor is 1.5 but must be from 0 to 1");
+  expect_value_refused("initializer_range", -1, ".json: initializer_range is -1 but must be a finite number from 0 on");
   expect_value_refused("intermediate_size", 1 << 21, ".json: intermediate_size is 2097152");
   expect_value_refused("max_position_embeddings", 0, ".json: max_position_embeddings is 0");
   expect_value_refused("gate_bias", "bias", ".json: gate_bias: a bias needs a gate");
   expect_value_refused("tie_word_embeddings", 1, "neither true nor false");
   expect_value_refused("gate_site", "g6", "gate_site: 'g6' is none of");
   expect_value_refused("gate_fn", 1, "gate_fn is 1, not a string");
-  expect_value_refused("gate_init_std", -1, ".json: gate_init_std -1 is not a finite number >= 0");
+  expect_value_refused("gate_init_std", -1, ".json: gate_init_std is -1 but must be a finite number from 0 on");
   expect_value_refused("norm_kind", "layer", "norm_kind: 'layer' is none of plain, zero_centred");
   expect_value_refused("gate_op", "mul\n", "gate_op: 'mul\\x0a' is none of");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/memory.hpp"
+#include "train/memory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "io/scratch.hpp"
 
-namespace headgate::cli {
+namespace headgate::train {
 namespace {
 
 using testing::Scratch;
@@ -79,4 +79,4 @@ TEST(Memory, TheMachineAndEveryControlGroupAboveLimitIt) {
 }
 
 }  // namespace
-}  // namespace headgate::cli
+}  // namespace headgate::train

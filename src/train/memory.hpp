@@ -10,7 +10,7 @@
 #include "headgate/error.hpp"
 #include "models/decoder.hpp"
 
-namespace headgate::cli {
+namespace headgate::train {
 
 using MemoryPlan = std::vector<models::MemoryItem>;
 
@@ -37,4 +37,4 @@ auto with_memory(const MemoryPlan& plan, std::uint64_t taken, const Make& make) 
   }
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::train

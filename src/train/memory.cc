@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/memory.hpp"
+#include "train/memory.hpp"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 #include "console/units.hpp"
 
-namespace headgate::cli {
+namespace headgate::train {
 
 namespace {
 
@@ -122,4 +122,4 @@ void require_memory(const MemoryPlan& plan, std::uint64_t taken) {
   if (available && needed - std::min(needed, taken) > *available) throw Error(shortage_text(plan, *available + taken));
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::train

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/threads.hpp"
+#include "train/thread_limit.hpp"
 
 #include <fmt/format.h>
 #include <omp.h>
 
 #include <charconv>
-#include <string>
 
 #include "headgate/runtime.hpp"
 
-namespace headgate::cli {
+namespace headgate::train {
 
 std::string thread_complaint(const std::string& number) {
   int value = 0;
@@ -26,4 +25,4 @@ std::string thread_complaint(const std::string& number) {
                      processors == 1 ? "" : "s", max_threads());
 }
 
-}  // namespace headgate::cli
+}  // namespace headgate::train

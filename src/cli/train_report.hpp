@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "train/loop.hpp"
+#include "train/start.hpp"
+
+// What `headgate train` prints at the start and at the end of a run. `out` is the run's directory, as it was given.
+
+namespace headgate::cli {
+
+void print_start(const train::Run& run);
+void print_end(const train::Run& run, double seconds, double loss);
+
+// Each returns the verb's exit status.
+
+/// The run ended early: by a signal, or where signal_number is 0 as --stop-at says.
+int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number);
+int report_divergence(const train::Diverged& error, const train::Run& run);
+/// The last checkpoint, or lines of metrics.jsonl, could not be written.
+int report_loss(const train::Run& run, const std::string& out, const train::LoopEnd& end);
+
+}  // namespace headgate::cli

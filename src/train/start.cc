@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/start.hpp"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/check.hpp"
+#include "io/file_error.hpp"
+#include "train/checkpoint.hpp"
+#include "train/memory.hpp"
+#include "train/thread_limit.hpp"
+
+namespace headgate::train {
+namespace {
+
+/// work(), whose refusal of the run's directory is said of --out.
+template <class Work>
+auto checked_out(const std::string& directory, const Work& work) {
+  try {
+    return work();
+  } catch (const io::FileError& error) {
+    throw Error(fmt::format("--out {} cannot be used: {}", directory, error.what()));
+  }
+}
+
+std::unique_ptr<RunDirectory> open_directory(const std::string& path, RunStart start, const Note& note) {
+  auto directory = checked_out(path, [&] { return std::make_unique<RunDirectory>(path, start); });
+  if (!directory->lock_unavailable().empty()) {
+    note(fmt::format("{} cannot be locked ({}): nothing keeps a second trainer out of it", path,
+                     directory->lock_unavailable()));
+  }
+  return directory;
+}
+
+/// The state in a checkpoint; `directory` names it when it is refused.
+TrainerState state_of(const Checkpoint& checkpoint, const std::string& directory) {
+  try {
+    return read_state(checkpoint.trainer_state);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", directory, error.what()));
+  }
+}
+
+/// The settings that the run goes on with. Its own number of threads may be too large for this machine.
+TrainSettings settings_to_go_on(const RunChoices& choices, const TrainSettings& run) {
+  TrainSettings settings = resumed_settings(choices, run);
+  const std::string complaint = thread_complaint(std::to_string(settings.threads));
+  require(complaint.empty(), "the run's {}; --threads goes on with fewer", complaint);
+  return settings;
+}
+
+}  // namespace
+
+Run start_run(const RunRequest& request, const Note& note) {
+  const std::string& out = request.directory;
+  require(!request.settings.of<&TrainSettings::paths>().empty(), "--data is required");
+  require(checkpoints_of(out).empty(), "--out {} holds a run: --resume goes on with it, another --out starts anew",
+          out);
+  checked_out(out, [&out] { require_no_run(out); });
+  const Task task = request.settings.of<&TrainSettings::task>().value_or(Task::text);
+  const models::DecoderConfig config = make_config(request.model, task);
+  const TrainSettings settings = make_settings(request.settings, config.seq_len);
+  Run run;
+  run.source = open_data(data_of(settings, out));
+  omp_set_num_threads(settings.threads);
+  run.trainer = with_memory(training_memory(config, settings, *run.source), 0,
+                            [&] { return std::make_unique<Trainer>(config, settings, *run.source); });
+  run.directory = open_directory(out, RunStart::fresh, note);
+  return run;
+}
+
+Run resume_run(const RunRequest& request, const Note& note) {
+  const std::string& out = request.directory;
+  const std::vector<std::string> checkpoints = checkpoints_of(out);
+  require(!checkpoints.empty(), "--resume: {} holds no checkpoint", newest_checkpoint(out));
+  Run run;
+  run.directory = open_directory(out, RunStart::resumed, note);
+  const std::string& directory = run.directory->checkpoint();
+  Checkpoint checkpoint = load_checkpoint(directory, CheckpointParts::all);
+  TrainerState state = state_of(checkpoint, directory);
+  const int threads_before = state.settings.threads;
+  state.settings = settings_to_go_on(request.settings, state.settings);
+  const bool same_model = !request.model.any() || make_config(request.model, state.settings.task) == checkpoint.config;
+  require(same_model, "the options make another model than the one in {}: leave them out on --resume", directory);
+  if (checkpoints.size() > 1) {
+    note(fmt::format("{} holds {} checkpoints; the newest is {}, of step {}", out, checkpoints.size(), directory,
+                     state.step));
+  }
+  if (state.settings.threads != threads_before) {
+    note(fmt::format("the run had {} threads; with {} the last bits of its numbers change", threads_before,
+                     state.settings.threads));
+  }
+  run.source = open_data(data_of(state.settings, out));
+  omp_set_num_threads(state.settings.threads);
+  const std::uint64_t read = 3 * checkpoint.parameters.size() * sizeof(float);  // they and the moments: in the plan too
+  run.trainer = with_memory(training_memory(checkpoint.config, state.settings, *run.source), read,
+                            [&] { return std::make_unique<Trainer>(std::move(checkpoint), state, *run.source); });
+  return run;
+}
+
+}  // namespace headgate::train
