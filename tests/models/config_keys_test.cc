@@ -32,7 +32,11 @@ ValueOf<Row> another_value(const Row& row, const DecoderConfig& config) {
   using Value = ValueOf<Row>;
   const Value now = row.of(config);
   if constexpr (std::is_enum_v<Value>) {
-    return Words<Value>::kAll.back().value == now ? Words<Value>::kAll.front().value : Words<Value>::kAll.back().value;
+    Value other = now;  // "none" only where there is nothing else: other keys may not go with it
+    for (const auto& word : Words<Value>::kAll) {
+      if (word.value != now && (other == now || word_of(other) == "none")) other = word.value;
+    }
+    return other;
   } else if constexpr (std::is_integral_v<Value>) {
     return 2 * now;
   } else {
