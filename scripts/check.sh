@@ -46,6 +46,7 @@ check "address and undefined-behaviour sanitizers" scripts/sanitize.sh quick asa
 check "thread sanitizer" scripts/sanitize.sh quick tsan
 check "clang" clang
 check "aarch64" aarch64
+check "places" scripts/places.sh
 check "mutants" python3 scripts/mutation_check.py --sample 6
 
 # Why, once more: the lines themselves may stand thousands of lines above.

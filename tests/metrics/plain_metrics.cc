@@ -163,7 +163,7 @@ Values bos_value_norm_ratio(const PlainBatches& e) {
   return {ratio.value()};
 }
 
-constexpr std::array<PlainMetric, 12> kPlain{{
+constexpr PlainMetric kPlain[] = {
     {"loss", nullptr, loss},
     {"layer_loss", layer_loss},
     {"first_token_attention", first_token_attention},
@@ -176,7 +176,7 @@ constexpr std::array<PlainMetric, 12> kPlain{{
     {"gate_by_trigger", nullptr, gate_by_trigger},
     {"loss_by_trigger", nullptr, loss_by_trigger},
     {"bos_value_norm_ratio", nullptr, bos_value_norm_ratio},
-}};
+};
 
 }  // namespace
 

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# places.sh: how many places a new gate function and a new metric take. Applies the patches of scripts/places/, which add
+# a made-up one of each, to a copy of the tree, builds it, and looks for them in the tool's help, in `eval --json`, in
+# `verify` and in the tests of gradients and metrics. Prints the files that each patch touches.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tree=$work/tree
+mkdir "$tree"
+git ls-files -z | xargs -0 cp --parents -t "$tree" # what is not committed yet counts too
+
+fail() {
+  echo "places: $*" >&2
+  exit 1
+}
+
+for patch in gate_function metric; do
+  patch --quiet --strip=1 --directory="$tree" --fuzz=3 --no-backup-if-mismatch <"scripts/places/$patch.patch" ||
+    fail "scripts/places/$patch.patch no longer applies: make it anew"
+done
+
+quiet() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && fail "failed: $*"; }; }
+
+# One vector target and little optimisation: quick to build.
+build=$work/build
+launcher=()
+if command -v ccache >/dev/null; then
+  launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache)
+fi
+quiet cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
+  -DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC -DHEADGATE_INSTALL=OFF "${launcher[@]}"
+quiet cmake --build "$build" --target headgate_tool gates_test metrics_test models_gradients_test models_config_keys_test
+
+headgate=$build/headgate
+says() { # says TEXT COMMAND...: the command succeeds and prints the text
+  local text=$1
+  shift
+  "$@" >"$work/out" 2>"$work/err" || fail "$* fails: $(cat "$work/err")"
+  grep -q -- "$text" "$work/out" || fail "$* does not say '$text'"
+  echo "found '$text' in: ${*//$work\//}"
+}
+
+export OMP_NUM_THREADS=1
+for verb in attend explain train; do says wide_sigmoid "$headgate" "$verb" --help; done
+says gate_largest "$headgate" eval --help
+quiet "$headgate" train --data "$root/README.md" --out "$work/run" --gate g1-headwise-wide_sigmoid --steps 2 --layers 1 \
+  --dim 16 --heads 2 --seq-len 32 --batch 2 --eval-every 0 --threads 1
+says '"gate_largest": 0\.' "$headgate" eval "$work/run" --data "$root/README.md" --tokens 640 --json
+says wide_sigmoid "$build/tests/models/models_gradients_test" --gtest_list_tests
+quiet "$build/tests/models/models_gradients_test" --gtest_filter='*wide_sigmoid*'
+quiet "$build/tests/gates/gates_test"
+quiet "$build/tests/metrics/metrics_test"
+quiet "$build/tests/models/models_config_keys_test"
+quiet "$headgate" verify --problems 50
+
+# `verify` meets the function: its derivative with another sign is found, in a problem with that gate.
+sed -i '/struct Gate<GateFn::wide_sigmoid>/,/^};/s/return half(d, SigmoidGate::derivative/return hn::Neg(half(d, SigmoidGate::derivative/;
+        /struct Gate<GateFn::wide_sigmoid>/,/^};/s/derivative(d, half(d, z)));/derivative(d, half(d, z))));/' \
+  "$tree/src/gates/gate_functions-inl.hpp"
+quiet cmake --build "$build" --target headgate_tool
+if "$headgate" verify --problems 50 >"$work/out" 2>"$work/err"; then fail "verify does not notice a wrong derivative"; fi
+grep -q wide_sigmoid "$work/err" || fail "verify fails elsewhere: $(cat "$work/err")"
+echo "found 'wide_sigmoid' in: headgate verify, which refuses a wrong derivative"
+
+for patch in gate_function metric; do
+  echo "$patch takes:"
+  sed -n 's#^+++ b/#  #p' "scripts/places/$patch.patch"
+done
