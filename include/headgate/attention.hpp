@@ -34,6 +34,9 @@ enum class GateFn : std::int32_t {
   identity = 6
 };
 
+/// The largest D and Dv.
+inline constexpr std::int64_t kMaxHeadDim = 512;
+
 /// How g(z) meets the attention output o: mul y = o ∘ g(z), add y = o + g(z).
 enum class GateOp : std::int32_t { mul = 0, add = 1 };
 

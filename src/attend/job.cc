@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "gates/gate_functions.hpp"
 #include "headgate/attention.hpp"
 #include "headgate/error.hpp"
 
@@ -147,10 +148,9 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
   r.y = make_output(a.q.dtype, a.q, {in.v.shape[3]});
   if (backward || !files.lse.empty()) r.lse = make_output(lse_dtype, a.q, {});
   if (!files.weights.empty()) r.weights = make_output(a.q.dtype, a.q, {in.k.shape[2]});
-  // What the backward pass needs, or loses precision without: see AttentionSaved.
-  const bool keep_attn =
-      options.gate_op == GateOp::add || options.gate_fn == GateFn::silu || options.gate_fn == GateFn::identity;
-  if (backward && has_gate && keep_attn) r.attn = make_output(a.q.dtype, a.q, {in.v.shape[3]});
+  if (backward && a.gate.present() && keeps_output(options.gate_fn, options.gate_op)) {
+    r.attn = make_output(a.q.dtype, a.q, {in.v.shape[3]});
+  }
   AttentionOutputs outputs;
   outputs.y = view4(r.y);
   outputs.lse = row_view(r.lse);

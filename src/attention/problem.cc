@@ -20,7 +20,6 @@
 namespace headgate {
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 512;
 /// A view may span this many bytes: beyond any address space (57 bits), and sums of a few spans still fit in int64.
 constexpr std::int64_t kMaxSpanBytes = std::int64_t{1} << 60;
 

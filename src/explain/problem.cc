@@ -23,7 +23,6 @@ using io::Json;
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 24;
 constexpr std::int64_t kMaxDim = 1024;
 constexpr std::int64_t kMaxHeads = 64;
-constexpr std::int64_t kMaxHeadDim = 512;                    // as in the library
 constexpr std::int64_t kMaxWeights = std::int64_t{1} << 22;  // Hq·T·S
 constexpr int kMaxDepth = 3;                                 // object, matrix, row
 

@@ -47,9 +47,14 @@ constexpr std::size_t gate_row(GateFn fn) {
 /// The row of a function; `fn` is not none.
 constexpr const GateFunction& gate_function(GateFn fn) { return kGateFunctions[gate_row(fn)]; }
 
-/// Whether o cannot be had from y and z: y = o ∘ g(z) where g may be 0. (From y = o + g(z) it can, but cancels.)
+/// Whether o cannot be had from y and z: y = o ∘ g(z) where g may be 0.
 constexpr bool loses_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && op == GateOp::mul && gate_function(fn).has_zero;
+}
+
+/// Whether a forward pass should keep o for the backward pass: it is lost, or o = y − g(z) cancels.
+constexpr bool keeps_output(GateFn fn, GateOp op) {
+  return fn != GateFn::none && (op == GateOp::add || loses_output(fn, op));
 }
 
 template <>

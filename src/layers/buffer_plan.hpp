@@ -24,24 +24,24 @@ class BufferPlan {
   void add(const std::string& name, T*& pointer, std::int64_t count) {
     const std::size_t before = arena_.size_bytes();
     const std::size_t offset = arena_.reserve(static_cast<std::size_t>(count), sizeof(T));
-    wishes_.push_back({&pointer, offset, [](void* where, const Arena& arena, std::size_t at) {
-                         *static_cast<T**>(where) = arena.at<T>(at);
-                       }});
+    placements_.push_back({&pointer, offset, [](void* where, const Arena& arena, std::size_t at) {
+                             *static_cast<T**>(where) = arena.at<T>(at);
+                           }});
     tally(name, arena_.size_bytes() - before);
   }
 
   /// Throws std::bad_alloc when memory runs out.
   void allocate() {
     arena_.allocate();
-    for (const Wish& wish : wishes_) wish.set(wish.pointer, arena_, wish.offset);
-    wishes_.clear();
+    for (const Placement& placement : placements_) placement.set(placement.pointer, arena_, placement.offset);
+    placements_.clear();
   }
 
   const std::vector<Item>& items() const { return items_; }
   std::size_t bytes() const { return arena_.size_bytes(); }
 
  private:
-  struct Wish {
+  struct Placement {
     void* pointer;
     std::size_t offset;
     void (*set)(void* where, const Arena& arena, std::size_t at);
@@ -58,7 +58,7 @@ class BufferPlan {
   }
 
   Arena arena_;
-  std::vector<Wish> wishes_;
+  std::vector<Placement> placements_;
   std::vector<Item> items_;
 };
 

@@ -98,8 +98,7 @@ void GatedAttention<T>::prepare() {
 /// Where g has zeros, or is added, o cannot be had from y without loss.
 template <typename T>
 bool GatedAttention<T>::keeps_attn() const {
-  if (!gates_attention()) return false;
-  return shape_.gate.op == GateOp::add || loses_output(effective_fn(), shape_.gate.op);
+  return gates_attention() && keeps_output(effective_fn(), shape_.gate.op);
 }
 
 // --- views -------------------------------------------------------------------------------------------------------

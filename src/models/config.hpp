@@ -125,7 +125,6 @@ struct ConfigKey : FieldText, KeyRules<V> {
 
 inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // of vocab, dim, ffn, heads and seq_len
 inline constexpr std::int64_t kMaxLayers = 1024;
-inline constexpr std::int64_t kMaxHeadDim = 512;  // the attention kernels'
 inline constexpr Range<double> kPositive{.least = 0.0, .at_least = Bound::excluded};
 inline constexpr Range<double> kNotNegative{.least = 0.0};
 inline constexpr Range<double> kFinite{};

@@ -49,6 +49,13 @@ TEST(GateFunctions, TheOutputIsLostByMultiplyingWithAZero) {
   EXPECT_FALSE(loses_output(GateFn::none, GateOp::mul));
 }
 
+TEST(GateFunctions, TheOutputIsKeptWhereItIsLostOrCancels) {
+  EXPECT_TRUE(keeps_output(GateFn::silu, GateOp::mul));
+  EXPECT_TRUE(keeps_output(GateFn::sigmoid, GateOp::add));
+  EXPECT_FALSE(keeps_output(GateFn::sigmoid, GateOp::mul));
+  EXPECT_FALSE(keeps_output(GateFn::none, GateOp::add));
+}
+
 TEST(Words, OptionsMayWriteAHyphenForAnUnderscore) {
   EXPECT_EQ(find_word<GateFn>("ns-sigmoid"), GateFn::ns_sigmoid);
   EXPECT_EQ(find_word<GateFn>("ns_sigmoid"), GateFn::ns_sigmoid);
