@@ -4,7 +4,7 @@
 # (test program below tests/, file, its mutations); a mutation: (name, text that occurs exactly once in the file, the same,
 # changed). The named test must fail.
 GROUPS = (
-    ("attention/backward_test", "src/attention/gate_rows-inl.hpp", (
+    ("attention/backward_test", "src/attention/cpu/gate_rows-inl.hpp", (
         ("delta, no gate", "hn::MulAdd(dy, hn::LoadU(d, row.y + x), delta)",
          "hn::NegMulAdd(dy, hn::LoadU(d, row.y + x), delta)"),
         ("o = y - g, added gate", "hn::Sub(y, g)", "hn::Add(y, g)"),
@@ -33,12 +33,12 @@ GROUPS = (
         ("softplus'/softplus", "hn::Div(derivative(d, z), g)", "hn::Neg(hn::Div(derivative(d, z), g))"),
         ("identity'", "return hn::Set(d, hn::TFromD<D>{1});", "return hn::Set(d, hn::TFromD<D>{-1});"),
     )),
-    ("attention/backward_test", "src/attention/scores-inl.hpp", (
+    ("attention/backward_test", "src/attention/cpu/scores-inl.hpp", (
         ("1 - tanh^2", "hn::NegMulAdd(t, t, one)", "hn::MulAdd(t, t, one)"),
         ("alibi", "s[j] -= weight *", "s[j] += weight *"),
         ("bias", "s[j] += buffer[j]", "s[j] -= buffer[j]"),
     )),
-    ("attention/backward_test", "src/attention/backward_kernel.cc", (
+    ("attention/backward_test", "src/attention/cpu/backward_kernel.cc", (
         ("delta - dlse", "*delta -= dlse;", "*delta += dlse;"),
         ("dsink", "*sink_part -= std::exp(", "*sink_part += std::exp("),
         ("sink - lse", "std::exp(p_.sink(h) - lse_natural)", "std::exp(p_.sink(h) + lse_natural)"),

@@ -33,6 +33,14 @@ HEADGATE_API std::int64_t active_target_bit();
 /// Throws headgate::Error if it is not in supported_targets(). Not to be called while a kernel runs.
 HEADGATE_API void set_target(const std::string& name);
 
+/// Implementations of the operation in this build, best first: "cpu". A call runs on the first that can compute it.
+HEADGATE_API std::vector<std::string> supported_backends();
+
+/// Makes `name` the only backend of every later call in this process; "" returns to the choice by call. A call that the
+/// backend cannot compute then throws headgate::Error with the reason. Throws it, too, if `name` is not in
+/// supported_backends(). Not to be called while a kernel runs.
+HEADGATE_API void set_backend(const std::string& name);
+
 /// The most threads that a call uses, whatever its options say: four for each processor that the process may run on,
 /// and 16 at least. More would only wait for each other.
 HEADGATE_API int max_threads();

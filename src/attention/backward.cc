@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention/kernels.hpp"
+#include "attention/backend.hpp"
 
 namespace headgate {
 
 void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs, const AttentionSaved& saved,
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
   const Problem problem = check_backward(gradients, inputs, saved, incoming, options);
-  run_backward({problem, inputs, saved, incoming, gradients});
+  backend_for(problem).backward({problem, inputs, saved, incoming, gradients});
 }
 
 }  // namespace headgate

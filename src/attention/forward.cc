@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention/kernels.hpp"
+#include "attention/backend.hpp"
 
 namespace headgate {
 
 void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                        const AttentionOptions& options) {
   const Problem problem = check_forward(outputs, inputs, options);
-  run_forward({problem, inputs, outputs});
+  backend_for(problem).forward({problem, inputs, outputs});
 }
 
 }  // namespace headgate

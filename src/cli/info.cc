@@ -16,6 +16,7 @@ int run_info() {
   const std::string chosen = active_target();
   fmt::print("version            {}\n", version());
   fmt::print("cpu                {}\n", bench::cpu_name());
+  fmt::print("backends           {}\n", fmt::join(supported_backends(), " "));
   fmt::print("targets compiled   {}\n", fmt::join(compiled_targets(), " "));
   fmt::print("targets supported  {}\n", fmt::join(supported_targets(), " "));
   fmt::print("target chosen      {}\n", chosen);

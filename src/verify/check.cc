@@ -71,13 +71,16 @@ std::optional<std::string> thrown_by(const char* name, const Case& problem, cons
   return std::nullopt;
 }
 
-/// Restores the vector target that was active.
-class TargetGuard {
+/// Leaves the process on the target that it found, and without a forced backend.
+class ImplementationGuard {
  public:
-  TargetGuard() : before_(active_target()) {}
-  TargetGuard(const TargetGuard&) = delete;
-  TargetGuard& operator=(const TargetGuard&) = delete;
-  ~TargetGuard() { set_target(before_); }
+  ImplementationGuard() : before_(active_target()) {}
+  ImplementationGuard(const ImplementationGuard&) = delete;
+  ImplementationGuard& operator=(const ImplementationGuard&) = delete;
+  ~ImplementationGuard() {
+    set_target(before_);
+    set_backend("");
+  }
 
  private:
   std::string before_;
@@ -160,13 +163,26 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
 std::optional<std::string> check_on_every_target(
     const CaseSpec& spec,
     const std::function<std::optional<std::string>(Case& problem, const std::string& target)>& check) {
-  const TargetGuard guard;
+  const ImplementationGuard guard;
   Case problem(spec);
-  for (const std::string& target : supported_targets()) {
-    set_target(target);
-    if (auto mismatch = check(problem, target)) return target + ": " + *mismatch;
+  for (const Implementation& implementation : implementations()) {
+    set_backend(implementation.backend);
+    if (!implementation.target.empty()) set_target(implementation.target);
+    if (auto mismatch = check(problem, implementation.name)) return implementation.name + ": " + *mismatch;
   }
   return std::nullopt;
+}
+
+std::vector<Implementation> implementations() {
+  std::vector<Implementation> out;
+  for (const std::string& backend : supported_backends()) {
+    if (backend == "cpu") {
+      for (const std::string& target : supported_targets()) out.push_back({target, backend, target});
+    } else {
+      out.push_back({backend, backend, ""});
+    }
+  }
+  return out;
 }
 
 }  // namespace headgate::verify

@@ -34,8 +34,16 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
 /// Runs the same calls with one thread and with three: every byte that they write must be the same.
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});
 
-/// check(problem, target) on every vector target that this CPU can run, against one answer of the oracle. Returns the
-/// first mismatch, led by the target's name. The active target is the same afterwards as before.
+/// What a problem can be run on: a backend, and of the CPU's every vector target that it can run.
+struct Implementation {
+  std::string name;     ///< the target's where there is one, else the backend's
+  std::string backend;  ///< as set_backend takes it
+  std::string target;   ///< as set_target takes it; empty where the backend has none
+};
+std::vector<Implementation> implementations();
+
+/// check(problem, name) on every implementation, against one answer of the oracle. Returns the first mismatch, led by
+/// the implementation's name. Afterwards the active target is the same as before, and no backend is forced.
 std::optional<std::string> check_on_every_target(
     const CaseSpec& spec,
     const std::function<std::optional<std::string>(Case& problem, const std::string& target)>& check);

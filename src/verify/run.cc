@@ -30,7 +30,7 @@ std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& ke
 RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels) {
   const auto start = Clock::now();
   RunResult result;
-  for (const std::string& name : supported_targets()) result.targets.push_back({name, {}, {}});
+  for (const Implementation& each : implementations()) result.targets.push_back({each.name, {}, {}});
 
   const auto passes = [&](const CaseSpec& spec) {
     const double done = options.problems ? static_cast<double>(result.problems) /

@@ -10,23 +10,23 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/kernels.hpp"
-#include "attention/visibility.hpp"
+#include "attention/cpu/kernels.hpp"
+#include "attention/cpu/visibility.hpp"
 #include "core/arena.hpp"
 #include "core/dispatch.hpp"
 #include "core/turnstile.hpp"
 #include "headgate/runtime.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "attention/backward_kernel.cc"
+#define HWY_TARGET_INCLUDE "attention/cpu/backward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "attention/backward_plan-inl.hpp"
-#include "attention/gate_rows-inl.hpp"
-#include "attention/multiply-inl.hpp"
-#include "attention/rows-inl.hpp"
-#include "attention/scores-inl.hpp"
+#include "attention/cpu/backward_plan-inl.hpp"
+#include "attention/cpu/gate_rows-inl.hpp"
+#include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/rows-inl.hpp"
+#include "attention/cpu/scores-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -602,7 +602,7 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(backward_typed);
 
-void run_backward(const BackwardCall& call) {
+void cpu_backward(const BackwardCall& call) {
   const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(backward_typed, double, active_target_bit())
                                                      : HEADGATE_FOR_TARGET(backward_typed, float, active_target_bit());
   run(call);

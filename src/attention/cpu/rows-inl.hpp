@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "attention/vec-inl.hpp"
+#include "attention/cpu/vec-inl.hpp"
 #include "core/convert.hpp"
 #include "headgate/tensor.hpp"
 

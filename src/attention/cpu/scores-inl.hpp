@@ -10,8 +10,8 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/cpu/rows-inl.hpp"
 #include "attention/problem.hpp"
-#include "attention/rows-inl.hpp"
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();

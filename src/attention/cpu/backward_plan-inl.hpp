@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/kernels.hpp"
-#include "attention/multiply-inl.hpp"
-#include "attention/scores-inl.hpp"
+#include "attention/backend.hpp"
+#include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/scores-inl.hpp"
 #include "core/arena.hpp"
 #include "core/sum_blocks.hpp"
 #include "core/turnstile.hpp"

@@ -8,22 +8,22 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/kernels.hpp"
-#include "attention/visibility.hpp"
+#include "attention/cpu/kernels.hpp"
+#include "attention/cpu/visibility.hpp"
 #include "core/arena.hpp"
 #include "core/dispatch.hpp"
 #include "core/sum_blocks.hpp"
 #include "headgate/runtime.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "attention/forward_kernel.cc"
+#define HWY_TARGET_INCLUDE "attention/cpu/forward_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "attention/gate_rows-inl.hpp"
-#include "attention/multiply-inl.hpp"
-#include "attention/rows-inl.hpp"
-#include "attention/scores-inl.hpp"
+#include "attention/cpu/gate_rows-inl.hpp"
+#include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/rows-inl.hpp"
+#include "attention/cpu/scores-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -446,7 +446,7 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(forward_typed);
 
-void run_forward(const ForwardCall& call) {
+void cpu_forward(const ForwardCall& call) {
   const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, active_target_bit())
                                                      : HEADGATE_FOR_TARGET(forward_typed, float, active_target_bit());
   run(call);

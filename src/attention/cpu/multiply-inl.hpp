@@ -7,7 +7,7 @@
 #define HEADGATE_ATTENTION_MULTIPLY_INL_
 #endif
 
-#include "attention/vec-inl.hpp"
+#include "attention/cpu/vec-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {

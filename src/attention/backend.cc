@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/backend.hpp"
+
+#include <string>
+
+#include "core/check.hpp"
+
+namespace headgate {
+
+const Backend& choose_backend(std::span<const Backend* const> list, const Backend* forced, const Problem& problem) {
+  if (forced != nullptr) {
+    const char* reason = forced->declines(problem);
+    if (reason != nullptr) throw Error(fmt::format("backend {}: {}", forced->name, reason));
+    return *forced;
+  }
+  std::string reasons;
+  for (const Backend* backend : list) {
+    const char* reason = backend->declines(problem);
+    if (reason == nullptr) return *backend;
+    reasons += fmt::format("{}backend {}: {}", reasons.empty() ? "" : "; ", backend->name, reason);
+  }
+  throw Error(reasons);
+}
+
+}  // namespace headgate

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "attention/problem.hpp"
+
+// The implementations of the operation. The public functions check their arguments and hand them to the first
+// implementation that can compute the problem.
+
+namespace headgate {
+
+struct ForwardCall {
+  const Problem& problem;
+  const AttentionInputs& inputs;
+  const AttentionOutputs& outputs;
+};
+
+struct BackwardCall {
+  const Problem& problem;
+  const AttentionInputs& inputs;
+  const AttentionSaved& saved;
+  const AttentionIncoming& incoming;
+  const AttentionGradients& gradients;
+};
+
+struct Backend {
+  const char* name;
+  /// Null where this backend can compute the problem; else why not, to follow "backend NAME: ".
+  const char* (*declines)(const Problem& problem);
+  // They throw nothing but std::bad_alloc, before any output is written.
+  void (*forward)(const ForwardCall& call);
+  void (*backward)(const BackwardCall& call);
+};
+
+/// Kernels for CPUs (src/attention/cpu). Declines nothing.
+extern const Backend kCpuBackend;
+
+/// All of this build, best first; the last declines nothing.
+std::span<const Backend* const> backends();
+
+/// `forced` if it is not null, else the first of the list that does not decline. Throws Error with the reasons where
+/// there is none.
+const Backend& choose_backend(std::span<const Backend* const> list, const Backend* forced, const Problem& problem);
+
+/// The backend for the problem: of this build, and the one that set_backend forces if it does.
+const Backend& backend_for(const Problem& problem);
+
+}  // namespace headgate
