@@ -275,6 +275,17 @@ HEADGATE_API headgate_status headgate_active_target(const char** name);
  * HEADGATE_INVALID_ARGUMENT if it is not a supported target. Not to be called while a kernel runs. */
 HEADGATE_API headgate_status headgate_set_target(const char* name);
 
+/* Implementations of the operation in this build, best first: "cpu". A call runs on the first that can compute it.
+ * The list is handed out as that of the targets is. */
+HEADGATE_API headgate_status headgate_supported_backends(const char** names, size_t capacity, size_t* count);
+
+/* Makes `name` the only backend of every later call in this process; NULL or "" returns to the choice by call.
+ * HEADGATE_INVALID_ARGUMENT if it is not one of them. Not to be called while a kernel runs. */
+HEADGATE_API headgate_status headgate_set_backend(const char* name);
+
+/* Frees the scratch memory, at most 32 MiB, that the calling thread keeps from its last call for its next one. */
+HEADGATE_API void headgate_release_workspace(void);
+
 /* Threads that a call uses when its options say 0; at least 1. */
 HEADGATE_API int32_t headgate_default_threads(void);
 

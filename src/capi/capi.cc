@@ -136,11 +136,16 @@ const std::vector<std::string>& supported() {
   return names;
 }
 
-void list(const std::vector<std::string>& targets, const char** names, std::size_t capacity, std::size_t* count) {
+const std::vector<std::string>& backends() {
+  static const std::vector<std::string> names = supported_backends();
+  return names;
+}
+
+void list(const std::vector<std::string>& all, const char** names, std::size_t capacity, std::size_t* count) {
   require(count != nullptr, "count is null");
   require(names != nullptr || capacity == 0, "names is null but capacity is {}", capacity);
-  for (std::size_t i = 0; i < std::min(capacity, targets.size()); ++i) names[i] = targets[i].c_str();
-  *count = targets.size();
+  for (std::size_t i = 0; i < std::min(capacity, all.size()); ++i) names[i] = all[i].c_str();
+  *count = all.size();
 }
 
 }  // namespace
@@ -200,5 +205,15 @@ headgate_status headgate_active_target(const char** name) {
 headgate_status headgate_set_target(const char* name) {
   return capi::guarded(__func__, [&] { headgate::set_target(name == nullptr ? "" : name); });
 }
+
+headgate_status headgate_supported_backends(const char** names, size_t capacity, size_t* count) {
+  return capi::guarded(__func__, [&] { capi::list(capi::backends(), names, capacity, count); });
+}
+
+headgate_status headgate_set_backend(const char* name) {
+  return capi::guarded(__func__, [&] { headgate::set_backend(name == nullptr ? "" : name); });
+}
+
+void headgate_release_workspace(void) { headgate::release_workspace(); }
 
 int32_t headgate_default_threads(void) { return headgate::default_threads(); }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstring>
 #include <random>
@@ -189,13 +190,36 @@ TEST(SameRuntime, ListsVersionAndThreadsAgree) {
   ASSERT_EQ(headgate_active_target(&active), HEADGATE_OK);
   EXPECT_EQ(active, active_target());
   for (const auto& [list, want] : {std::pair{&headgate_compiled_targets, compiled_targets()},
-                                   std::pair{&headgate_supported_targets, supported_targets()}}) {
+                                   std::pair{&headgate_supported_targets, supported_targets()},
+                                   std::pair{&headgate_supported_backends, supported_backends()}}) {
     std::vector<const char*> names(want.size());
     std::size_t count = 0;
     ASSERT_EQ(list(names.data(), names.size(), &count), HEADGATE_OK);
     EXPECT_EQ(std::vector<std::string>(names.begin(), names.end()), want);
     EXPECT_EQ(count, want.size());
   }
+}
+
+TEST(SameRuntime, ForcesABackend) {
+  for (const std::string& name : supported_backends()) EXPECT_EQ(headgate_set_backend(name.c_str()), HEADGATE_OK);
+  EXPECT_EQ(headgate_set_backend("abacus"), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos);
+  EXPECT_EQ(headgate_set_backend(nullptr), HEADGATE_OK);
+}
+
+/// Bytes that this process holds from malloc; 0 where a sanitizer has its own.
+std::size_t bytes_held() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST(SameRuntime, ReleasesTheWorkspaceOfTheThread) {
+  RandomCall call(DType::f32, 7);
+  ASSERT_EQ(forward_by_c(call), HEADGATE_OK) << headgate_last_error();
+  const std::size_t kept = bytes_held();
+  if (kept == 0) GTEST_SKIP() << "malloc belongs to the sanitizer";
+  headgate_release_workspace();
+  EXPECT_LT(bytes_held(), kept);
 }
 
 TEST(LastError, BelongsToItsThread) {
