@@ -26,6 +26,7 @@ const Backend& backend_for(const Problem& problem) {
 
 std::vector<std::string> supported_backends() {
   std::vector<std::string> names;
+  names.reserve(kBackends.size());
   for (const Backend* backend : kBackends) names.emplace_back(backend->name);
   return names;
 }

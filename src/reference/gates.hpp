@@ -15,14 +15,14 @@ namespace headgate::reference {
 template <typename R>
 R sigmoid(const R& z) {
   using std::exp;
-  return R(1.0) / (R(1.0) + exp(-z));
+  return R{1.0} / (R{1.0} + exp(-z));
 }
 
 /// log(1 + eᶻ) without overflow or cancellation.
 template <typename R>
 R softplus(const R& z) {
   using std::exp, std::log1p;
-  return z < R(0.0) ? log1p(exp(z)) : z + log1p(exp(-z));
+  return z < R{0.0} ? log1p(exp(z)) : z + log1p(exp(-z));
 }
 
 template <typename R>
@@ -34,18 +34,18 @@ struct GateTerms {
 
 template <typename R>
 GateTerms<R> gate_terms(GateFn fn, const R& z) {
-  const R s = sigmoid(z), c = sigmoid(R(-z));  // c = 1 − s
+  const R minus = -z, s = sigmoid(z), c = sigmoid(minus);  // c = 1 − s
   switch (fn) {
     case GateFn::none: break;
     case GateFn::sigmoid: return {s, s * c, c};
-    case GateFn::sigmoid2: return {R(2.0) * s, R(2.0) * s * c, c};
-    case GateFn::ns_sigmoid: return {R(0.5) + R(0.5) * s, R(0.5) * s * c, s * c / (R(1.0) + s)};
-    case GateFn::silu: return {z * s, s * (R(1.0) + z * c), {}};
+    case GateFn::sigmoid2: return {R{2.0} * s, R{2.0} * s * c, c};
+    case GateFn::ns_sigmoid: return {R{0.5} + R{0.5} * s, R{0.5} * s * c, s * c / (R{1.0} + s)};
+    case GateFn::silu: return {z * s, s * (R{1.0} + z * c), {}};
     // Far below 0 both underflow, and their ratio tends to 1.
-    case GateFn::softplus: return {softplus(z), s, z < R(-700.0) ? R(1.0) : s / softplus(z)};
-    case GateFn::identity: return {z, R(1.0), {}};
+    case GateFn::softplus: return {softplus(z), s, z < R{-700.0} ? R{1.0} : s / softplus(z)};
+    case GateFn::identity: return {z, R{1.0}, {}};
   }
-  return {R(1.0), R(0.0), R(0.0)};
+  return {R{1.0}, R{0.0}, R{0.0}};
 }
 
 }  // namespace headgate::reference
