@@ -78,6 +78,7 @@ void check(const Sample& s) {
   expect_within("dz", dz, tape.gradients(of_z));
   std::vector<T> g(z.size());
   std::vector<Number> values;
+  values.reserve(of_z.size());
   for (const Number& logit : of_z) values.push_back(function_of(s.fn, logit));
   gate_values<T>(g.data(), s.logits(z.data()), {s.shape.N, s.shape.H, s.features}, s.fn);
   expect_within("g(z)", g, values);
