@@ -94,7 +94,7 @@ void gate_forward_rows(const GateForward<T>& a, std::int64_t begin, std::int64_t
       T* y = row_of(a.y, n, h);
       const T* u = row_of(a.u, n, h);
       const T* z = row_of(a.z, n, h);
-      const Vec<T> of_head = value_at(gate, z[0]);
+      const Vec<T> of_head = a.rule.headwise ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
       each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
         const Vec<T> g = a.rule.headwise ? of_head : gate.value(Tag<T>(), lanes.load(z + c));
         const Vec<T> before = lanes.load(u + c);
@@ -123,7 +123,7 @@ void gate_backward_rows(const GateBackward<T>& a, std::int64_t begin, std::int64
       if (a.rule.headwise) {  // before du, which may be dy
         dz[0] = sum_vectors<T>(a.shape.D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, z[0])));
       }
-      const Vec<T> of_head = value_at(gate, z[0]);
+      const Vec<T> of_head = a.rule.headwise ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
       each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
         const Vec<T> incoming = lanes.load(dy + c);
         Vec<T> g = of_head;
