@@ -7,6 +7,7 @@
 
 #include "headgate/error.hpp"
 #include "headgate/export.h"
+#include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 
 // Gated attention (arXiv 2505.06708), exact, in O(T) memory:
@@ -52,7 +53,7 @@ struct AttentionOptions {
   std::int64_t window_right = -1;
   GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
   GateOp gate_op = GateOp::mul;
-  int threads = 0;  ///< 0: default_threads(); at most max_threads() are used. The same bits for every value.
+  ExecutionContext context{};  ///< how the call runs; the same bits for any number of threads
 };
 
 /// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.

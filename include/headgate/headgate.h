@@ -142,13 +142,16 @@ typedef struct headgate_attention_options {
   headgate_causality causality; /* combines with the window by "and" */
   headgate_gate_fn gate_fn;     /* applied when `gate` is present */
   headgate_gate_op gate_op;
-  int32_t threads; /* 0: headgate_default_threads(). At most 4 a processor, or 16, are used. Always the same bits. */
+  int32_t threads;    /* 0: headgate_default_threads(). At most 4 a processor, or 16, are used. Always the same bits. */
+  const char* target; /* a name of headgate_supported_targets(); NULL or "": headgate_active_target() */
+  const char* backend; /* a name of headgate_supported_backends(); NULL or "": the one that headgate_set_backend()
+                          forces, else the first that can compute the call */
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \
   {                                                                                                              \
     sizeof(headgate_attention_options), 0.0, 0.0, 0, 0, 0, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_DEFAULT, \
-        HEADGATE_GATE_OP_MUL, 0                                                                                  \
+        HEADGATE_GATE_OP_MUL, 0, NULL, NULL                                                                      \
   }
 
 /* --- forward ------------------------------------------------------------------------------------------------ */

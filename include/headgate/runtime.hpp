@@ -33,6 +33,9 @@ HEADGATE_API std::int64_t active_target_bit();
 /// Throws headgate::Error if it is not in supported_targets(). Not to be called while a kernel runs.
 HEADGATE_API void set_target(const std::string& name);
 
+/// The bit of a target by its name, for ExecutionContext. Throws headgate::Error if it is not in supported_targets().
+HEADGATE_API std::int64_t find_target(const std::string& name);
+
 /// Implementations of the operation in this build, best first: "cpu". A call runs on the first that can compute it.
 HEADGATE_API std::vector<std::string> supported_backends();
 
@@ -41,12 +44,30 @@ HEADGATE_API std::vector<std::string> supported_backends();
 /// supported_backends(). Not to be called while a kernel runs.
 HEADGATE_API void set_backend(const std::string& name);
 
-/// The most threads that a call uses, whatever its options say: four for each processor that the process may run on,
+/// An implementation of the operation.
+struct Backend;
+
+/// A backend by its name, for ExecutionContext. Throws headgate::Error if it is not in supported_backends().
+HEADGATE_API const Backend& find_backend(const std::string& name);
+
+/// How one call runs. What is left at its default follows the process.
+struct ExecutionContext {
+  int threads = 0;          ///< 0: default_threads(); at most max_threads() are used
+  std::int64_t target = 0;  ///< a vector target that this CPU can run, of find_target(); 0: active_target_bit()
+  /// Of find_backend(). Null: the one that set_backend() forces, else the first that can compute the call.
+  const Backend* backend = nullptr;
+};
+
+/// The most threads that a call uses, whatever its context says: four for each processor that the process may run on,
 /// and 16 at least. More would only wait for each other.
 HEADGATE_API int max_threads();
 
-/// Threads that a call uses when its options say 0: what OpenMP offers, at most max_threads().
+/// Threads that a call uses when its context says 0: what OpenMP offers, at most max_threads().
 HEADGATE_API int default_threads();
+
+/// `context` with every choice made: threads from 1 to max_threads(), a target that runs here; the backend as given.
+/// Throws headgate::Error on negative threads and on a target that cannot run here.
+HEADGATE_API ExecutionContext resolved(const ExecutionContext& context);
 
 /// Frees the scratch memory, at most 32 MiB, that the calling thread keeps from its last call for its next one.
 HEADGATE_API void release_workspace();

@@ -43,7 +43,8 @@ std::span<const Backend* const> backends();
 /// there is none.
 const Backend& choose_backend(std::span<const Backend* const> list, const Backend* forced, const Problem& problem);
 
-/// The backend for the problem: of this build, and the one that set_backend forces if it does.
+/// The backend for the problem: the one that its context names, else the one that set_backend forces, else the first of
+/// this build that does not decline.
 const Backend& backend_for(const Problem& problem);
 
 }  // namespace headgate

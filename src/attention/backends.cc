@@ -16,12 +16,21 @@ constexpr std::array<const Backend*, 1> kBackends{&kCpuBackend};
 
 std::atomic<const Backend*> forced_backend{nullptr};
 
+const Backend& backend_named(const std::string& name, const char* origin) {
+  for (const Backend* backend : kBackends) {
+    if (name == backend->name) return *backend;
+  }
+  throw Error(fmt::format("{} names backend '{}', but this build has: {}", origin, name,
+                          fmt::join(supported_backends(), ", ")));
+}
+
 }  // namespace
 
 std::span<const Backend* const> backends() { return kBackends; }
 
 const Backend& backend_for(const Problem& problem) {
-  return choose_backend(kBackends, forced_backend.load(std::memory_order_acquire), problem);
+  const Backend* named = problem.context.backend;
+  return choose_backend(kBackends, named != nullptr ? named : forced_backend.load(std::memory_order_acquire), problem);
 }
 
 std::vector<std::string> supported_backends() {
@@ -31,14 +40,10 @@ std::vector<std::string> supported_backends() {
   return names;
 }
 
+const Backend& find_backend(const std::string& name) { return backend_named(name, "find_backend"); }
+
 void set_backend(const std::string& name) {
-  const Backend* found = nullptr;
-  for (const Backend* backend : kBackends) {
-    if (name == backend->name) found = backend;
-  }
-  require(found != nullptr || name.empty(), "set_backend names backend '{}', but this build has: {}", name,
-          fmt::join(supported_backends(), ", "));
-  forced_backend.store(found, std::memory_order_release);
+  forced_backend.store(name.empty() ? nullptr : &backend_named(name, "set_backend"), std::memory_order_release);
 }
 
 }  // namespace headgate

@@ -298,9 +298,8 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
   p.window_right = options.causality == Causality::causal ? 0 : options.window_right;
   if (p.window_right >= p.T - 1) p.window_right = -1;
 
-  if (options.threads < 0) call.fail("threads is {} but must be at least 0", options.threads);
-  // Not as many as are asked for at any price: an OpenMP runtime that cannot create a thread ends the process.
-  p.threads = options.threads == 0 ? default_threads() : std::min(options.threads, max_threads());
+  if (options.context.threads < 0) call.fail("threads is {} but must be at least 0", options.context.threads);
+  p.context = resolved(options.context);
 }
 
 void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {

@@ -25,7 +25,7 @@ struct Problem {
   ConstTensorView sinks;         ///< (1,1,1,Hq), or absent
   ConstTensorView bias;          ///< stretched to (B,Hq,T,S), or absent
   ConstTensorView mask;          ///< stretched to (B,Hq,T,S), or absent
-  int threads = 1;
+  ExecutionContext context;      ///< resolved()
 
   /// Keys of batch b; all S where the caller gave no lengths.
   std::int64_t key_length(std::int64_t b) const { return key_lengths.present() ? load_index(key_lengths, b) : S; }

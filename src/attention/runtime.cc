@@ -82,6 +82,8 @@ void set_target(const std::string& name) {
   active_bit.store(name.empty() ? default_bit() : supported_bit(name, "set_target"), std::memory_order_release);
 }
 
+std::int64_t find_target(const std::string& name) { return supported_bit(name, "find_target"); }
+
 int max_threads() {
   constexpr int kPerProcessor = 4;
   constexpr int kAlways = 16;
@@ -89,6 +91,18 @@ int max_threads() {
 }
 
 int default_threads() { return std::min(omp_get_max_threads(), max_threads()); }
+
+ExecutionContext resolved(const ExecutionContext& context) {
+  require(context.threads >= 0, "threads is {} but must be at least 0", context.threads);
+  require(context.target == 0 || (context.target & supported_mask()) == context.target,
+          "target is {:#x} but must be the bit of one target that this CPU and build can run: {}", context.target,
+          joined(names_of(supported_mask())));
+  ExecutionContext result = context;
+  // Not as many threads as are asked for at any price: an OpenMP runtime that cannot create one ends the process.
+  result.threads = context.threads == 0 ? default_threads() : std::min(context.threads, max_threads());
+  if (context.target == 0) result.target = active_target_bit();
+  return result;
+}
 
 void release_workspace() { Arena::release(); }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -28,7 +29,7 @@ static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CA
 
 // Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 64);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 9 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
@@ -52,10 +53,13 @@ GateFn to_gate_fn(headgate_gate_fn gate_fn) {
   return gate_fn == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(gate_fn);
 }
 
+/// Options before they had target and backend.
+constexpr std::size_t kFirstOptions_bytes = offsetof(headgate_attention_options, target);
+
 AttentionOptions to_options(const headgate_attention_options* given) {
   AttentionOptions options;
   if (given == nullptr) return options;
-  const auto c = read_sized(given, "options");
+  const auto c = read_sized(given, "options", kFirstOptions_bytes);
   require(c.has_scale == 0 || c.has_scale == 1, "options.has_scale is {} but must be 0 or 1", c.has_scale);
   require(c.has_scale == 1 || c.scale == 0.0, "options.scale is {} but has_scale is 0", c.scale);
   require(c.has_window == 0 || c.has_window == 1, "options.has_window is {} but must be 0 or 1", c.has_window);
@@ -70,7 +74,9 @@ AttentionOptions to_options(const headgate_attention_options* given) {
   }
   options.gate_fn = to_gate_fn(c.gate_fn);
   options.gate_op = static_cast<GateOp>(c.gate_op);
-  options.threads = c.threads;
+  options.context.threads = c.threads;
+  if (c.target != nullptr && *c.target != '\0') options.context.target = find_target(c.target);
+  if (c.backend != nullptr && *c.backend != '\0') options.context.backend = &find_backend(c.backend);
   return options;
 }
 

@@ -59,6 +59,8 @@ class Arena {
   static constexpr std::size_t kKept_bytes = std::size_t{32} << 20;
 
   Arena() = default;
+  /// Throws std::bad_alloc when memory runs out.
+  explicit Arena(std::size_t size_bytes) : size_bytes_(size_bytes) { allocate(); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena() {
@@ -93,6 +95,8 @@ class Arena {
   }
 
   std::size_t size_bytes() const { return size_bytes_; }
+  std::byte* data() const { return block_.data(); }
+  std::size_t bytes() const { return size_bytes_; }
 
   /// Frees the block that the calling thread keeps.
   static void release() { Block dropped = std::move(kept()); }

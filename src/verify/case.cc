@@ -104,7 +104,7 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   options_.window_right = spec.window_right;
   options_.gate_fn = spec.gate_fn;
   options_.gate_op = spec.gate_op;
-  options_.threads = spec.threads;
+  options_.context.threads = spec.threads;
   const bool backward = passes == Passes::forward_and_backward;
   place_inputs();
   if (backward) place_incoming();

@@ -143,7 +143,7 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
 
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels) {
   const auto run = [&](int threads) {
-    problem.options().threads = threads;
+    problem.options().context.threads = threads;
     problem.poison_outputs();
     problem.poison_gradients();
     kernels.forward(problem.outputs(), problem.inputs(), problem.options());
@@ -155,7 +155,7 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
     return bytes;
   };
   const bool same = run(1) == run(3);
-  problem.options().threads = problem.spec().threads;
+  problem.options().context.threads = problem.spec().threads;
   if (same) return std::nullopt;
   return "1 thread and 3 threads differ: " + describe(problem.spec());
 }

@@ -265,7 +265,7 @@ std::vector<BadCall> bad_values() {
       {"window_right",
        [](SampleCall& c) { c.options.window_right = -kHuge; },
        {"window_right is -9223372036854775807"}},
-      {"threads", [](SampleCall& c) { c.options.threads = -1; }, {"threads is -1 but must be at least 0"}},
+      {"threads", [](SampleCall& c) { c.options.context.threads = -1; }, {"threads is -1 but must be at least 0"}},
       {"causality",
        [](SampleCall& c) { c.options.causality = static_cast<Causality>(2); },
        {"causality is 2 but must be 0 to 1"}},

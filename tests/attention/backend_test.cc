@@ -69,6 +69,14 @@ TEST(Backends, CanBeForcedByTheirNames) {
   set_backend("");
 }
 
+TEST(Backends, ACallsContextNamesOne) {
+  Problem problem;
+  problem.context.backend = &kFirst;
+  EXPECT_EQ(&backend_for(problem), &kFirst);
+  EXPECT_EQ(&find_backend("cpu"), backends().back());
+  EXPECT_THROW((void)find_backend("abacus"), Error);
+}
+
 TEST(Backends, AnUnknownNameIsRefusedWithThoseThatExist) {
   try {
     set_backend("abacus");

@@ -15,7 +15,7 @@ struct Bits {
 };
 
 Bits run(verify::Case& problem, int threads) {
-  problem.options().threads = threads;
+  problem.options().context.threads = threads;
   problem.poison_outputs();
   problem.poison_gradients();
   attention_forward(problem.outputs(), problem.inputs(), problem.options());

@@ -132,16 +132,16 @@ TEST(Problem, WindowsThatHideNothingBecomeNoLimit) {
 
 TEST(Problem, ThreadsZeroIsWhatOpenMpOffersAndExcessIsLowered) {
   SampleCall call;
-  EXPECT_EQ(forward(call).threads, default_threads());
+  EXPECT_EQ(forward(call).context.threads, default_threads());
   const int offered = omp_get_max_threads();
   omp_set_num_threads(100000);
-  EXPECT_EQ(forward(call).threads, max_threads());
+  EXPECT_EQ(forward(call).context.threads, max_threads());
   omp_set_num_threads(offered);
-  EXPECT_EQ(forward(call).threads, std::min(offered, max_threads()));
-  call.options.threads = 3;
-  EXPECT_EQ(forward(call).threads, 3);
-  call.options.threads = std::numeric_limits<int>::max();
-  EXPECT_EQ(forward(call).threads, max_threads());
+  EXPECT_EQ(forward(call).context.threads, std::min(offered, max_threads()));
+  call.options.context.threads = 3;
+  EXPECT_EQ(forward(call).context.threads, 3);
+  call.options.context.threads = std::numeric_limits<int>::max();
+  EXPECT_EQ(forward(call).context.threads, max_threads());
   EXPECT_EQ(max_threads(), std::max(16, 4 * omp_get_num_procs()));
 }
 

@@ -72,6 +72,24 @@ TEST(Targets, EachRunsItsOwnCode) {
   }
 }
 
+TEST(Targets, ACallsContextNamesItsTarget) {
+  const TargetGuard guard;
+  verify::CaseSpec spec;
+  spec.T = spec.S = 64;
+  spec.D = spec.Dv = 64;
+  verify::Case problem(spec);
+  for (const std::string& name : supported_targets()) {
+    const std::vector<std::uint8_t> expected = forward_bits(name);
+    set_target("");
+    problem.options().context.target = find_target(name);
+    attention_forward(problem.outputs(), problem.inputs(), problem.options());
+    EXPECT_EQ(problem.output_bytes(), expected) << name;
+  }
+  EXPECT_THROW((void)find_target("avx9"), Error);
+  problem.options().context.target = std::int64_t{1} << 62;
+  EXPECT_THROW(attention_forward(problem.outputs(), problem.inputs(), problem.options()), Error);
+}
+
 /// What this program prints when HEADGATE_ISA is `isa`, run anew with the probe below alone.
 std::string probe_with_isa(const std::string& isa) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();

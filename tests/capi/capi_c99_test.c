@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -177,6 +178,9 @@ static void test_options(void) {
   p.options.threads = 2;
   CHECK_STATUS(forward(&p), HEADGATE_OK);
   CHECK_NEAR(p.y[0], 3.0 + log(2.0));
+  p.options.struct_size = offsetof(headgate_attention_options, target); /* a caller that does not know the rest */
+  p.options.target = "not read";
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
 
   setup(&p);
   p.options.gate_fn = HEADGATE_GATE_FN_NONE;
@@ -389,7 +393,7 @@ static void test_struct_sizes(void) {
   setup(&p);
   p.options.struct_size = 0;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.struct_size is 0 but must be 64 to");
+  CHECK_SAYS("options.struct_size is 0 but must be 64, or 80 to");
   p.options.struct_size = sizeof(p.options) - 1;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
   p.options.struct_size = (size_t)-1;
@@ -411,7 +415,7 @@ static void test_struct_sizes(void) {
   newer.known.struct_size = sizeof(newer);
   newer.later[20] = 5;
   CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options is of a newer version: its byte 84 is 5");
+  CHECK_SAYS("options is of a newer version: its byte 100 is 5");
   CHECK(untouched(&p));
   newer.later[20] = 0;
   CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known), HEADGATE_OK);

@@ -49,7 +49,7 @@ headgate_attention_options to_c(const AttentionOptions& options) {
   c.causality = static_cast<headgate_causality>(options.causality);
   c.gate_fn = options.gate_fn == GateFn::none ? HEADGATE_GATE_FN_NONE : static_cast<headgate_gate_fn>(options.gate_fn);
   c.gate_op = static_cast<headgate_gate_op>(options.gate_op);
-  c.threads = options.threads;
+  c.threads = options.context.threads;
   return c;
 }
 
@@ -205,6 +205,23 @@ TEST(SameRuntime, ForcesABackend) {
   EXPECT_EQ(headgate_set_backend("abacus"), HEADGATE_INVALID_ARGUMENT);
   EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos);
   EXPECT_EQ(headgate_set_backend(nullptr), HEADGATE_OK);
+}
+
+TEST(SameRuntime, OptionsNameTargetAndBackend) {
+  const RandomCall call(DType::f32, 7);
+  headgate_attention_options options = to_c(call.options);
+  for (const std::string& name : supported_targets()) {
+    options.target = name.c_str();
+    options.backend = "cpu";
+    EXPECT_EQ(forward_by_c(call, options), HEADGATE_OK) << headgate_last_error();
+  }
+  options.target = "avx9";
+  EXPECT_EQ(forward_by_c(call, options), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("'avx9'"), std::string::npos) << headgate_last_error();
+  options.target = "";
+  options.backend = "abacus";
+  EXPECT_EQ(forward_by_c(call, options), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos) << headgate_last_error();
 }
 
 /// Bytes that this process holds from malloc; 0 where a sanitizer has its own.

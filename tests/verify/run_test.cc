@@ -42,7 +42,7 @@ TEST(Run, NoticesBitsThatDependOnTheNumberOfThreads) {
   Kernels kernels;
   kernels.forward = [](const AttentionOutputs& out, const AttentionInputs& in, const AttentionOptions& options) {
     attention_forward(out, in, options);
-    if (options.threads != 3 || out.y.dtype != DType::f32) return;
+    if (options.context.threads != 3 || out.y.dtype != DType::f32) return;
     auto* first = static_cast<float*>(out.y.data);  // the last bit alone: far within the tolerance
     *first = std::nextafter(*first, std::numeric_limits<float>::infinity());
   };

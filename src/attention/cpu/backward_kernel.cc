@@ -15,7 +15,6 @@
 #include "core/arena.hpp"
 #include "core/dispatch.hpp"
 #include "core/turnstile.hpp"
-#include "headgate/runtime.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/cpu/backward_kernel.cc"
@@ -603,8 +602,9 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(backward_typed);
 
 void cpu_backward(const BackwardCall& call) {
-  const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(backward_typed, double, active_target_bit())
-                                                     : HEADGATE_FOR_TARGET(backward_typed, float, active_target_bit());
+  const std::int64_t target = call.problem.context.target;
+  const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(backward_typed, double, target)
+                                                     : HEADGATE_FOR_TARGET(backward_typed, float, target);
   run(call);
 }
 

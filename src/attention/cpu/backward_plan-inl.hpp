@@ -56,7 +56,7 @@ struct BackwardPlan {
     const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max<std::size_t>(per_head * sizeof(T), 1));
     heads_at_once = std::clamp<std::int64_t>(fit, 1, std::max<std::int64_t>(heads, 1));
     const std::int64_t tasks = heads_at_once * std::max(blocks, p.group * tiles);
-    threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.threads));
+    threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
     lay_out_packed();
     lay_out_bias();
     Arena one;

@@ -13,7 +13,6 @@
 #include "core/arena.hpp"
 #include "core/dispatch.hpp"
 #include "core/sum_blocks.hpp"
-#include "headgate/runtime.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/cpu/forward_kernel.cc"
@@ -63,7 +62,7 @@ struct ForwardPlan {
     keys_at = arena.reserve(held * key_head, sizeof(T));
     values_at = arena.reserve(held * value_head, sizeof(T));
     const std::int64_t tasks = std::max(heads_at_once * p.group * tiles, std::int64_t{1});
-    threads = static_cast<int>(std::min<std::int64_t>(p.threads, tasks));
+    threads = static_cast<int>(std::min<std::int64_t>(p.context.threads, tasks));
     Arena one;
     lay_out_scratch(one);
     scratch_bytes = one.size_bytes();
@@ -447,8 +446,9 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(forward_typed);
 
 void cpu_forward(const ForwardCall& call) {
-  const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, active_target_bit())
-                                                     : HEADGATE_FOR_TARGET(forward_typed, float, active_target_bit());
+  const std::int64_t target = call.problem.context.target;
+  const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
+                                                     : HEADGATE_FOR_TARGET(forward_typed, float, target);
   run(call);
 }
 

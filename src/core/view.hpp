@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace headgate {
+
+/// Strides, in elements, of a dense row-major array of `shape`.
+template <std::size_t kRank>
+constexpr std::array<std::int64_t, kRank> dense_strides(const std::array<std::int64_t, kRank>& shape) {
+  std::array<std::int64_t, kRank> strides{};
+  std::int64_t step = 1;
+  for (std::size_t i = kRank; i-- > 0;) {
+    strides[i] = step;
+    step *= shape[i];
+  }
+  return strides;
+}
+
+/// A non-owning array of rank kRank: element (i0, i1, …) lies at data[i0·strides[0] + i1·strides[1] + …]. A view
+/// without data is an absent array. Debug builds check every index.
+template <typename T, std::size_t kRank>
+struct View {
+  static_assert(kRank >= 1);
+  using Sizes = std::array<std::int64_t, kRank>;
+
+  T* data = nullptr;
+  Sizes shape{};
+  Sizes strides{};
+
+  constexpr View() = default;
+  constexpr View(T* data_in, const Sizes& shape_in) : View(data_in, shape_in, dense_strides(shape_in)) {}
+  constexpr View(T* data_in, const Sizes& shape_in, const Sizes& strides_in)
+      : data(data_in), shape(shape_in), strides(strides_in) {}
+
+  /// A mutable view converts to a read-only one.
+  constexpr operator View<const T, kRank>() const  // NOLINT(google-explicit-constructor)
+      requires(!std::is_const_v<T>) {
+    return {data, shape, strides};
+  }
+
+  constexpr bool present() const { return data != nullptr; }
+
+  /// Number of elements.
+  constexpr std::int64_t count() const {
+    std::int64_t product = 1;
+    for (const std::int64_t size : shape) product *= size;
+    return product;
+  }
+
+  /// Whether the elements lie one after another in row-major order.
+  constexpr bool dense() const {
+    const Sizes expected = dense_strides(shape);
+    for (std::size_t i = 0; i < kRank; ++i) {
+      if (shape[i] != 1 && strides[i] != expected[i]) return false;
+    }
+    return true;
+  }
+
+  template <typename... Index>
+  constexpr T& operator()(Index... index) const {
+    static_assert(sizeof...(Index) == kRank, "one index for each dimension");
+    return *at(index...);
+  }
+
+  /// The first element with these leading indices; those that are left out are 0.
+  template <typename... Index>
+  constexpr T* at(Index... index) const {
+    static_assert(sizeof...(Index) <= kRank);
+    T* element = data;
+    std::size_t dimension = 0;
+    ((element += step(dimension++, static_cast<std::int64_t>(index))), ...);
+    return element;
+  }
+
+  /// The array of one dimension less at index i of the first dimension.
+  constexpr View<T, kRank - 1> operator[](std::int64_t i) const requires(kRank > 1) {
+    View<T, kRank - 1> inner;
+    inner.data = at(i);
+    for (std::size_t n = 1; n < kRank; ++n) {
+      inner.shape[n - 1] = shape[n];
+      inner.strides[n - 1] = strides[n];
+    }
+    return inner;
+  }
+
+  /// Elements first … first + size − 1 of a dimension.
+  constexpr View range(std::size_t dimension, std::int64_t first, std::int64_t size) const {
+    assert(dimension < kRank && first >= 0 && size >= 0 && first + size <= shape[dimension]);
+    View part = *this;
+    if (data != nullptr) part.data = data + first * strides[dimension];
+    part.shape[dimension] = size;
+    return part;
+  }
+
+  /// The last dimension, of outer · inner elements, as two: (…, outer·inner) becomes (…, outer, inner).
+  constexpr View<T, kRank + 1> split_last(std::int64_t outer, std::int64_t inner) const {
+    assert(shape[kRank - 1] == outer * inner);
+    View<T, kRank + 1> split;
+    split.data = data;
+    for (std::size_t n = 0; n + 1 < kRank; ++n) {
+      split.shape[n] = shape[n];
+      split.strides[n] = strides[n];
+    }
+    split.shape[kRank - 1] = outer;
+    split.strides[kRank - 1] = inner * strides[kRank - 1];
+    split.shape[kRank] = inner;
+    split.strides[kRank] = strides[kRank - 1];
+    return split;
+  }
+
+ private:
+  constexpr std::int64_t step(std::size_t dimension, std::int64_t index) const {
+    assert(index >= 0 && index < shape[dimension]);
+    return index * strides[dimension];
+  }
+};
+
+/// A view parameter from which T is not deduced, so that a mutable view may be passed for a read-only one.
+template <typename T, std::size_t kRank>
+using ConstView = std::type_identity_t<View<const T, kRank>>;
+
+}  // namespace headgate
