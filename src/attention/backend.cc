@@ -8,10 +8,11 @@
 namespace headgate {
 
 const Backend& choose_backend(std::span<const Backend* const> list, const Backend* forced, const Problem& problem) {
-  if (forced != nullptr) {
-    const char* reason = forced->declines(problem);
-    if (reason != nullptr) throw Error(fmt::format("backend {}: {}", forced->name, reason));
-    return *forced;
+  const Backend* only = problem.context.backend != nullptr ? problem.context.backend : forced;
+  if (only != nullptr) {
+    const char* reason = only->declines(problem);
+    if (reason != nullptr) throw Error(fmt::format("backend {}: {}", only->name, reason));
+    return *only;
   }
   std::string reasons;
   for (const Backend* backend : list) {

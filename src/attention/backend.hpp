@@ -39,12 +39,12 @@ extern const Backend kCpuBackend;
 /// All of this build, best first; the last declines nothing.
 std::span<const Backend* const> backends();
 
-/// `forced` if it is not null, else the first of the list that does not decline. Throws Error with the reasons where
+/// The backend that the problem's context names; without one `forced`, and without that the first of the list that does
+/// not decline. Throws Error with the reasons where
 /// there is none.
 const Backend& choose_backend(std::span<const Backend* const> list, const Backend* forced, const Problem& problem);
 
-/// The backend for the problem: the one that its context names, else the one that set_backend forces, else the first of
-/// this build that does not decline.
+/// choose_backend from this build's, where set_backend may have forced one.
 const Backend& backend_for(const Problem& problem);
 
 }  // namespace headgate

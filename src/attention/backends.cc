@@ -29,8 +29,7 @@ const Backend& backend_named(const std::string& name, const char* origin) {
 std::span<const Backend* const> backends() { return kBackends; }
 
 const Backend& backend_for(const Problem& problem) {
-  const Backend* named = problem.context.backend;
-  return choose_backend(kBackends, named != nullptr ? named : forced_backend.load(std::memory_order_acquire), problem);
+  return choose_backend(kBackends, forced_backend.load(std::memory_order_acquire), problem);
 }
 
 std::vector<std::string> supported_backends() {

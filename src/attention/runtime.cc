@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -94,7 +95,8 @@ int default_threads() { return std::min(omp_get_max_threads(), max_threads()); }
 
 ExecutionContext resolved(const ExecutionContext& context) {
   require(context.threads >= 0, "threads is {} but must be at least 0", context.threads);
-  require(context.target == 0 || (context.target & supported_mask()) == context.target,
+  const bool one_bit = std::has_single_bit(static_cast<std::uint64_t>(context.target));
+  require(context.target == 0 || (one_bit && (context.target & supported_mask()) != 0),
           "target is {:#x} but must be the bit of one target that this CPU and build can run: {}", context.target,
           joined(names_of(supported_mask())));
   ExecutionContext result = context;

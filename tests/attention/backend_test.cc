@@ -71,9 +71,17 @@ TEST(Backends, CanBeForcedByTheirNames) {
 
 TEST(Backends, ACallsContextNamesOne) {
   Problem problem;
-  problem.context.backend = &kFirst;
-  EXPECT_EQ(&backend_for(problem), &kFirst);
-  EXPECT_EQ(&find_backend("cpu"), backends().back());
+  problem.context.backend = &kSecond;
+  EXPECT_EQ(&choose_backend(kList, nullptr, problem), &kSecond);
+  EXPECT_EQ(&choose_backend(kList, &kFirst, problem), &kSecond);
+  problem.window_left = 3;
+  EXPECT_EQ(refusal(&kFirst, problem), "backend second: it has no windows");
+
+  SampleCall call;
+  call.options.context.backend = &find_backend("cpu");
+  const auto before = call.snapshot();
+  call.forward();
+  EXPECT_FALSE(call.unchanged_since(before));
   EXPECT_THROW((void)find_backend("abacus"), Error);
 }
 

@@ -86,8 +86,12 @@ TEST(Targets, ACallsContextNamesItsTarget) {
     EXPECT_EQ(problem.output_bytes(), expected) << name;
   }
   EXPECT_THROW((void)find_target("avx9"), Error);
-  problem.options().context.target = std::int64_t{1} << 62;
-  EXPECT_THROW(attention_forward(problem.outputs(), problem.inputs(), problem.options()), Error);
+  std::int64_t every = 0;
+  for (const std::string& name : supported_targets()) every |= find_target(name);
+  for (const std::int64_t target : {std::int64_t{-1}, every | 1, std::int64_t{1}}) {
+    problem.options().context.target = target;
+    EXPECT_THROW(attention_forward(problem.outputs(), problem.inputs(), problem.options()), Error) << target;
+  }
 }
 
 /// What this program prints when HEADGATE_ISA is `isa`, run anew with the probe below alone.
