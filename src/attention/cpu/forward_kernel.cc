@@ -41,10 +41,9 @@ struct ForwardPlan {
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
   using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
 
-  explicit ForwardPlan(const ForwardCall& c)
-      : call(c),
-        p(c.problem),
-        rules(c.problem),
+  explicit ForwardPlan(const ForwardProblem& problem)
+      : p(problem),
+        rules(problem),
         D(static_cast<std::size_t>(p.D)),
         Dv(static_cast<std::size_t>(p.Dv)),
         Dv_padded(round_up(Dv, kLanes<T>)),
@@ -77,7 +76,7 @@ struct ForwardPlan {
     out_at = a.reserve(kTile * Dv_padded, sizeof(T));
     max_at = a.reserve(kTile, sizeof(T));
     sum_at = a.reserve(kTile * kLanes<T>, sizeof(T));
-    rows_at = a.reserve(std::max(std::max(kNR<T>, kMR) * D, 3 * row), sizeof(T));
+    rows_at = a.reserve(std::max<std::size_t>(std::max(kNR<T>, kMR) * D, 3 * row), sizeof(T));
     row_stride = row;
   }
 
@@ -88,8 +87,7 @@ struct ForwardPlan {
     return arena.template at<T>(values_at) + static_cast<std::size_t>(slot) * value_head;
   }
 
-  const ForwardCall& call;
-  const Problem& p;
+  const ForwardProblem& p;
   ScoreRules<T> rules;
   std::size_t D, Dv, Dv_padded, S_padded, block_rows;
   std::int64_t tiles, heads, heads_at_once = 1;
@@ -109,16 +107,18 @@ void pack_block(const ForwardPlan<T>& plan, std::int64_t head, std::int64_t slot
   const std::int64_t h = head % p.Hkv;
   constexpr auto kBlock = static_cast<std::int64_t>(ForwardPlan<T>::kBlock);
   const KeyRange seen = Visibility(p, b).rows(0, p.T);
-  constexpr auto kPanel = static_cast<std::int64_t>(kNR<T>);
+  constexpr std::int64_t kPanel = kNR<T>;
   const std::int64_t begin = std::max(block * kBlock, seen.begin / kPanel * kPanel);
   const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
   if (begin >= end) return;
-  const auto n = static_cast<std::size_t>(end - begin);
-  pack_transposed(Slice{&plan.call.inputs.k, b, h, plan.D}, begin, n,
-                  plan.packed_keys(slot) + static_cast<std::size_t>(begin) * plan.D, rows);
+  const View<T, 2> buffer(rows, {std::max(kNR<T>, kMR), static_cast<std::int64_t>(plan.D)});
+  const View<T, 3> keys(plan.packed_keys(slot) + static_cast<std::size_t>(begin) * plan.D,
+                        {kBlock / kPanel, static_cast<std::int64_t>(plan.D), kPanel});
+  pack_transposed(keys, HeadRows(p.inputs.k, b, h), begin, end - begin, buffer);
   T* values = plan.packed_values(slot) + static_cast<std::size_t>(block) * plan.block_rows * plan.Dv_padded;
-  pack_panels(Slice{&plan.call.inputs.v, b, h, plan.Dv}, begin, n, plan.block_rows,
-              static_cast<std::size_t>(begin - block * kBlock), values, rows);
+  const ColumnPanels<T> panels{values, static_cast<std::int64_t>(plan.block_rows),
+                               static_cast<std::int64_t>(plan.Dv_padded)};
+  pack_panels(panels, begin - block * kBlock, HeadRows(p.inputs.v, b, h), begin, end - begin, buffer);
 }
 
 /// One thread's work on one query tile.
@@ -143,8 +143,9 @@ class ForwardTile {
     slot_ = slot;
     first_ = tile * static_cast<std::int64_t>(Plan::kTile);
     count_ = static_cast<std::size_t>(std::min<std::int64_t>(Plan::kTile, p_.T - first_));
-    pack_strips(Slice{&plan_.call.inputs.q, b, h, plan_.D}, first_, count_, plan_.rules.query_factor(),
-                at(plan_.queries_at), rows_buffer());
+    const View<T, 2> buffer(rows_buffer(), {kMR, p_.D});
+    const View<T, 3> strips(at(plan_.queries_at), {Plan::kTile / kMR, p_.D, kMR});
+    pack_strips(strips, HeadRows(p_.inputs.q, b, h), first_, count_, plan_.rules.query_factor(), buffer);
     reset();
     const Visibility visibility(p_, b);
     const KeyRange seen = visibility.rows(first_, first_ + static_cast<std::int64_t>(count_));
@@ -152,7 +153,7 @@ class ForwardTile {
       for (std::size_t r = 0; r < count_; r += kMR) visit(visibility, j0, r);
     }
     for (std::size_t r = 0; r < count_; ++r) finish_row(r);
-    if (plan_.call.outputs.weights.present()) write_weights(visibility);
+    if (p_.outputs.weights.present()) write_weights(visibility);
   }
 
  private:
@@ -165,7 +166,7 @@ class ForwardTile {
 
   void reset() const {
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
-    const T sink = p_.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
+    const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
     std::fill_n(at(plan_.max_at), Plan::kTile, sink);
     std::fill_n(at(plan_.sum_at), Plan::kTile * kLanes<T>, T{0});
     for (std::size_t r = 0; sink != kHidden && r < Plan::kTile; ++r) at(plan_.sum_at)[r * kLanes<T>] = T{1};
@@ -187,7 +188,7 @@ class ForwardTile {
     if (begin >= end) return {};
     const auto first = static_cast<std::size_t>(begin);
     const auto last = static_cast<std::size_t>(end);
-    return {first, last, first / kNR<T> * kNR<T>, round_up(last, kNR<T>)};
+    return {first, last, first / kNR<T> * kNR<T>, static_cast<std::size_t>(round_up(end, kNR<T>))};
   }
 
   /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
@@ -224,7 +225,7 @@ class ForwardTile {
 
   /// One strip against one key block: scores, online softmax, product with v.
   void visit(const Visibility& visibility, std::int64_t j0, std::size_t r) {
-    const std::size_t rows = std::min(kMR, count_ - r);
+    const std::size_t rows = std::min<std::size_t>(kMR, count_ - r);
     const Seen seen = see(visibility, j0, r, rows);
     if (seen.empty()) return;
     if (plan_.rules.any() || !exponentials_near_maxima(visibility, j0, r, rows, seen)) {
@@ -236,9 +237,10 @@ class ForwardTile {
     }
     T* out = at(plan_.out_at) + r * plan_.Dv_padded;
     const T* values = plan_.packed_values(slot_) + static_cast<std::size_t>(j0) * plan_.Dv_padded;
-    multiply_panels<typename Plan::ValueLeft, Store::accumulate>(rows, at(plan_.scores_at) + seen.begin, values,
-                                                                 plan_.block_rows, seen.begin, seen.end - seen.begin,
-                                                                 plan_.Dv_padded, out, plan_.Dv_padded);
+    const std::int64_t n = rows, block_rows = plan_.block_rows, Dv_padded = plan_.Dv_padded;
+    multiply_panels<typename Plan::ValueLeft, Store::accumulate>(
+        View<T, 2>(out, {n, Dv_padded}), at(plan_.scores_at) + seen.begin,
+        ColumnPanels<T>{const_cast<T*>(values), block_rows, Dv_padded}, seen.begin, seen.end - seen.begin);
   }
 
   /// The common case: the running maxima stay as they are while no score exceeds one by more than kSlack. The product
@@ -342,42 +344,30 @@ class ForwardTile {
   /// Normalises, gates and writes row r of the tile.
   void finish_row(std::size_t r) const {
     const std::int64_t i = first_ + static_cast<std::int64_t>(r);
-    const AttentionOutputs& to = plan_.call.outputs;
+    const AttentionOutputs& to = p_.outputs;
     T* o = at(plan_.out_at) + r * plan_.Dv_padded;
     const T sum = row_sum(r);
     const T inverse = sum == T{0} ? T{0} : T{1} / sum;
     for (std::size_t x = 0; x < plan_.Dv_padded; ++x) o[x] *= inverse;
-    if (to.attn.present()) store_row(o, plan_.Dv, to.attn, b_, h_, i, 0);
+    if (to.attn.present()) store_row(HeadRows(to.attn, b_, h_), o, i, 0, p_.Dv);
     if (p_.gate_fn != GateFn::none) {
-      T* z = rows_buffer();
-      if (p_.gate_headwise) {
-        load_row(plan_.call.inputs.gate, b_, h_, i, 0, 1, z);
-        std::fill(z + 1, z + plan_.Dv_padded, z[0]);
-      } else {
-        load_row(plan_.call.inputs.gate, b_, h_, i, 0, plan_.Dv, z);
-        std::fill(z + plan_.Dv, z + plan_.Dv_padded, T{0});
-      }
-      T* y = z + plan_.row_stride;
-      gate_row_forward(p_.gate_fn, p_.gate_op, z, plan_.Dv_padded, o, y);
-      store_row(y, plan_.Dv, to.y, b_, h_, i, 0);
+      T* y = rows_buffer() + plan_.row_stride;
+      const T* z = gate_logits(HeadRows(p_.inputs.gate, b_, h_), i, p_.Dv, rows_buffer());
+      gate_row_forward(y, o, z, plan_.Dv_padded, p_.gate_fn, p_.gate_op);
+      store_row(HeadRows(to.y, b_, h_), y, i, 0, p_.Dv);
     } else {
-      store_row(o, plan_.Dv, to.y, b_, h_, i, 0);
+      store_row(HeadRows(to.y, b_, h_), o, i, 0, p_.Dv);
     }
     if (to.lse.present()) {
       const double lse = (static_cast<double>(at(plan_.max_at)[r]) + std::log2(static_cast<double>(sum))) * kLn2;
-      if (to.lse.dtype == DType::f64) {
-        store_row(&lse, 1, to.lse, b_, h_, i, 0);
-      } else {
-        const auto lse32 = static_cast<float>(lse);
-        store_row(&lse32, 1, to.lse, b_, h_, i, 0);
-      }
+      store_row(HeadRows(to.lse, b_, h_), &lse, i, 0, 1);
     }
   }
 
   /// exp(s − lse) of every key, hidden ones as 0.
   void write_weights(const Visibility& visibility) const {
     for (std::size_t r = 0; r < count_; r += kMR) {
-      const std::size_t rows = std::min(kMR, count_ - r);
+      const std::size_t rows = std::min<std::size_t>(kMR, count_ - r);
       for (std::int64_t j0 = 0; j0 < p_.S; j0 += kBlock) {
         const Seen seen = see(visibility, j0, r, rows);
         products<Store::overwrite>(j0, r, rows, seen.c0, seen.c1);
@@ -400,20 +390,19 @@ class ForwardTile {
       hn::Store(hn::Mul(inverse, exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift))), d, s + j);
     }
     if (seen.c1 < width) std::fill(s + seen.c1, s + width, T{0});
-    store_row(s, width, plan_.call.outputs.weights, b_, h_, first_ + static_cast<std::int64_t>(r), j0);
+    store_row(HeadRows(p_.outputs.weights, b_, h_), s, first_ + static_cast<std::int64_t>(r), j0, width);
   }
 
   const Plan& plan_;
-  const Problem& p_;
+  const ForwardProblem& p_;
   std::byte* scratch_;
   std::int64_t b_ = 0, h_ = 0, slot_ = 0, first_ = 0;
   std::size_t count_ = 0;
 };
 
 template <typename T>
-void forward_typed(const ForwardCall& call) {
-  const ForwardPlan<T> plan(call);
-  const Problem& p = plan.p;
+void forward_typed(const ForwardProblem& p) {
+  const ForwardPlan<T> plan(p);
   const std::int64_t blocks =
       (p.S + static_cast<std::int64_t>(ForwardPlan<T>::kBlock) - 1) / static_cast<std::int64_t>(ForwardPlan<T>::kBlock);
 #pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, blocks)
@@ -445,11 +434,11 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(forward_typed);
 
-void cpu_forward(const ForwardCall& call) {
-  const std::int64_t target = call.problem.context.target;
-  const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
-                                                     : HEADGATE_FOR_TARGET(forward_typed, float, target);
-  run(call);
+void cpu_forward(const ForwardProblem& problem) {
+  const std::int64_t target = problem.context.target;
+  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
+                                                        : HEADGATE_FOR_TARGET(forward_typed, float, target);
+  run(problem);
 }
 
 }  // namespace headgate

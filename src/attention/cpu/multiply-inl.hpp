@@ -7,7 +7,13 @@
 #define HEADGATE_ATTENTION_MULTIPLY_INL_
 #endif
 
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+
 #include "attention/cpu/vec-inl.hpp"
+#include "core/view.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -76,14 +82,29 @@ HWY_INLINE void multiply_strip(std::size_t rows, std::size_t vecs, const T* a, c
   }
 }
 
-/// c (rows, cols) (+)= a (rows, K) · rows first … first + K of the column panels b (pack_panels with panel_rows).
-/// cols: a multiple of the lanes.
+/// A matrix (rows, cols) as column panels, the right operand of products that run along rows: panels of kNR columns,
+/// each (rows, width) dense, one after the other; the last is as wide as the columns that are left. cols: a multiple
+/// of the lanes.
+template <typename T>
+struct ColumnPanels {
+  T* data;
+  std::int64_t rows, cols;
+
+  /// Columns of the panel that begins with column c.
+  std::int64_t width(std::int64_t c) const { return std::min(kNR<T>, cols - c); }
+  /// Row r of that panel.
+  T* at(std::int64_t r, std::int64_t c) const {
+    assert(r >= 0 && r < rows && c >= 0 && c < cols && c % kNR<T> == 0);
+    return data + c * rows + r * width(c);
+  }
+};
+
+/// c (+)= a (c's rows, K) · rows first … first + K of b; c and b have as many columns.
 template <class Layout, Store kStore, typename T>
-HWY_INLINE void multiply_panels(std::size_t rows, const T* a, const T* b, std::size_t panel_rows, std::size_t first,
-                                std::size_t K, std::size_t cols, T* c, std::size_t ldc) {
-  for (std::size_t x = 0; x < cols; x += kNR<T>) {
-    const std::size_t width = cols - x < kNR<T> ? cols - x : kNR<T>;
-    multiply_strip<Layout, kStore>(rows, width / kLanes<T>, a, b + x * panel_rows + first * width, K, c + x, ldc);
+HWY_INLINE void multiply_panels(const View<T, 2>& c, const T* a, const ColumnPanels<T>& b, std::int64_t first,
+                                std::int64_t K) {
+  for (std::int64_t x = 0; x < b.cols; x += kNR<T>) {
+    multiply_strip<Layout, kStore>(c.shape[0], b.width(x) / kLanes<T>, a, b.at(first, x), K, c.at(0, x), c.strides[0]);
   }
 }
 
