@@ -75,7 +75,7 @@ class BackwardWorker {
   void prepare_row(std::int64_t g, std::int64_t i, T* d_o, double* sink_part) const;
   KeyRange seen_columns(const Tile& t, std::int64_t i) const;
   bool score_tile(const Tile& t) const;
-  void multiply_columns(const View<T, 2>& to, const View<T, 2>& left, const View<T, 3>& right, const Strip& s) const;
+  void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
   void probabilities(const Tile& t, const Strip& s) const;
   void score_gradients(const Tile& t, const Strip& s) const;
   void add_key_gradients(const Tile& t) const;
@@ -97,11 +97,13 @@ class BackwardWorker {
 template <typename T>
 struct BackwardWorker<T>::Tile {
   const Visibility& visibility;
-  std::int64_t g, h;       // head within the group, query head
-  std::int64_t tile, i0;   // its first query
-  std::int64_t rows;       // queries, at most kTile
-  std::int64_t block, j0;  // its first key
-  std::int64_t keys;       // keys, at most kBlock
+  std::int64_t g, h;                // head within the group, query head
+  std::int64_t tile, i0;            // its first query
+  std::int64_t rows;                // queries, at most kTile
+  std::int64_t block, j0;           // its first key
+  std::int64_t keys;                // keys, at most kBlock
+  View<T, 3> q_strips, d_o_strips;  // of the queries
+  View<T, 3> keys_t, values_t;      // of the keys
 };
 
 /// kMR rows of a tile.
@@ -123,9 +125,9 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   if (std::max(j0, seen.begin) >= end) return;  // no tile visits the block
   const HeadRows k(p_.inputs.k, b_, hkv_);
   const HeadRows v(p_.inputs.v, b_, hkv_);
-  pack_transposed(shared_.keys_t[slot_][block], k, j0, end - j0, own_.packing);
+  pack_transposed(shared_.keys_t.sub(slot_, block), k, j0, end - j0, own_.packing);
   pack_panels(key_panels(block), 0, k, j0, end - j0, own_.packing);
-  pack_transposed(shared_.values_t[slot_][block], v, j0, end - j0, own_.packing);
+  pack_transposed(shared_.values_t.sub(slot_, block), v, j0, end - j0, own_.packing);
 }
 
 /// Packs q and, through the gate, do; writes lse, Δ − dlse, dz and the tile's part of dsinks; zeroes dq.
@@ -133,7 +135,7 @@ template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
   const std::int64_t n = std::min(kTile, p_.T - i0);
-  const View<T, 3> out_strips = shared_.out_strips[slot_][g][tile];
+  const View<T, 3> out_strips = shared_.out_strips.sub(slot_, g, tile);
   T* lse = shared_.lse.at(slot_, g, tile);
   T* delta = shared_.delta.at(slot_, g, tile);
   // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
@@ -155,7 +157,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   shared_.sink_parts(b_, h, tile) = sink_part;
 
   const HeadRows q(p_.inputs.q, b_, h);
-  pack_strips(shared_.query_strips[slot_][g][tile], q, i0, n, plan_.rules.query_factor(), own_.packing);
+  pack_strips(shared_.query_strips.sub(slot_, g, tile), q, i0, n, plan_.rules.query_factor(), own_.packing);
   pack_panels(query_panels(g, tile), 0, q, i0, n, own_.packing);
   std::fill_n(shared_.dq.at(slot_, g, tile), kTile * plan_.D_padded, T{0});
   shared_.dq_turns(slot_, g, tile) = 0;
@@ -214,7 +216,19 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
     if (plan_.dbias_over_queries) std::fill_n(own_.dbias_sum.data, kBlock, T{0});
     for (std::int64_t tile = 0; tile < plan_.tiles; ++tile) {
       const std::int64_t i0 = tile * kTile;
-      const Tile t{visibility, g, h, tile, i0, std::min(kTile, p_.T - i0), block, j0, keys};
+      const Tile t{visibility,
+                   g,
+                   h,
+                   tile,
+                   i0,
+                   std::min(kTile, p_.T - i0),
+                   block,
+                   j0,
+                   keys,
+                   shared_.query_strips.sub(slot_, g, tile),
+                   shared_.out_strips.sub(slot_, g, tile),
+                   shared_.keys_t.sub(slot_, block),
+                   shared_.values_t.sub(slot_, block)};
       if (dbias_by_tile) dbias_turnstile(h, tile, block).enter(dbias_turn(h));
       const bool visited = score_tile(t);
       if (dbias_by_tile) dbias_turnstile(h, tile, block).leave(dbias_turn(h));
@@ -259,11 +273,11 @@ bool BackwardWorker<T>::score_tile(const Tile& t) const {
 
 /// The strip's rows and columns of `to` = left (depth, kMR)ᵀ · right (panels, depth, kNR).
 template <typename T>
-void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const View<T, 2>& left, const View<T, 3>& right,
+void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
                                          const Strip& s) const {
   for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
-    multiply_tile<kMR, kNV, typename Plan::StripLeft, Store::overwrite>(left.data, right.at(c / kNR<T>), left.shape[0],
-                                                                        to.at(s.r, c), Plan::kScoreStride);
+    multiply_tile<kMR, kNV, typename Plan::StripLeft, ProductWrite::overwrite>(
+        left, right.at(c / kNR<T>), right.shape[1], to.at(s.r, c), Plan::kScoreStride);
   }
 }
 
@@ -278,8 +292,7 @@ KeyRange BackwardWorker<T>::seen_columns(const Tile& t, std::int64_t i) const {
 /// P = exp2(s − lse) in the strip's rows, zero outside what each row sees.
 template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
-  multiply_columns(own_.probabilities, shared_.query_strips[slot_][t.g][t.tile][s.r / kMR],
-                   shared_.keys_t[slot_][t.block], s);
+  multiply_columns(own_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
   const T* row_lse = shared_.lse.at(slot_, t.g, t.tile, s.r);
   const Tag<T> d;
   for (std::int64_t m = 0; m < kMR; ++m) {
@@ -303,7 +316,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
 /// ds = P ∘ (do vᵀ − Δ), times the softcap's slope, in the strip's rows; what dbias takes of it.
 template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
-  multiply_columns(own_.ds, shared_.out_strips[slot_][t.g][t.tile][s.r / kMR], shared_.values_t[slot_][t.block], s);
+  multiply_columns(own_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
   const T* row_delta = shared_.delta.at(slot_, t.g, t.tile, s.r);
   const Tag<T> d;
   for (std::int64_t m = 0; m < kMR; ++m) {
@@ -349,11 +362,11 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
     const std::int64_t n = std::min(seeing.end - t.i0, t.rows) - first;
     if (n <= 0) continue;
     if (p_.gradients.dv.present()) {
-      multiply_panels<Left, Store::accumulate>(own_.dv.range(0, c, kMR), own_.probabilities.at(first, c), d_o, first,
-                                               n);
+      multiply_panels<Left, ProductWrite::accumulate>(own_.dv.range(0, c, kMR), own_.probabilities.at(first, c), d_o,
+                                                      first, n);
     }
     if (p_.gradients.dk.present()) {
-      multiply_panels<Left, Store::accumulate>(own_.dk.range(0, c, kMR), own_.ds.at(first, c), q, first, n);
+      multiply_panels<Left, ProductWrite::accumulate>(own_.dk.range(0, c, kMR), own_.ds.at(first, c), q, first, n);
     }
   }
 }
@@ -364,7 +377,7 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   if (!p_.gradients.dq.present()) return;
   const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
   const ColumnPanels<T> k = key_panels(t.block);
-  const View<T, 2> dq = shared_.dq[slot_][t.g][t.tile];
+  const View<T, 2> dq = shared_.dq.sub(slot_, t.g, t.tile);
   const Turnstile turnstile(shared_.dq_turns(slot_, t.g, t.tile));
   turnstile.enter(t.block - first_block);
   for (std::int64_t r = 0; r < t.rows; r += kMR) {
@@ -373,8 +386,8 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
     const std::int64_t first = std::max<std::int64_t>(seen.begin - t.j0, 0);
     const std::int64_t n = std::min(seen.end - t.j0, kBlock) - first;
     if (n <= 0) continue;
-    multiply_panels<typename Plan::ScoreLeft, Store::accumulate>(dq.range(0, r, kMR), own_.ds.at(r, first), k, first,
-                                                                 n);
+    multiply_panels<typename Plan::ScoreLeft, ProductWrite::accumulate>(dq.range(0, r, kMR), own_.ds.at(r, first), k,
+                                                                        first, n);
   }
   turnstile.leave(t.block - first_block);
 }
@@ -428,7 +441,7 @@ void BackwardWorker<T>::write_rows(const HeadRows<void>& to, const View<T, 2>& s
 template <typename T>
 void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
-  const View<T, 2> sums = shared_.dq[slot_][g][tile].range(0, 0, std::min(kTile, p_.T - i0));
+  const View<T, 2> sums = shared_.dq.sub(slot_, g, tile).range(0, 0, std::min(kTile, p_.T - i0));
   write_rows(HeadRows(p_.gradients.dq, b_, query_head(g)), sums, i0, static_cast<T>(p_.scale));
 }
 

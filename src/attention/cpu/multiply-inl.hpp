@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstddef>
 #include <cstdint>
 
 #include "attention/cpu/vec-inl.hpp"
@@ -20,65 +19,65 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Where element (m,k) of the left operand lies: a[m · kRow + k · kCol]. Compile-time strides keep every broadcast a
 /// load at a constant displacement from one pointer.
-template <std::size_t kRow_, std::size_t kCol_>
+template <std::int64_t kRow_, std::int64_t kCol_>
 struct LeftLayout {
-  static constexpr std::size_t kRow = kRow_;
-  static constexpr std::size_t kCol = kCol_;
+  static constexpr std::int64_t kRow = kRow_;
+  static constexpr std::int64_t kCol = kCol_;
 };
 
 /// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
-enum class Store { overwrite, overwrite_from, accumulate };
+enum class ProductWrite { overwrite, overwrite_from, accumulate };
 
 /// c[m][n] (+)= Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
 /// b: (K, kVecs · lanes) dense, vector-aligned; c: row stride ldc; start: kRows, read by overwrite_from alone.
-template <std::size_t kRows, std::size_t kVecs, class Layout, Store kStore, typename T>
-HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::size_t K, T* HWY_RESTRICT c,
-                                std::size_t ldc, const T* start = nullptr) {
+template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
+HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
+                                std::int64_t ldc, const T* start = nullptr) {
   const Tag<T> d;
-  constexpr std::size_t kN = kLanes<T>;
+  constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
-  HWY_UNROLL(16) for (std::size_t m = 0; m < kRows; ++m) {
-    HWY_UNROLL(4) for (std::size_t n = 0; n < kVecs; ++n) {
-      acc[m][n] = kStore == Store::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
+      acc[m][n] = kWrite == ProductWrite::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
     }
   }
 #pragma GCC unroll 2
-  for (std::size_t k = 0; k < K; ++k) {
+  for (std::int64_t k = 0; k < K; ++k) {
     V right[kVecs];
-    HWY_UNROLL(4) for (std::size_t n = 0; n < kVecs; ++n) right[n] = hn::Load(d, b + n * kN);
-    HWY_UNROLL(16) for (std::size_t m = 0; m < kRows; ++m) {
+    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::Load(d, b + n * kN);
+    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       const V left = hn::Set(d, a[m * Layout::kRow]);
-      HWY_UNROLL(4) for (std::size_t n = 0; n < kVecs; ++n) acc[m][n] = hn::MulAdd(left, right[n], acc[m][n]);
+      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) acc[m][n] = hn::MulAdd(left, right[n], acc[m][n]);
     }
     a += Layout::kCol;
     b += kVecs * kN;
   }
-  HWY_UNROLL(16) for (std::size_t m = 0; m < kRows; ++m) {
-    HWY_UNROLL(4) for (std::size_t n = 0; n < kVecs; ++n) {
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
       T* to = c + m * ldc + n * kN;
-      hn::StoreU(kStore == Store::accumulate ? hn::Add(acc[m][n], hn::LoadU(d, to)) : acc[m][n], d, to);
+      hn::StoreU(kWrite == ProductWrite::accumulate ? hn::Add(acc[m][n], hn::LoadU(d, to)) : acc[m][n], d, to);
     }
   }
 }
 
 /// multiply_tile for 1 ≤ rows ≤ kMR, vecs ≤ kNV. Runs the smallest of three tile heights that holds the rows: reads of
 /// a and writes of c reach up to that height.
-template <class Layout, Store kStore, typename T>
-HWY_INLINE void multiply_strip(std::size_t rows, std::size_t vecs, const T* a, const T* b, std::size_t K, T* c,
-                               std::size_t ldc, const T* start = nullptr) {
-  constexpr std::size_t kHalf = kMR / 2;
-  constexpr std::size_t kQuarter = (kMR + 3) / 4;
+template <class Layout, ProductWrite kWrite, typename T>
+HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a, const T* b, std::int64_t K, T* c,
+                               std::int64_t ldc, const T* start = nullptr) {
+  constexpr std::int64_t kHalf = kMR / 2;
+  constexpr std::int64_t kQuarter = (kMR + 3) / 4;
   static_assert(kNV == 2);
   if (rows > kHalf) {
-    vecs == kNV ? multiply_tile<kMR, 2, Layout, kStore>(a, b, K, c, ldc, start)
-                : multiply_tile<kMR, 1, Layout, kStore>(a, b, K, c, ldc, start);
+    vecs == kNV ? multiply_tile<kMR, 2, Layout, kWrite>(a, b, K, c, ldc, start)
+                : multiply_tile<kMR, 1, Layout, kWrite>(a, b, K, c, ldc, start);
   } else if (rows > kQuarter) {
-    vecs == kNV ? multiply_tile<kHalf, 2, Layout, kStore>(a, b, K, c, ldc, start)
-                : multiply_tile<kHalf, 1, Layout, kStore>(a, b, K, c, ldc, start);
+    vecs == kNV ? multiply_tile<kHalf, 2, Layout, kWrite>(a, b, K, c, ldc, start)
+                : multiply_tile<kHalf, 1, Layout, kWrite>(a, b, K, c, ldc, start);
   } else {
-    vecs == kNV ? multiply_tile<kQuarter, 2, Layout, kStore>(a, b, K, c, ldc, start)
-                : multiply_tile<kQuarter, 1, Layout, kStore>(a, b, K, c, ldc, start);
+    vecs == kNV ? multiply_tile<kQuarter, 2, Layout, kWrite>(a, b, K, c, ldc, start)
+                : multiply_tile<kQuarter, 1, Layout, kWrite>(a, b, K, c, ldc, start);
   }
 }
 
@@ -100,11 +99,11 @@ struct ColumnPanels {
 };
 
 /// c (+)= a (c's rows, K) · rows first … first + K of b; c and b have as many columns.
-template <class Layout, Store kStore, typename T>
+template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_panels(const View<T, 2>& c, const T* a, const ColumnPanels<T>& b, std::int64_t first,
                                 std::int64_t K) {
   for (std::int64_t x = 0; x < b.cols; x += kNR<T>) {
-    multiply_strip<Layout, kStore>(c.shape[0], b.width(x) / kLanes<T>, a, b.at(first, x), K, c.at(0, x), c.strides[0]);
+    multiply_strip<Layout, kWrite>(c.shape[0], b.width(x) / kLanes<T>, a, b.at(first, x), K, c.at(0, x), c.strides[0]);
   }
 }
 
