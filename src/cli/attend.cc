@@ -54,7 +54,7 @@ int run_attend(const Options& o) {
     throw UsageError(fmt::format("--gate-fn {} needs --gate", o.gate_fn));
   }
   options.gate_op = parse_word<GateOp>("--gate-op", o.gate_op);
-  options.threads = o.threads;
+  options.context.threads = o.threads;
   std::optional<DType> dtype;
   if (!o.dtype.empty()) dtype = parse_word<DType>("--dtype", o.dtype);
 

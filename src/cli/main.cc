@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -11,6 +13,8 @@
 #include "cli/signals.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
+#include "headgate/runtime.hpp"
+#include "layers/blas_core.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -39,8 +43,11 @@ int run(int argc, char** argv) {
     CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
                      "`headgate VERB --help` tells more.\n\n"
                      "Environment:\n"
-                     "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
-                     "  OMP_NUM_THREADS  threads to use where --threads is not given\n\n"
+                     "  HEADGATE_ISA       vector target to use (`headgate info` lists them)\n"
+                     "  OMP_NUM_THREADS    threads to use where --threads is not given\n"
+                     "  OPENBLAS_CORETYPE  kernels of OpenBLAS (Haswell, SkylakeX, ...), where its own choice does not "
+                     "suit\n"
+                     "                     the CPU; not set, headgate mends a choice of kernels without AVX2\n\n"
                      "Of an option with one value that is given again the last counts.");
     const std::vector<Verb> verbs = add_verbs(line);
     const Request request = line.parse(argc, argv);
@@ -60,10 +67,21 @@ int run(int argc, char** argv) {
   }
 }
 
+/// Starts the program anew with kernels of OpenBLAS that suit the CPU, where OpenBLAS does not know the CPU and nobody
+/// has chosen: it reads the choice when it is loaded, which is before main. Where that fails, this process goes on.
+void restart_with_better_blas(char** argv) {
+  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
+  if (std::getenv(kVariable) != nullptr) return;
+  const std::string better(layers::better_blas_core(layers::blas_core(), supported_targets()));
+  if (better.empty() || setenv(kVariable, better.c_str(), 1) != 0) return;
+  execv("/proc/self/exe", argv);
+}
+
 }  // namespace
 }  // namespace headgate::cli
 
 int main(int argc, char** argv) {
+  headgate::cli::restart_with_better_blas(argv);
   headgate::cli::remove_unfinished_files_on_signals();
   const int status = headgate::cli::run(argc, argv);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
