@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward pass of gated attention. A query tile visits the key blocks that its rows see; within it strips of kMR rows
-// take scores, online softmax and the product with v, all in cache. K and V are packed once per key/value head.
+// Forward pass of gated attention. A query tile visits the key blocks that its rows see; within it groups of strips of
+// kMR rows take scores, online softmax and the product with v, all in cache. K and V are packed once per key/value
+// head.
 
 #include <omp.h>
 
@@ -28,13 +29,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Sizes and buffers of one forward call. Keys are cut into blocks of kBlock: a strip's scores (kMR · kBlock) stay in
-/// L1 and a block of packed K and V in L2 while the kTile queries of a tile pass over it.
+/// Sizes and buffers of one forward call. Keys are cut into blocks of kBlock: a group's scores (kGroup · kBlock) and a
+/// block of packed K and V stay in L2 while the kTile queries of a tile pass over it.
 template <typename T>
 struct ForwardPlan {
   static constexpr std::size_t kTile = kQueryTile;
   static constexpr std::size_t kBlock = kForwardKeys;
   static constexpr std::size_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
+  /// Rows that a panel of K or V serves while it is in L1 (docs/notes/2026-11-22-forward-strips.md).
+  static constexpr std::size_t kGroup = 48;
+  static_assert(kTile % kGroup == 0 && kGroup % kMR == 0);
   /// Packed K and V of as many heads as fit here are held at a time, at least one: three quarters of a third-level
   /// cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
   static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
@@ -74,7 +78,7 @@ struct ForwardPlan {
   void lay_out_scratch(Arena& a) {
     const std::size_t row = round_up(std::max({D, Dv, kBlock}), kLanes<T>);
     queries_at = a.reserve(kTile * D, sizeof(T));
-    scores_at = a.reserve(kMR * kScoreStride, sizeof(T));
+    scores_at = a.reserve(kGroup * kScoreStride, sizeof(T));
     out_at = a.reserve(kTile * Dv_padded, sizeof(T));
     max_at = a.reserve(kTile, sizeof(T));
     sum_at = a.reserve(kTile * kLanes<T>, sizeof(T));
@@ -122,6 +126,32 @@ void pack_block(const ForwardPlan<T>& plan, std::int64_t head, std::int64_t slot
               static_cast<std::size_t>(begin - block * kBlock), values, rows);
 }
 
+/// p = exp2(start + ab) for a tile of kRows rows and one panel, made in registers: p is written once.
+/// sums (kRows, lanes) take in p, largest (lanes) the exponents. Layout and b as for multiply_add; p: row stride ldp.
+template <std::size_t kRows, class Layout, typename T>
+HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::size_t K,
+                                        T* HWY_RESTRICT p, std::size_t ldp, const T* HWY_RESTRICT start,
+                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT largest) {
+  const Tag<T> d;
+  constexpr std::size_t kN = kLanes<T>;
+  static_assert(kNV == 2);
+  RegisterTile<kRows, 2, T> x;
+  HWY_UNROLL(16) for (std::size_t m = 0; m < kRows; ++m) x.at[m][0] = x.at[m][1] = hn::Set(d, start[m]);
+  multiply_add<Layout>(x, a, b, K);
+  auto max0 = hn::Load(d, largest);
+  auto max1 = max0;
+  HWY_UNROLL(16) for (std::size_t m = 0; m < kRows; ++m) {
+    max0 = hn::Max(x.at[m][0], max0);  // in this order MAXPS passes NaN by, and keeps what another row has
+    max1 = hn::Max(x.at[m][1], max1);
+    const auto p0 = exp2_fast(d, x.at[m][0]);
+    const auto p1 = exp2_fast(d, x.at[m][1]);
+    hn::Store(p0, d, p + m * ldp);
+    hn::Store(p1, d, p + m * ldp + kN);
+    hn::Store(hn::Add(hn::Load(d, sums + m * kN), hn::Add(p0, p1)), d, sums + m * kN);
+  }
+  hn::Store(hn::Max(max0, max1), d, largest);
+}
+
 /// One thread's work on one query tile.
 template <typename T>
 class ForwardTile {
@@ -149,8 +179,10 @@ class ForwardTile {
     reset();
     const Visibility visibility(p_, b);
     const KeyRange seen = visibility.rows(first_, first_ + static_cast<std::int64_t>(count_));
+    // Score rules read and write the scores twice more: one strip's, which stay in L1.
+    const std::size_t group = plan_.rules.any() ? kMR : Plan::kGroup;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
-      for (std::size_t r = 0; r < count_; r += kMR) visit(visibility, j0, r);
+      for (std::size_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
     }
     for (std::size_t r = 0; r < count_; ++r) finish_row(r);
     if (plan_.call.outputs.weights.present()) write_weights(visibility);
@@ -173,47 +205,69 @@ class ForwardTile {
     std::fill_n(at(plan_.out_at), Plan::kTile * plan_.Dv_padded, T{0});
   }
 
-  /// What strip rows see of a key block: keys [begin, end) of it, and the columns of whole panels that hold them.
+  /// What strip rows see of a key block: keys [begin, end) of it, the columns [c0, c1) of whole panels that hold them,
+  /// and those of them [whole0, whole1) that every row sees all of.
   struct Seen {
     std::size_t begin = 0, end = 0;
     std::size_t c0 = 0, c1 = 0;
+    std::size_t whole0 = 0, whole1 = 0;
     bool empty() const { return begin >= end; }
   };
 
   Seen see(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t rows) const {
     const std::int64_t i0 = first_ + static_cast<std::int64_t>(r);
-    const KeyRange keys = visibility.rows(i0, i0 + static_cast<std::int64_t>(rows));
-    const std::int64_t begin = std::max(keys.begin, j0) - j0;
-    const std::int64_t end = std::min(keys.end, j0 + kBlock) - j0;
+    const std::int64_t i1 = i0 + static_cast<std::int64_t>(rows);
+    const auto column = [&](std::int64_t j) {
+      return static_cast<std::size_t>(std::clamp<std::int64_t>(j - j0, 0, kBlock));
+    };
+    const KeyRange keys = visibility.rows(i0, i1);
+    const std::size_t begin = column(keys.begin);
+    const std::size_t end = column(keys.end);
     if (begin >= end) return {};
-    const auto first = static_cast<std::size_t>(begin);
-    const auto last = static_cast<std::size_t>(end);
-    return {first, last, first / kNR<T> * kNR<T>, round_up(last, kNR<T>)};
+    return {begin,
+            end,
+            begin / kNR<T> * kNR<T>,
+            round_up(end, kNR<T>),
+            round_up(column(visibility.row(i1 - 1).begin), kNR<T>),
+            column(visibility.row(i0).end) / kNR<T> * kNR<T>};
   }
+
+  /// A strip of rows r … r + rows of the tile beside one key block.
+  struct Strip {
+    std::size_t r = 0, rows = 0;
+    Seen seen;
+    T* scores = nullptr;
+    bool near_maxima = false;           // takes the path of the common case
+    T start[kMR];                       // minus the running maxima; −∞ beyond rows, which changes no sum or maximum
+    HWY_ALIGN T largest[kLanes<T>];     // of the block's exponents
+    HWY_ALIGN T sums[kMR * kLanes<T>];  // of the block's exponentials
+  };
 
   /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
   template <Store kStore>
-  void products(std::int64_t j0, std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1,
-                const T* start = nullptr) const {
-    const T* queries = at(plan_.queries_at) + r * plan_.D;
-    const T* keys = plan_.packed_keys(slot_) + static_cast<std::size_t>(j0) * plan_.D;
+  void products(const Strip& strip, std::int64_t j0, std::size_t c0, std::size_t c1) const {
     for (std::size_t c = c0; c < c1; c += kNR<T>) {
-      multiply_strip<typename Plan::ScoreLeft, kStore>(rows, kNV, queries, keys + c * plan_.D, plan_.D,
-                                                       at(plan_.scores_at) + c, Plan::kScoreStride, start);
+      multiply_strip<typename Plan::ScoreLeft, kStore>(strip.rows, kNV, queries(strip), keys(j0, c), plan_.D,
+                                                       strip.scores + c, Plan::kScoreStride, strip.start);
     }
   }
 
+  const T* queries(const Strip& strip) const { return at(plan_.queries_at) + strip.r * plan_.D; }
+  const T* keys(std::int64_t j0, std::size_t c) const {
+    return plan_.packed_keys(slot_) + (static_cast<std::size_t>(j0) + c) * plan_.D;
+  }
+
   /// Score rules on what each row sees of columns [c0, c1), −∞ on the rest of them.
-  void rule_and_hide(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t rows, std::size_t c0,
+  void rule_and_hide(const Visibility& visibility, const Strip& strip, std::int64_t j0, std::size_t c0,
                      std::size_t c1) const {
-    const std::int64_t i0 = first_ + static_cast<std::int64_t>(r);
+    const std::int64_t i0 = first_ + static_cast<std::int64_t>(strip.r);
     const auto low = static_cast<std::int64_t>(c0);
     const auto high = static_cast<std::int64_t>(c1);
-    for (std::size_t m = 0; m < rows; ++m) {
+    for (std::size_t m = 0; m < strip.rows; ++m) {
       const KeyRange row = visibility.row(i0 + static_cast<std::int64_t>(m));
       const auto begin = static_cast<std::size_t>(std::clamp(row.begin - j0, low, high));
       const auto end = std::max(begin, static_cast<std::size_t>(std::clamp(row.end - j0, low, high)));
-      T* s = at(plan_.scores_at) + m * Plan::kScoreStride;
+      T* s = strip.scores + m * Plan::kScoreStride;
       if (plan_.rules.any() && begin < end) {
         plan_.rules.apply(b_, h_, i0 + static_cast<std::int64_t>(m), j0 + static_cast<std::int64_t>(begin), end - begin,
                           s + begin, nullptr, rows_buffer());
@@ -223,62 +277,109 @@ class ForwardTile {
     }
   }
 
-  /// One strip against one key block: scores, online softmax, product with v.
-  void visit(const Visibility& visibility, std::int64_t j0, std::size_t r) {
-    const std::size_t rows = std::min(kMR, count_ - r);
-    const Seen seen = see(visibility, j0, r, rows);
-    if (seen.empty()) return;
-    if (plan_.rules.any() || !exponentials_near_maxima(visibility, j0, r, rows, seen)) {
-      products<Store::overwrite>(j0, r, rows, seen.c0, seen.c1);
-      rule_and_hide(visibility, j0, r, rows, seen.c0, seen.c1);
-      raise_maxima(r, rows, seen.c0, seen.c1);
-      subtract_maxima(r, rows, seen.c0, seen.c1);
-      exponentials(r, rows, seen.c0, seen.c1);
+  /// Rows [r, end) of the tile against one key block: scores, online softmax, product with v. Their strips take turns
+  /// at each panel of K and V, which is in L1 for all but the first.
+  void visit(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t end) {
+    Strip strips[Plan::kGroup / kMR];
+    std::size_t count = 0;
+    std::size_t c0 = Plan::kBlock;
+    std::size_t c1 = 0;
+    for (std::size_t first = r; first < end; first += kMR) {
+      Strip& strip = strips[count];
+      strip.r = first;
+      strip.rows = std::min(kMR, end - first);
+      strip.seen = see(visibility, j0, first, strip.rows);
+      strip.scores = at(plan_.scores_at) + (first - r) * Plan::kScoreStride;
+      if (strip.seen.empty()) continue;
+      open(visibility, strip, j0);
+      c0 = std::min(c0, strip.seen.c0);
+      c1 = std::max(c1, strip.seen.c1);
+      ++count;
     }
-    T* out = at(plan_.out_at) + r * plan_.Dv_padded;
-    const T* values = plan_.packed_values(slot_) + static_cast<std::size_t>(j0) * plan_.Dv_padded;
-    multiply_panels<typename Plan::ValueLeft, Store::accumulate>(rows, at(plan_.scores_at) + seen.begin, values,
-                                                                 plan_.block_rows, seen.begin, seen.end - seen.begin,
-                                                                 plan_.Dv_padded, out, plan_.Dv_padded);
+    for (std::size_t c = c0; c < c1; c += kNR<T>) {
+      for (std::size_t n = 0; n < count; ++n) exponentials_near_maxima(visibility, strips[n], j0, c);
+    }
+    for (std::size_t n = 0; n < count; ++n) close(visibility, strips[n], j0);
+    for (std::size_t x = 0; x < plan_.Dv_padded; x += kNR<T>) {
+      for (std::size_t n = 0; n < count; ++n) add_values(strips[n], j0, x);
+    }
   }
 
-  /// The common case: the running maxima stay as they are while no score exceeds one by more than kSlack. The product
-  /// starts at −maximum, so that one pass over the scores does it all; a strip's first maxima come from its first
-  /// panel. False, with maxima and sums as they were or higher, where that does not do.
-  bool exponentials_near_maxima(const Visibility& visibility, std::int64_t j0, std::size_t r, std::size_t rows,
-                                const Seen& seen) const {
-    std::size_t done = seen.c0;
-    if (lowest_maximum(r, rows) == kHidden) {
-      done += kNR<T>;
-      products<Store::overwrite>(j0, r, rows, seen.c0, done);
-      rule_and_hide(visibility, j0, r, rows, seen.c0, done);
-      raise_maxima(r, rows, seen.c0, done);
-      if (lowest_maximum(r, rows) == kHidden) return false;
-      subtract_maxima(r, rows, seen.c0, done);
-    }
-    T start[kMR];
-    for (std::size_t m = 0; m < kMR; ++m) start[m] = -at(plan_.max_at)[r + m];
-    products<Store::overwrite_from>(j0, r, rows, done, seen.c1, start);
-    rule_and_hide(visibility, j0, r, rows, done, seen.c1);
-    T kept[kMR * kLanes<T>];
-    T* sums = at(plan_.sum_at) + r * kLanes<T>;
-    std::copy_n(sums, rows * kLanes<T>, kept);
-    if (exponentials(r, rows, seen.c0, seen.c1) <= kSlack) return true;
-    std::copy_n(kept, rows * kLanes<T>, sums);
-    return false;
+  /// Output columns x … of one panel += probabilities · v.
+  void add_values(const Strip& strip, std::int64_t j0, std::size_t x) const {
+    const Seen& seen = strip.seen;
+    const std::size_t width = std::min(kNR<T>, plan_.Dv_padded - x);
+    const T* panel = plan_.packed_values(slot_) + static_cast<std::size_t>(j0) * plan_.Dv_padded + x * plan_.block_rows;
+    multiply_strip<typename Plan::ValueLeft, Store::accumulate>(
+        strip.rows, width / kLanes<T>, strip.scores + seen.begin, panel + seen.begin * width, seen.end - seen.begin,
+        at(plan_.out_at) + strip.r * plan_.Dv_padded + x, plan_.Dv_padded);
   }
 
-  T lowest_maximum(std::size_t r, std::size_t rows) const {
-    return *std::min_element(at(plan_.max_at) + r, at(plan_.max_at) + r + rows);
+  /// Makes the strip ready for its panels. Its rows' first maxima come from the first panel that they see.
+  void open(const Visibility& visibility, Strip& strip, std::int64_t j0) const {
+    std::fill_n(strip.largest, kLanes<T>, kHidden);
+    std::fill_n(strip.sums, kMR * kLanes<T>, T{0});
+    strip.near_maxima = !plan_.rules.any();
+    if (!strip.near_maxima) return;
+    if (lowest_maximum(strip) == kHidden) {
+      const std::size_t c = strip.seen.c0;
+      products<Store::overwrite>(strip, j0, c, c + kNR<T>);
+      rule_and_hide(visibility, strip, j0, c, c + kNR<T>);
+      raise_maxima(strip, c, c + kNR<T>);
+      strip.near_maxima = lowest_maximum(strip) != kHidden;
+    }
+    for (std::size_t m = 0; m < kMR; ++m) strip.start[m] = m < strip.rows ? -at(plan_.max_at)[strip.r + m] : kHidden;
+  }
+
+  /// The common case, panel at column c: the running maxima stay as they are while no score exceeds one by more than
+  /// kSlack. The product starts at −maximum; where every row sees the whole panel, exponentials follow in registers.
+  void exponentials_near_maxima(const Visibility& visibility, Strip& strip, std::int64_t j0, std::size_t c) const {
+    const Seen& seen = strip.seen;
+    if (!strip.near_maxima || c < seen.c0 || c >= seen.c1) return;
+    if (c >= seen.whole0 && c < seen.whole1) {
+      with_tile_height(strip.rows, [&]<std::size_t kRows>() HWY_ATTR {
+        multiply_exponentials<kRows, typename Plan::ScoreLeft>(queries(strip), keys(j0, c), plan_.D, strip.scores + c,
+                                                               Plan::kScoreStride, strip.start, strip.sums,
+                                                               strip.largest);
+      });
+      return;
+    }
+    products<Store::overwrite_from>(strip, j0, c, c + kNR<T>);
+    rule_and_hide(visibility, strip, j0, c, c + kNR<T>);
+    exponentials(strip, c, c + kNR<T>);
+  }
+
+  /// Takes the block's exponentials into the rows' sums. Where maxima have to move first, makes all scores again.
+  void close(const Visibility& visibility, Strip& strip, std::int64_t j0) const {
+    const Tag<T> d;
+    constexpr std::size_t kN = kLanes<T>;
+    if (!strip.near_maxima || !(hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, strip.largest))) <= kSlack)) {
+      const Seen& seen = strip.seen;
+      products<Store::overwrite>(strip, j0, seen.c0, seen.c1);
+      rule_and_hide(visibility, strip, j0, seen.c0, seen.c1);
+      raise_maxima(strip, seen.c0, seen.c1);
+      subtract_maxima(strip, seen.c0, seen.c1);
+      if (strip.near_maxima) std::fill_n(strip.sums, kMR * kN, T{0});
+      exponentials(strip, seen.c0, seen.c1);
+    }
+    T* HWY_RESTRICT sums = at(plan_.sum_at) + strip.r * kN;
+    for (std::size_t x = 0; x < strip.rows * kN; x += kN) {
+      hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, strip.sums + x)), d, sums + x);
+    }
+  }
+
+  T lowest_maximum(const Strip& strip) const {
+    const T* maxima = at(plan_.max_at) + strip.r;
+    return *std::min_element(maxima, maxima + strip.rows);
   }
 
   /// Running maxima of the strip's rows take in columns [c0, c1); sums and output rows follow them.
-  void raise_maxima(std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const {
+  void raise_maxima(const Strip& strip, std::size_t c0, std::size_t c1) const {
     const Tag<T> d;
     constexpr std::size_t kN = kLanes<T>;
-    for (std::size_t m = 0; m < rows; ++m) {
-      const T* HWY_RESTRICT s = at(plan_.scores_at) + m * Plan::kScoreStride;
-      T& running_max = at(plan_.max_at)[r + m];
+    for (std::size_t m = 0; m < strip.rows; ++m) {
+      const T* HWY_RESTRICT s = strip.scores + m * Plan::kScoreStride;
+      T& running_max = at(plan_.max_at)[strip.r + m];
       auto max0 = hn::Set(d, running_max);
       auto max1 = max0;
       for (std::size_t j = c0; j < c1; j += 2 * kN) {
@@ -289,40 +390,40 @@ class ForwardTile {
       if (new_max == running_max) continue;
       const auto decay = exp2_fast(d, hn::Sub(hn::Set(d, running_max), hn::Set(d, new_max)));
       running_max = new_max;
-      T* sum = at(plan_.sum_at) + (r + m) * kN;
+      T* sum = at(plan_.sum_at) + (strip.r + m) * kN;
       hn::Store(hn::Mul(decay, hn::Load(d, sum)), d, sum);
-      T* HWY_RESTRICT out = at(plan_.out_at) + (r + m) * plan_.Dv_padded;
+      T* HWY_RESTRICT out = at(plan_.out_at) + (strip.r + m) * plan_.Dv_padded;
       for (std::size_t x = 0; x < plan_.Dv_padded; x += kN) hn::Store(hn::Mul(decay, hn::Load(d, out + x)), d, out + x);
     }
   }
 
   /// Columns [c0, c1) of the scores, less the row's maximum; less 0 in a row that saw nothing, whose −∞ stay so.
-  void subtract_maxima(std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const {
+  void subtract_maxima(const Strip& strip, std::size_t c0, std::size_t c1) const {
     const Tag<T> d;
-    for (std::size_t m = 0; m < rows; ++m) {
-      T* HWY_RESTRICT s = at(plan_.scores_at) + m * Plan::kScoreStride;
-      const T max = at(plan_.max_at)[r + m];
+    for (std::size_t m = 0; m < strip.rows; ++m) {
+      T* HWY_RESTRICT s = strip.scores + m * Plan::kScoreStride;
+      const T max = at(plan_.max_at)[strip.r + m];
       const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
       for (std::size_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Sub(hn::Load(d, s + j), shift), d, s + j);
     }
   }
 
-  /// Columns [c0, c1) become exp2 of themselves; the sums take them in. Returns the largest exponent.
-  T exponentials(std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const {
+  /// Columns [c0, c1) become exp2 of themselves; the block's sums and largest exponents take them in.
+  void exponentials(Strip& strip, std::size_t c0, std::size_t c1) const {
     const Tag<T> d;
     constexpr std::size_t kN = kLanes<T>;
-    auto max0 = hn::Set(d, kHidden);
+    auto max0 = hn::Load(d, strip.largest);
     auto max1 = max0;
-    for (std::size_t m = 0; m < rows; ++m) {
-      T* HWY_RESTRICT s = at(plan_.scores_at) + m * Plan::kScoreStride;
-      T* HWY_RESTRICT sum = at(plan_.sum_at) + (r + m) * kN;
+    for (std::size_t m = 0; m < strip.rows; ++m) {
+      T* HWY_RESTRICT s = strip.scores + m * Plan::kScoreStride;
+      T* HWY_RESTRICT sum = strip.sums + m * kN;
       auto sum0 = hn::Load(d, sum);
       auto sum1 = hn::Zero(d);
       for (std::size_t j = c0; j < c1; j += 2 * kN) {
         const auto x0 = hn::Load(d, s + j);
         const auto x1 = hn::Load(d, s + j + kN);
-        max0 = hn::Max(max0, x0);
-        max1 = hn::Max(max1, x1);
+        max0 = hn::Max(x0, max0);  // in this order MAXPS passes NaN by, and keeps what another row has
+        max1 = hn::Max(x1, max1);
         const auto p0 = exp2_fast(d, x0);
         const auto p1 = exp2_fast(d, x1);
         hn::Store(p0, d, s + j);
@@ -332,7 +433,7 @@ class ForwardTile {
       }
       hn::Store(hn::Add(sum0, sum1), d, sum);
     }
-    return hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+    hn::Store(hn::Max(max0, max1), d, strip.largest);
   }
 
   T row_sum(std::size_t r) const {
@@ -380,9 +481,14 @@ class ForwardTile {
     for (std::size_t r = 0; r < count_; r += kMR) {
       const std::size_t rows = std::min(kMR, count_ - r);
       for (std::int64_t j0 = 0; j0 < p_.S; j0 += kBlock) {
-        const Seen seen = see(visibility, j0, r, rows);
-        products<Store::overwrite>(j0, r, rows, seen.c0, seen.c1);
-        rule_and_hide(visibility, j0, r, rows, seen.c0, seen.c1);
+        Strip strip;
+        strip.r = r;
+        strip.rows = rows;
+        strip.seen = see(visibility, j0, r, rows);
+        strip.scores = at(plan_.scores_at);
+        const Seen& seen = strip.seen;
+        products<Store::overwrite>(strip, j0, seen.c0, seen.c1);
+        rule_and_hide(visibility, strip, j0, seen.c0, seen.c1);
         const auto width = static_cast<std::size_t>(std::min(kBlock, p_.S - j0));
         for (std::size_t m = 0; m < rows; ++m) write_weights_row(r + m, m, j0, seen, width);
       }
