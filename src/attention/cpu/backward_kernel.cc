@@ -58,6 +58,7 @@ class BackwardWorker {
   void write_dbias_row(std::int64_t n) const;
 
  private:
+  struct QueryRows;
   struct Tile;
   struct Strip;
 
@@ -72,7 +73,7 @@ class BackwardWorker {
     return {shared_.out_panels.at(slot_, g, tile), kTile, plan_.Dv_padded};
   }
 
-  void prepare_row(std::int64_t g, std::int64_t i, T* d_o, double* sink_part) const;
+  void prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta, double* sink_part) const;
   KeyRange seen_columns(const Tile& t, std::int64_t i) const;
   bool score_tile(const Tile& t) const;
   void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
@@ -91,6 +92,14 @@ class BackwardWorker {
   const BackwardBuffers<T>& shared_;
   const BackwardScratch<T> own_;
   std::int64_t b_ = 0, hkv_ = 0, slot_ = 0;
+};
+
+/// What the backward pass reads and writes of one query head before the products.
+template <typename T>
+struct BackwardWorker<T>::QueryRows {
+  HeadRows<const void> dy, y, attn, gate, lse, dlse;
+  HeadRows<void> dgate;
+  std::int64_t h;
 };
 
 /// A query tile against a key block.
@@ -142,18 +151,23 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   std::fill(lse + n, lse + kTile, std::numeric_limits<T>::infinity());
   std::fill(delta + n, delta + kTile, T{0});
   if (n < kTile) std::fill_n(out_strips.data, out_strips.count(), T{0});
+  const std::int64_t h = query_head(g);
+  const QueryRows from{HeadRows(p_.incoming.dy, b_, h),     HeadRows(p_.saved.y, b_, h),
+                       HeadRows(p_.saved.attn, b_, h),      HeadRows(p_.inputs.gate, b_, h),
+                       HeadRows(p_.saved.lse, b_, h),       HeadRows(p_.incoming.dlse, b_, h),
+                       HeadRows(p_.gradients.dgate, b_, h), h};
   double sink_part = 0;
   const T* d_o[kMR];
   for (std::int64_t r0 = 0; r0 < n; r0 += kMR) {
     const std::int64_t rows = std::min(kMR, n - r0);
     for (std::int64_t m = 0; m < rows; ++m) {
-      prepare_row(g, i0 + r0 + m, own_.d_o.at(m), &sink_part);
-      copy_to_panels(out_panels(g, tile), r0 + m, own_.d_o.at(m));
+      const std::int64_t r = r0 + m;
+      prepare_row(from, i0 + r, own_.d_o.at(m), lse + r, delta + r, &sink_part);
+      copy_to_panels(out_panels(g, tile), r, own_.d_o.at(m));
       d_o[m] = own_.d_o.at(m);
     }
     interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
   }
-  const std::int64_t h = query_head(g);
   shared_.sink_parts(b_, h, tile) = sink_part;
 
   const HeadRows q(p_.inputs.q, b_, h);
@@ -165,40 +179,34 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
 
 /// do of query i into `d_o`, its dz into dgate, its lse and Δ − dlse, its term of dsinks.
 template <typename T>
-void BackwardWorker<T>::prepare_row(std::int64_t g, std::int64_t i, T* d_o, double* sink_part) const {
-  const std::int64_t h = query_head(g);
-  const bool gated = p_.gate_fn != GateFn::none;
-  const HeadRows attn(p_.saved.attn, b_, h);
-  const GateRowOperands<T> row{padded_row(HeadRows(p_.incoming.dy, b_, h), i, own_.dy.data),
-                               padded_row(HeadRows(p_.saved.y, b_, h), i, own_.y.data),
-                               attn.present() ? padded_row(attn, i, own_.attn.data) : nullptr,
-                               gated ? gate_logits(HeadRows(p_.inputs.gate, b_, h), i, p_.Dv, own_.gate.data) : nullptr,
+void BackwardWorker<T>::prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta,
+                                    double* sink_part) const {
+  const GateRowOperands<T> row{padded_row(from.dy, i, own_.dy.data),
+                               padded_row(from.y, i, own_.y.data),
+                               from.attn.present() ? padded_row(from.attn, i, own_.attn.data) : nullptr,
+                               from.gate.present() ? gate_logits(from.gate, i, p_.Dv, own_.gate.data) : nullptr,
                                d_o,
                                own_.dgate.data};
-  T delta = gate_row_backward(row, plan_.Dv_padded, p_.gate_fn, p_.gate_op);
-  if (p_.gradients.dgate.present()) {  // hence gated (check_backward)
+  *delta = gate_row_backward(row, plan_.Dv_padded, p_.gate_fn, p_.gate_op);
+  if (from.dgate.present()) {  // hence a gate (check_backward)
     if (p_.gate_headwise) {
       double sum = 0;
       for (std::int64_t x = 0; x < p_.Dv; ++x) sum += static_cast<double>(row.dz[x]);
       row.dz[0] = static_cast<T>(sum);
     }
-    const HeadRows dgate(p_.gradients.dgate, b_, h);
-    store_row(dgate, row.dz, i, 0, dgate.cols);
+    store_row(from.dgate, row.dz, i, 0, from.dgate.cols);
   }
-  if (p_.incoming.dlse.present()) {
+  if (from.dlse.present()) {
     T dlse = 0;
-    load_row(&dlse, HeadRows(p_.incoming.dlse, b_, h), i, 0, 1);
-    delta -= dlse;
+    load_row(&dlse, from.dlse, i, 0, 1);
+    *delta -= dlse;
   }
-  double lse = 0;  // natural
-  load_row(&lse, HeadRows(p_.saved.lse, b_, h), i, 0, 1);
-  const bool nothing_seen = lse == -std::numeric_limits<double>::infinity();
-  const std::int64_t tile = i / kTile;
-  shared_.lse(slot_, g, tile, i % kTile) =
-      nothing_seen ? std::numeric_limits<T>::infinity() : static_cast<T>(lse * kLog2e);
-  shared_.delta(slot_, g, tile, i % kTile) = delta;
+  double lse_natural = 0;
+  load_row(&lse_natural, from.lse, i, 0, 1);
+  const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
+  *lse = nothing_seen ? std::numeric_limits<T>::infinity() : static_cast<T>(lse_natural * kLog2e);
   if (p_.inputs.sinks.present() && !nothing_seen) {
-    *sink_part -= std::exp(p_.sink(h) - lse) * static_cast<double>(delta);
+    *sink_part -= std::exp(p_.sink(from.h) - lse_natural) * static_cast<double>(*delta);
   }
 }
 
@@ -301,7 +309,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
     const KeyRange seen = m < s.rows ? seen_columns(t, i) : KeyRange{};
     if (plan_.rules.any() && !seen.empty()) {
       T* slope = plan_.rules.capped() ? own_.slope.at(m, seen.begin) : nullptr;
-      plan_.rules.apply(b_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin, row + seen.begin, slope,
+      plan_.rules.apply(row + seen.begin, slope, b_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin,
                         own_.rule_row.data);
     }
     const auto lse = hn::Set(d, row_lse[m]);

@@ -26,6 +26,32 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// p = exp2(start + ab) for a tile of kRows rows and one panel, made in registers: p is written once.
+/// sums (kRows, lanes) take in p, largest (lanes) the exponents. Layout and b as for multiply_add; p: row stride ldp.
+template <std::int64_t kRows, class Layout, typename T>
+HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
+                                        T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
+                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT largest) {
+  const Tag<T> d;
+  constexpr std::int64_t kN = kLanes<T>;
+  static_assert(kNV == 2);
+  RegisterTile<kRows, 2, T> x;
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) x.at[m][0] = x.at[m][1] = hn::Set(d, start[m]);
+  multiply_add<Layout>(x, a, b, K);
+  auto max0 = hn::Load(d, largest);
+  auto max1 = max0;
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    max0 = hn::Max(x.at[m][0], max0);  // in this order MAXPS passes NaN by, and keeps what another row has
+    max1 = hn::Max(x.at[m][1], max1);
+    const auto p0 = exp2_fast(d, x.at[m][0]);
+    const auto p1 = exp2_fast(d, x.at[m][1]);
+    hn::Store(p0, d, p + m * ldp);
+    hn::Store(p1, d, p + m * ldp + kN);
+    hn::Store(hn::Add(hn::Load(d, sums + m * kN), hn::Add(p0, p1)), d, sums + m * kN);
+  }
+  hn::Store(hn::Max(max0, max1), d, largest);
+}
+
 /// One thread's part of the forward pass.
 template <typename T>
 class ForwardWorker {
@@ -62,14 +88,17 @@ class ForwardWorker {
     slot_ = slot;
     first_ = tile * kTile;
     count_ = std::min(kTile, p_.T - first_);
+    head_keys_ = shared_.keys[slot];
     pack_strips(own_.queries, HeadRows(p_.inputs.q, b, h), first_, count_, plan_.rules.query_factor(), own_.packing);
     reset();
     const Visibility visibility(p_, b);
     const KeyRange seen = visibility.rows(first_, first_ + count_);
+    // Score rules read and write the scores twice more: one strip's, which stay in L1.
+    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kGroup;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
-      for (std::int64_t r = 0; r < count_; r += kMR) visit(visibility, strip(visibility, j0, r));
+      for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
     }
-    for (std::int64_t r = 0; r < count_; ++r) finish_row(r);
+    finish_rows();
     if (p_.outputs.weights.present()) write_weights(visibility);
   }
 
@@ -94,28 +123,48 @@ class ForwardWorker {
 
   /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
   struct Strip {
-    std::int64_t r, rows, j0;
-    std::int64_t begin = 0, end = 0;  // the block's keys that they see
-    std::int64_t c0 = 0, c1 = 0;      // columns of the whole panels that hold those
+    std::int64_t r = 0, rows = 0, j0 = 0;
+    const T* queries = nullptr;           // (D, kMR)
+    View<T, 3> keys;                      // of the head: panels from the block's first on
+    T* scores = nullptr;                  // (kMR, kScoreStride)
+    std::int64_t begin = 0, end = 0;      // the block's keys that the rows see
+    std::int64_t c0 = 0, c1 = 0;          // columns of the whole panels that hold those
+    std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
+    bool near_maxima = false;             // takes the path of the common case
+    T start[kMR];                       // minus the running maxima; −∞ beyond rows, which changes no sum or maximum
+    HWY_ALIGN T largest[kLanes<T>];     // of the block's exponents
+    HWY_ALIGN T sums[kMR * kLanes<T>];  // of the block's exponentials
     bool empty() const { return begin >= end; }
   };
 
-  Strip strip(const Visibility& visibility, std::int64_t j0, std::int64_t r) const {
-    const std::int64_t rows = std::min(kMR, count_ - r);
-    const KeyRange keys = visibility.rows(first_ + r, first_ + r + rows);
-    const std::int64_t begin = std::max(keys.begin, j0) - j0;
-    const std::int64_t end = std::min(keys.end, j0 + kBlock) - j0;
-    if (begin >= end) return {r, rows, j0};
-    return {r, rows, j0, begin, end, begin / kNR<T> * kNR<T>, round_up(end, kNR<T>)};
+  /// Places rows r … of a group, of which [group, end) are the tile's, beside the block.
+  void place_strip(Strip& s, const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t group,
+                   std::int64_t end) const {
+    s.r = r;
+    s.rows = std::min(kMR, end - r);
+    s.j0 = j0;
+    s.queries = own_.queries.at(r / kMR);
+    s.keys = head_keys_.range(0, j0 / kNR<T>, plan_.panels - j0 / kNR<T>);
+    s.scores = own_.scores.at(r - group);
+    const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
+    const std::int64_t i0 = first_ + r;
+    const std::int64_t i1 = i0 + s.rows;
+    const KeyRange keys = visibility.rows(i0, i1);
+    s.begin = column(keys.begin);
+    s.end = column(keys.end);
+    if (s.empty()) return;
+    s.c0 = s.begin / kNR<T> * kNR<T>;
+    s.c1 = round_up(s.end, kNR<T>);
+    s.whole0 = round_up(column(visibility.row(i1 - 1).begin), kNR<T>);
+    s.whole1 = column(visibility.row(i0).end) / kNR<T> * kNR<T>;
   }
 
   /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
   template <ProductWrite kWrite>
-  void products(const Strip& s, std::int64_t c0, std::int64_t c1, const T* start = nullptr) const {
+  void products(const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
-      multiply_strip<typename Plan::ScoreLeft, kWrite>(s.rows, kNV, own_.queries.at(s.r / kMR),
-                                                       shared_.keys.at(slot_, (s.j0 + c) / kNR<T>), p_.D,
-                                                       own_.scores.at(0, c), Plan::kScoreStride, start);
+      multiply_strip<typename Plan::ScoreLeft, kWrite>(s.rows, kNV, s.queries, s.keys.at(c / kNR<T>), p_.D,
+                                                       s.scores + c, Plan::kScoreStride, s.start);
     }
   }
 
@@ -126,53 +175,93 @@ class ForwardWorker {
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
       const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
-      T* row = own_.scores.at(m);
+      T* row = s.scores + m * Plan::kScoreStride;
       if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(b_, h_, i, s.j0 + begin, end - begin, row + begin, nullptr, own_.rule_row.data);
+        plan_.rules.apply(row + begin, nullptr, b_, h_, i, s.j0 + begin, end - begin, own_.rule_row.data);
       }
       std::fill(row + c0, row + begin, kHidden);
       std::fill(row + end, row + c1, kHidden);
     }
   }
 
-  /// One strip against one key block: scores, online softmax, product with v.
-  void visit(const Visibility& visibility, const Strip& s) const {
-    if (s.empty()) return;
-    if (plan_.rules.any() || !exponentials_near_maxima(visibility, s)) {
+  /// Rows [r, end) of the tile against one key block: scores, online softmax, product with v. Their strips take turns
+  /// at each panel of K and V, which is in L1 for all but the first.
+  void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
+    Strip strips[Plan::kGroup / kMR];
+    std::int64_t count = 0;
+    std::int64_t c0 = kBlock;
+    std::int64_t c1 = 0;
+    for (std::int64_t first = r; first < end; first += kMR) {
+      Strip& s = strips[count];
+      place_strip(s, visibility, j0, first, r, end);
+      if (s.empty()) continue;
+      begin_block(visibility, s);
+      c0 = std::min(c0, s.c0);
+      c1 = std::max(c1, s.c1);
+      ++count;
+    }
+    for (std::int64_t c = c0; c < c1; c += kNR<T>) {
+      for (std::int64_t n = 0; n < count; ++n) exponentials_near_maxima(visibility, strips[n], c);
+    }
+    for (std::int64_t n = 0; n < count; ++n) end_block(visibility, strips[n]);
+    const ColumnPanels<T> v = values(slot_, j0 / kBlock);
+    for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
+      for (std::int64_t n = 0; n < count; ++n) {
+        const Strip& s = strips[n];
+        multiply_strip<typename Plan::ValueLeft, ProductWrite::accumulate>(
+            s.rows, v.width(x) / kLanes<T>, s.scores + s.begin, v.at(s.begin, x), s.end - s.begin, own_.out.at(s.r, x),
+            plan_.Dv_padded);
+      }
+    }
+  }
+
+  /// Makes the strip ready for the block's panels. Its rows' first maxima come from the first panel that they see.
+  void begin_block(const Visibility& visibility, Strip& s) const {
+    std::fill_n(s.largest, kLanes<T>, kHidden);
+    std::fill_n(s.sums, kMR * kLanes<T>, T{0});
+    s.near_maxima = !plan_.rules.any();
+    if (!s.near_maxima) return;
+    if (lowest_maximum(s) == kHidden) {
+      products<ProductWrite::overwrite>(s, s.c0, s.c0 + kNR<T>);
+      rule_and_hide(visibility, s, s.c0, s.c0 + kNR<T>);
+      raise_maxima(s, s.c0, s.c0 + kNR<T>);
+      s.near_maxima = lowest_maximum(s) != kHidden;
+    }
+    for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -own_.maxima(s.r + m) : kHidden;
+  }
+
+  /// The common case, panel at column c: the running maxima stay as they are while no score exceeds one by more than
+  /// kSlack. The product starts at −maximum; where every row sees the whole panel, exponentials follow in registers.
+  void exponentials_near_maxima(const Visibility& visibility, Strip& s, std::int64_t c) const {
+    if (!s.near_maxima || c < s.c0 || c >= s.c1) return;
+    if (c >= s.whole0 && c < s.whole1) {
+      with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
+        multiply_exponentials<kRows, typename Plan::ScoreLeft>(s.queries, s.keys.at(c / kNR<T>), p_.D, s.scores + c,
+                                                               Plan::kScoreStride, s.start, s.sums, s.largest);
+      });
+      return;
+    }
+    products<ProductWrite::overwrite_from>(s, c, c + kNR<T>);
+    rule_and_hide(visibility, s, c, c + kNR<T>);
+    exponentials(s, c, c + kNR<T>);
+  }
+
+  /// Takes the block's exponentials into the rows' sums. Where maxima have to move first, makes all scores again.
+  void end_block(const Visibility& visibility, Strip& s) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    if (!s.near_maxima || !(hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack)) {
       products<ProductWrite::overwrite>(s, s.c0, s.c1);
       rule_and_hide(visibility, s, s.c0, s.c1);
       raise_maxima(s, s.c0, s.c1);
       subtract_maxima(s, s.c0, s.c1);
-      exponentials(s);
+      if (s.near_maxima) std::fill_n(s.sums, kMR * kN, T{0});
+      exponentials(s, s.c0, s.c1);
     }
-    multiply_panels<typename Plan::ValueLeft, ProductWrite::accumulate>(
-        own_.out.range(0, s.r, s.rows), own_.scores.at(0, s.begin), values(slot_, s.j0 / kBlock), s.begin,
-        s.end - s.begin);
-  }
-
-  /// The common case: the running maxima stay as they are while no score exceeds one by more than kSlack. The product
-  /// starts at −maximum, so that one pass over the scores does it all; a strip's first maxima come from its first
-  /// panel. False, with maxima and sums as they were or higher, where that does not do.
-  bool exponentials_near_maxima(const Visibility& visibility, const Strip& s) const {
-    std::int64_t done = s.c0;
-    if (lowest_maximum(s) == kHidden) {
-      done += kNR<T>;
-      products<ProductWrite::overwrite>(s, s.c0, done);
-      rule_and_hide(visibility, s, s.c0, done);
-      raise_maxima(s, s.c0, done);
-      if (lowest_maximum(s) == kHidden) return false;
-      subtract_maxima(s, s.c0, done);
+    T* HWY_RESTRICT sums = own_.sums.at(s.r);
+    for (std::int64_t x = 0; x < s.rows * kN; x += kN) {
+      hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
     }
-    T start[kMR];
-    for (std::int64_t m = 0; m < kMR; ++m) start[m] = -own_.maxima(s.r + m);
-    products<ProductWrite::overwrite_from>(s, done, s.c1, start);
-    rule_and_hide(visibility, s, done, s.c1);
-    T kept[kMR * kLanes<T>];
-    T* sums = own_.sums.at(s.r);
-    std::copy_n(sums, s.rows * kLanes<T>, kept);
-    if (exponentials(s) <= kSlack) return true;
-    std::copy_n(kept, s.rows * kLanes<T>, sums);
-    return false;
   }
 
   T lowest_maximum(const Strip& s) const {
@@ -185,7 +274,7 @@ class ForwardWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const T* HWY_RESTRICT row = own_.scores.at(m);
+      const T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
       T& running_max = own_.maxima(s.r + m);
       auto max0 = hn::Set(d, running_max);
       auto max1 = max0;
@@ -209,29 +298,29 @@ class ForwardWorker {
   void subtract_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      T* HWY_RESTRICT row = own_.scores.at(m);
+      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
       const T max = own_.maxima(s.r + m);
       const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
       for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Sub(hn::Load(d, row + j), shift), d, row + j);
     }
   }
 
-  /// The strip's scores become exp2 of themselves; the sums take them in. Returns the largest exponent.
-  T exponentials(const Strip& s) const {
+  /// Columns [c0, c1) become exp2 of themselves; the block's sums and largest exponents take them in.
+  void exponentials(Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
-    auto max0 = hn::Set(d, kHidden);
+    auto max0 = hn::Load(d, s.largest);
     auto max1 = max0;
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      T* HWY_RESTRICT row = own_.scores.at(m);
-      T* HWY_RESTRICT sum = own_.sums.at(s.r + m);
+      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
+      T* HWY_RESTRICT sum = s.sums + m * kN;
       auto sum0 = hn::Load(d, sum);
       auto sum1 = hn::Zero(d);
-      for (std::int64_t j = s.c0; j < s.c1; j += 2 * kN) {
+      for (std::int64_t j = c0; j < c1; j += 2 * kN) {
         const auto x0 = hn::Load(d, row + j);
         const auto x1 = hn::Load(d, row + j + kN);
-        max0 = hn::Max(max0, x0);
-        max1 = hn::Max(max1, x1);
+        max0 = hn::Max(x0, max0);  // in this order MAXPS passes NaN by, and keeps what another row has
+        max1 = hn::Max(x1, max1);
         const auto p0 = exp2_fast(d, x0);
         const auto p1 = exp2_fast(d, x1);
         hn::Store(p0, d, row + j);
@@ -241,7 +330,7 @@ class ForwardWorker {
       }
       hn::Store(hn::Add(sum0, sum1), d, sum);
     }
-    return hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+    hn::Store(hn::Max(max0, max1), d, s.largest);
   }
 
   T row_sum(std::int64_t r) const {
@@ -249,25 +338,30 @@ class ForwardWorker {
     return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, own_.sums.at(r))));
   }
 
-  /// Normalises, gates and writes row r of the tile.
-  void finish_row(std::int64_t r) const {
-    const std::int64_t i = first_ + r;
-    const AttentionOutputs& to = p_.outputs;
-    T* o = own_.out.at(r);
-    const T sum = row_sum(r);
-    const T inverse = sum == T{0} ? T{0} : T{1} / sum;
-    for (std::int64_t x = 0; x < plan_.Dv_padded; ++x) o[x] *= inverse;
-    if (to.attn.present()) store_row(HeadRows(to.attn, b_, h_), o, i, 0, p_.Dv);
-    const T* y = o;
-    if (p_.gate_fn != GateFn::none) {
-      const T* z = gate_logits(HeadRows(p_.inputs.gate, b_, h_), i, p_.Dv, own_.gate.data);
-      gate_row_forward(own_.gated.data, o, z, plan_.Dv_padded, p_.gate_fn, p_.gate_op);
-      y = own_.gated.data;
-    }
-    store_row(HeadRows(to.y, b_, h_), y, i, 0, p_.Dv);
-    if (to.lse.present()) {
-      const double lse = (static_cast<double>(own_.maxima(r)) + std::log2(static_cast<double>(sum))) * kLn2;
-      store_row(HeadRows(to.lse, b_, h_), &lse, i, 0, 1);
+  /// Normalises, gates and writes the tile's rows.
+  void finish_rows() const {
+    const HeadRows y_to(p_.outputs.y, b_, h_);
+    const HeadRows attn_to(p_.outputs.attn, b_, h_);
+    const HeadRows lse_to(p_.outputs.lse, b_, h_);
+    const HeadRows gate(p_.inputs.gate, b_, h_);
+    for (std::int64_t r = 0; r < count_; ++r) {
+      const std::int64_t i = first_ + r;
+      T* o = own_.out.at(r);
+      const T sum = row_sum(r);
+      const T inverse = sum == T{0} ? T{0} : T{1} / sum;
+      for (std::int64_t x = 0; x < plan_.Dv_padded; ++x) o[x] *= inverse;
+      if (attn_to.present()) store_row(attn_to, o, i, 0, p_.Dv);
+      const T* y = o;
+      if (gate.present()) {
+        const T* z = gate_logits(gate, i, p_.Dv, own_.gate.data);
+        gate_row_forward(own_.gated.data, o, z, plan_.Dv_padded, p_.gate_fn, p_.gate_op);
+        y = own_.gated.data;
+      }
+      store_row(y_to, y, i, 0, p_.Dv);
+      if (lse_to.present()) {
+        const double lse = (static_cast<double>(own_.maxima(r)) + std::log2(static_cast<double>(sum))) * kLn2;
+        store_row(lse_to, &lse, i, 0, 1);
+      }
     }
   }
 
@@ -276,13 +370,14 @@ class ForwardWorker {
     const HeadRows to(p_.outputs.weights, b_, h_);
     for (std::int64_t r = 0; r < count_; r += kMR) {
       for (std::int64_t j0 = 0; j0 < p_.S; j0 += kBlock) {
-        const Strip s = strip(visibility, j0, r);
+        Strip s;
+        place_strip(s, visibility, j0, r, r, count_);
         products<ProductWrite::overwrite>(s, s.c0, s.c1);
         rule_and_hide(visibility, s, s.c0, s.c1);
         const std::int64_t width = std::min(kBlock, p_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) {
           make_weights(s, m, width);
-          store_row(to, own_.scores.at(m), first_ + r + m, j0, width);
+          store_row(to, s.scores + m * Plan::kScoreStride, first_ + r + m, j0, width);
         }
       }
     }
@@ -291,7 +386,7 @@ class ForwardWorker {
   /// The first `width` scores of row m of the strip become weights.
   void make_weights(const Strip& s, std::int64_t m, std::int64_t width) const {
     const Tag<T> d;
-    T* row = own_.scores.at(m);
+    T* row = s.scores + m * Plan::kScoreStride;
     const T max = own_.maxima(s.r + m);
     const T sum = row_sum(s.r + m);
     const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
@@ -308,6 +403,7 @@ class ForwardWorker {
   const ForwardBuffers<T>& shared_;
   const ForwardScratch<T> own_;
   std::int64_t b_ = 0, h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
+  View<T, 3> head_keys_;  // (panels, D, kNR)
 };
 
 template <typename T>

@@ -21,7 +21,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Keys are cut into blocks of kBlock: a strip's scores (kMR · kBlock) stay in L1 and a block of packed K and V in L2
+/// Keys are cut into blocks of kBlock: a group's scores (kGroup · kBlock) and a block of packed K and V stay in L2
 /// while the kTile queries of a tile pass over it.
 template <typename T>
 struct ForwardPlan {
@@ -31,7 +31,9 @@ struct ForwardPlan {
   /// Packed K and V of as many heads as fit here are held at a time, at least one: three quarters of a third-level
   /// cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
   static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
-  static_assert(kTile % kMR == 0 && kBlock % kNR<T> == 0);
+  /// Rows that a panel of K or V serves while it is in L1 (docs/notes/2026-11-22-forward-strips.md).
+  static constexpr std::int64_t kGroup = 48;
+  static_assert(kTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
 
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
   using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
@@ -70,7 +72,7 @@ struct ForwardScratch {
     using Plan = ForwardPlan<T>;
     const std::int64_t D = plan.p.D;
     queries = ws.take<T>("q strips", Plan::kTile / kMR, D, kMR);
-    scores = ws.take<T>("scores", kMR, Plan::kScoreStride);
+    scores = ws.take<T>("scores", Plan::kGroup, Plan::kScoreStride);
     out = ws.take<T>("out", Plan::kTile, plan.Dv_padded);
     maxima = ws.take<T>("maxima", Plan::kTile);
     sums = ws.take<T>("sums", Plan::kTile, kLanes<T>);
@@ -81,7 +83,7 @@ struct ForwardScratch {
   }
 
   View<T, 3> queries;      ///< (strips, D, kMR), of the tile
-  View<T, 2> scores;       ///< of a strip by a key block; then their exponentials
+  View<T, 2> scores;       ///< of a group by a key block; then their exponentials
   View<T, 2> out;          ///< of the tile's queries, not yet divided by the sums
   View<T, 1> maxima;       ///< of the tile's queries over the keys so far, in units of log2(e)
   View<T, 2> sums;         ///< of the exponentials, by lane

@@ -28,57 +28,77 @@ struct LeftLayout {
 /// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
 enum class ProductWrite { overwrite, overwrite_from, accumulate };
 
-/// c[m][n] (+)= Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
-/// b: (K, kVecs · lanes) dense, vector-aligned; c: row stride ldc; start: kRows, read by overwrite_from alone.
-template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
-HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
-                                std::int64_t ldc, const T* start = nullptr) {
+/// A register tile: kRows rows of kVecs vectors.
+template <std::int64_t kRows, std::int64_t kVecs, typename T>
+struct RegisterTile {
+  hn::Vec<Tag<T>> at[kRows][kVecs];
+};
+
+/// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
+/// b: (K, kVecs · lanes) dense, vector-aligned.
+template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
+HWY_INLINE void multiply_add(RegisterTile<kRows, kVecs, T>& tile, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
+                             std::int64_t K) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
-  V acc[kRows][kVecs];
-  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
-      acc[m][n] = kWrite == ProductWrite::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
-    }
-  }
 #pragma GCC unroll 2
   for (std::int64_t k = 0; k < K; ++k) {
     V right[kVecs];
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::Load(d, b + n * kN);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       const V left = hn::Set(d, a[m * Layout::kRow]);
-      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) acc[m][n] = hn::MulAdd(left, right[n], acc[m][n]);
+      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile.at[m][n] = hn::MulAdd(left, right[n], tile.at[m][n]);
     }
     a += Layout::kCol;
     b += kVecs * kN;
   }
+}
+
+/// c[m][n] (+)= Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
+/// b as for multiply_add; c: row stride ldc; start: kRows, read by overwrite_from alone.
+template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
+HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
+                                std::int64_t ldc, const T* start = nullptr) {
+  const Tag<T> d;
+  RegisterTile<kRows, kVecs, T> tile;
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
-      T* to = c + m * ldc + n * kN;
-      hn::StoreU(kWrite == ProductWrite::accumulate ? hn::Add(acc[m][n], hn::LoadU(d, to)) : acc[m][n], d, to);
+      tile.at[m][n] = kWrite == ProductWrite::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
+    }
+  }
+  multiply_add<Layout>(tile, a, b, K);
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
+      T* to = c + m * ldc + n * kLanes<T>;
+      hn::StoreU(kWrite == ProductWrite::accumulate ? hn::Add(tile.at[m][n], hn::LoadU(d, to)) : tile.at[m][n], d, to);
     }
   }
 }
 
-/// multiply_tile for 1 ≤ rows ≤ kMR, vecs ≤ kNV. Runs the smallest of three tile heights that holds the rows: reads of
-/// a and writes of c reach up to that height.
+/// Calls f.operator()<kRows>() with the smallest of three tile heights that holds 1 ≤ rows ≤ kMR.
+template <typename F>
+HWY_INLINE void with_tile_height(std::int64_t rows, const F& f) {
+  constexpr std::int64_t kHalf = kMR / 2;
+  constexpr std::int64_t kQuarter = (kMR + 3) / 4;
+  if (rows > kHalf) {
+    f.template operator()<kMR>();
+  } else if (rows > kQuarter) {
+    f.template operator()<kHalf>();
+  } else {
+    f.template operator()<kQuarter>();
+  }
+}
+
+/// multiply_tile for 1 ≤ rows ≤ kMR, vecs ≤ kNV: reads of a and writes of c reach up to the tile's height.
 template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a, const T* b, std::int64_t K, T* c,
                                std::int64_t ldc, const T* start = nullptr) {
-  constexpr std::int64_t kHalf = kMR / 2;
-  constexpr std::int64_t kQuarter = (kMR + 3) / 4;
   static_assert(kNV == 2);
-  if (rows > kHalf) {
-    vecs == kNV ? multiply_tile<kMR, 2, Layout, kWrite>(a, b, K, c, ldc, start)
-                : multiply_tile<kMR, 1, Layout, kWrite>(a, b, K, c, ldc, start);
-  } else if (rows > kQuarter) {
-    vecs == kNV ? multiply_tile<kHalf, 2, Layout, kWrite>(a, b, K, c, ldc, start)
-                : multiply_tile<kHalf, 1, Layout, kWrite>(a, b, K, c, ldc, start);
-  } else {
-    vecs == kNV ? multiply_tile<kQuarter, 2, Layout, kWrite>(a, b, K, c, ldc, start)
-                : multiply_tile<kQuarter, 1, Layout, kWrite>(a, b, K, c, ldc, start);
-  }
+  with_tile_height(rows, [&]<std::int64_t kRows>() HWY_ATTR {
+    vecs == kNV ? multiply_tile<kRows, 2, Layout, kWrite>(a, b, K, c, ldc, start)
+                : multiply_tile<kRows, 1, Layout, kWrite>(a, b, K, c, ldc, start);
+  });
 }
 
 /// A matrix (rows, cols) as column panels, the right operand of products that run along rows: panels of kNR columns,

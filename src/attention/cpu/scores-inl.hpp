@@ -35,9 +35,9 @@ class ScoreRules {
 
   /// s[0..n): row i, keys first …; in scale · q·k, out s · log2 e. `slope` (n, may be null) receives the softcap's
   /// derivative 1 − tanh². `buffer`: n elements.
-  void apply(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n, T* HWY_RESTRICT s,
-             T* HWY_RESTRICT slope, T* HWY_RESTRICT buffer) const {
-    if (p_.softcap > 0) cap(n, s, slope);
+  void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t b, std::int64_t h, std::int64_t i,
+             std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
+    if (p_.softcap > 0) cap(s, slope, n);
     if (p_.inputs.alibi_slopes.present()) {
       const T weight = static_cast<T>(p_.alibi_slope(h));
       const T start = static_cast<T>(i + p_.S - p_.T - first);
@@ -57,7 +57,7 @@ class ScoreRules {
   }
 
  private:
-  void cap(std::int64_t n, T* HWY_RESTRICT s, T* HWY_RESTRICT slope) const {
+  void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {
     const Tag<T> d;
     const auto c = hn::Set(d, static_cast<T>(p_.softcap));
     const auto inverse = hn::Set(d, static_cast<T>(1.0 / p_.softcap));
