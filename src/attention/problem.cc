@@ -52,7 +52,7 @@ bool product_fits(const Shape& shape) {
 }
 
 bool span_fits(const ConstTensorView& view) {
-  const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
+  const std::int64_t bytes = dtype_bytes(view.dtype);
   std::int64_t low = 0;
   std::int64_t high = 0;
   for (std::size_t d = 0; d < 4; ++d) {

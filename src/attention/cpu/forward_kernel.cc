@@ -137,7 +137,7 @@ class ForwardWorker {
     bool empty() const { return begin >= end; }
   };
 
-  /// Places rows r … of a group, of which [group, end) are the tile's, beside the block.
+  /// Makes `s` the strip of rows r … of a group of rows [group, end) beside the block.
   void place_strip(Strip& s, const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t group,
                    std::int64_t end) const {
     s.r = r;
