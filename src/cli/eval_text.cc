@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "layers/gate_variant.hpp"
 #include "metrics/registry.hpp"
@@ -30,6 +32,15 @@ Figures columns_of(const metrics::Report& report) {
   Figures out = metrics::figures_of(report.metrics, /*of_triggers=*/false);
   std::erase_if(out, [](const Figure* figure) { return figure->column.width == 0; });
   return out;
+}
+
+/// Whether some metric has a column with a value for each layer.
+bool has_layer_columns(const metrics::Report& report) {
+  return std::any_of(report.metrics.begin(), report.metrics.end(), [](const Metric* metric) {
+    return (metric->scope == metrics::Scope::layers || metric->scope == metrics::Scope::layers_and_mean) &&
+           std::any_of(metric->figures.begin(), metric->figures.end(),
+                       [](const Figure& figure) { return figure.column.width > 0; });
+  });
 }
 
 std::string heads_line(const Figures& columns) {
@@ -131,8 +142,8 @@ std::string layers_text(const EvaluatedModel& model) {
   for (const Metric* metric : report.metrics) {
     if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
   }
-  const Figures columns = columns_of(report);
-  if (!columns.empty()) {
+  if (has_layer_columns(report)) {
+    const Figures columns = columns_of(report);
     out += fmt::format("\n{:>6}{}", "layer", heads_line(columns));
     for (std::size_t i = 0; i < report.layers.size(); ++i) {
       out += fmt::format("{:>6}{}", i, cells_line(columns, report.layers[i]));
@@ -166,6 +177,24 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   const std::vector<const Metric*> by_trigger = trigger_metrics(models.front().evaluation.report);
   if (!by_trigger.empty()) out += backcopy_rows(models, by_trigger, width);
   return out;
+}
+
+std::string json_text(const std::vector<EvaluatedModel>& models) {
+  using nlohmann::ordered_json;
+  ordered_json out = ordered_json::array();
+  for (const EvaluatedModel& model : models) {
+    ordered_json figures = train::evaluation_json(model.evaluation);
+    if (models.size() == 1) {
+      out = std::move(figures);
+      break;
+    }
+    ordered_json object = {{"model", model.name},
+                           {"gate", layers::gate_name(model.config.gate)},
+                           {"parameters", models::parameter_count(model.config)}};
+    object.update(figures);
+    out.push_back(std::move(object));
+  }
+  return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + '\n';
 }
 
 std::string json_keys_help() {

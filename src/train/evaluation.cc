@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/evaluation.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "core/check.hpp"
 
@@ -69,6 +70,14 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
   }
   for (std::size_t i = 0; i < triggers_.size(); ++i) triggers_[i] = source_.is_trigger(tokens_[i]) ? 1 : 0;
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
+}
+
+std::string first_not_finite(const metrics::Report& report) {
+  for (std::size_t i = 0; i < report.layers.size(); ++i) {
+    if (!metrics::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
+  }
+  if (!metrics::is_finite(report.overall)) return "in the loss";
+  return report.backcopy && !metrics::is_finite(*report.backcopy) ? "in the figures by trigger" : "";
 }
 
 ordered_json evaluation_json(const Evaluation& evaluation) {

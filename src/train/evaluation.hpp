@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "metrics/evaluator.hpp"
@@ -64,6 +64,9 @@ class HeldOutEvaluator {
   std::vector<std::int32_t> targets_;   // (batch,T)
   std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without
 };
+
+/// Where a report first has a number that is not finite: "in layer 1", "in the loss"; empty where it has none.
+std::string first_not_finite(const metrics::Report& report);
 
 /// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects),
 /// backcopy where the task has triggers, tokens.
