@@ -77,15 +77,16 @@ Verb add_eval(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "eval",
       "Loss, sinks, activations and gate scores of a model on text\n\n"
-      "MODEL is a directory with config.json and model.safetensors, or one that `headgate train` made. Several are "
+      "MODEL is a directory with config.json and model.safetensors, or a directory made by `headgate train`. Several "
+      "are "
       "evaluated on the same sequences and compared: a gated model's figures say little without those of a model "
       "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not "
       "count.");
   const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();
   verb.arguments("MODEL", o->models, "A model's directory; several are compared");
   verb.values("--data", choices.data, "PATH",
-              "UTF-8 text: a file, or a directory with all files below it, but for those that are not UTF-8 and for "
-              "what runs have written; may be given again")
+              "UTF-8 text: a file, or a directory with all files below it, except those that are not UTF-8 and "
+              "those that runs wrote; may be repeated")
       .required();
   declare_include(verb, choices.include);
   verb.flag("--json", o->json, "Print JSON");
@@ -95,15 +96,15 @@ Verb add_eval(CommandLine& line) {
   verb.value("--seq-len", choices.seq_len, "N", "Tokens of a sequence (default: the most that every model takes)")
       .range(1, 1 << 20);
   verb.value("--tokens", choices.tokens, "N",
-             "At most so many tokens, in sequences spread evenly over the text (default: all of it; "
-             "bigram-backcopy 65536). Fewer than a sequence has make a shorter one")
+             "At most N tokens, in sequences spread evenly over the text (default: all of it; "
+             "bigram-backcopy 65536). If N is less than a sequence, the sequence is shorter")
       .range(std::int64_t{1}, std::int64_t{1} << 40);
   verb.values("--metrics", choices.metrics, "NAMES",
-              "Only these metrics, separated by commas or given again: " + metrics::metric_names(every) +
+              "Only these metrics, separated by commas or repeated: " + metrics::metric_names(every) +
                   "; or all (default: " + (defaults == every ? "all" : metrics::metric_names(defaults)) + ')');
   verb.value("--batch", choices.batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
       .range(1, 1 << 16);
-  verb.value("--seed", choices.seed, "N", "Of drawn sequences (default: the run's)");
+  verb.value("--seed", choices.seed, "N", "Seed of drawn sequences (default: the run's)");
   declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.footer(json_keys_help() +
               "Figures of attention are null where sequences have one token. For several MODELs\n"

@@ -15,7 +15,7 @@
 namespace headgate::cli {
 namespace {
 
-/// One line, whatever `what` holds: control characters would let a file's text take over the terminal.
+/// Prints one line. Control characters are replaced: the text may come from a file.
 int report(const std::string& who, std::string what) {
   for (char& c : what) {
     const auto byte = static_cast<unsigned char>(c);
@@ -37,11 +37,11 @@ int run(int argc, char** argv) {
   std::string who = "headgate";
   try {
     CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
-                     "`headgate VERB --help` tells more.\n\n"
+                     "`headgate VERB --help` explains a verb.\n\n"
                      "Environment:\n"
                      "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
                      "  OMP_NUM_THREADS  threads to use where --threads is not given\n\n"
-                     "Of an option with one value that is given again the last counts.");
+                     "If an option with one value is repeated, the last one counts.");
     const std::vector<Verb> verbs = add_verbs(line);
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;

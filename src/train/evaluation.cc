@@ -41,7 +41,7 @@ std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& c
   const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
   const metrics::MetricList applying = metrics::that_apply(metrics, source.has_triggers());
   items.push_back({"figures", metrics::Evaluator<float>::planned_bytes(config, shape, applying)});
-  items.push_back({"tokens and targets", static_cast<std::size_t>(shape.batch * shape.seq) * of_token});
+  items.push_back({"tokens and targets", shape.batch * shape.seq * of_token});
   return items;
 }
 
@@ -51,7 +51,7 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
       plan_(plan),
       metrics_(metrics::that_apply(metrics, source.has_triggers())),
       decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate),
-      tokens_(static_cast<std::size_t>(plan.batch * source.seq_len())),
+      tokens_(plan.batch * source.seq_len()),
       targets_(tokens_.size()),
       triggers_(source.has_triggers() ? tokens_.size() : 0) {
   require(config.vocab >= source.vocab(), "the model's vocabulary has {} tokens but the data {}", config.vocab,
