@@ -296,7 +296,7 @@ TEST_F(TrainVerbTest, SavesAndEndsAsEverWhenNobodyReadsItsOutput) {
   process.send(SIGINT);
   EXPECT_EQ(process.wait(), 128 + SIGINT);
   EXPECT_GT(saved_step(verb, "run"), 5);
-  EXPECT_NE(testing::read_bytes(err).find("all is saved"), std::string::npos);
+  EXPECT_NE(testing::read_bytes(err).find("everything is saved"), std::string::npos);
 }
 
 TEST_F(TrainVerbTest, AFullDiskIsToldAndTheEndSaysWhatIsKept) {
@@ -364,7 +364,7 @@ TEST_F(TrainVerbTest, ASignalSavesAndSaysHowToGoOn) {
     process.send(signal_number);
     EXPECT_EQ(process.wait(), 128 + signal_number);
     const std::string err = testing::read_bytes(verb.path(run + ".err"));
-    EXPECT_NE(err.find("all is saved"), std::string::npos) << err;
+    EXPECT_NE(err.find("everything is saved"), std::string::npos) << err;
     EXPECT_NE(err.find("headgate train --resume --out " + verb.path(run)), std::string::npos) << err;
     const auto step = json::parse(verb.checkpoint_file(run, "trainer_state.json")).at("step").get<std::int64_t>();
     EXPECT_GE(step, 3);

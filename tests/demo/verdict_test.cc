@@ -72,11 +72,12 @@ TEST(SinkEffect, FollowsFromTheNumbers) {
 TEST(BackcopyVerdict, AClearEffect) {
   const std::string text =
       backcopy_verdict(report_of(0.97), {{"headwise", gated(0.06)}, {"elementwise", gated(0.15, 0.03, 0.76)}});
-  EXPECT_EQ(text,
-            "Without a gate 97% of the attention goes to BOS where there is nothing to copy, and reads next to nothing "
-            "there: BOS's value has 0.05 of the norm of the others. With a headwise gate it is 6%; the gate closes "
-            "where there is nothing to copy (0.02 there, 0.95 after a trigger). With an elementwise gate it is 15%; "
-            "the gate closes where there is nothing to copy (0.03 there, 0.76 after a trigger).");
+  EXPECT_EQ(
+      text,
+      "Without a gate 97% of the attention goes to BOS where there is nothing to copy, which adds next to nothing: "
+      "BOS's value has 0.05 of the norm of the others. With a headwise gate it is 6%; the gate closes "
+      "where there is nothing to copy (0.02 there, 0.95 after a trigger). With an elementwise gate it is 15%; "
+      "the gate closes where there is nothing to copy (0.03 there, 0.76 after a trigger).");
 }
 
 TEST(BackcopyVerdict, SmallNoneAndOpposite) {
