@@ -72,8 +72,8 @@ PeakLoops loops() {
   PeakLoops out;
   out.fma_f32 = &fma_f32;
   out.fma_f64 = &fma_f64;
-  out.flops_per_round_f32 = 2 * kChains * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  out.flops_per_round_f64 = 2 * kChains * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<double>()));
+  out.flops_per_round_f32 = 2 * kChains * hn::Lanes(hn::ScalableTag<float>());
+  out.flops_per_round_f64 = 2 * kChains * hn::Lanes(hn::ScalableTag<double>());
   out.read = &read;
   return out;
 }

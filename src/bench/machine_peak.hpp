@@ -7,8 +7,8 @@
 
 namespace headgate::bench {
 
-/// The measuring loops of one vector target. Each returns a number that depends on all its work, so that no compiler
-/// leaves the work out.
+/// The measuring loops of one vector target. Each returns a number that depends on all its work, so that the compiler
+/// cannot remove any of it.
 struct PeakLoops {
   /// `rounds` rounds of independent FMA chains.
   double (*fma_f32)(std::int64_t rounds) = nullptr;
