@@ -83,9 +83,11 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
   constexpr double kWindowSeconds = 1e-3;  // long compared with the barrier, short compared with a time slice
   constexpr std::int64_t kMaxRounds = std::int64_t{1} << 28;
   require(dtype == DType::f32 || dtype == DType::f64, "fma peak: dtype {} is neither f32 nor f64", dtype_name(dtype));
-  const PeakLoops loops = peak_loops(isa);
-  run_ = dtype == DType::f32 ? loops.fma_f32 : loops.fma_f64;
-  flops_per_round_ = static_cast<double>(dtype == DType::f32 ? loops.flops_per_round_f32 : loops.flops_per_round_f64);
+  const auto take = [this](const auto& loops) {
+    run_ = loops.fma;
+    flops_per_round_ = static_cast<double>(loops.flops_per_round);
+  };
+  dtype == DType::f32 ? take(peak_loops<float>(isa)) : take(peak_loops<double>(isa));
   const auto best_seconds = [&] {  // on this thread alone: waiting for another one must not end the search
     double best = kWindowSeconds;
     for (int i = 0; i < 5; ++i) {
@@ -140,7 +142,7 @@ double sgemm_gflops(int threads) {
 double read_gbps(const std::string& isa, int threads) {
   constexpr std::size_t kBytes = std::size_t{256} << 20;
   constexpr int kPasses = 20;
-  const PeakLoops loops = peak_loops(isa);
+  const PeakLoops<float> loops = peak_loops<float>(isa);
   const std::size_t share = kBytes / sizeof(float) / threads / kReadBlock * kReadBlock;
   const Buffer data = allocate_floats(share * threads);
   const auto part = [&](int t) { return data.get() + t * share; };
