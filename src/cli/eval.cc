@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -128,10 +127,10 @@ train::DataOptions data_options(const EvalOptions& o, const std::vector<Model>& 
 }
 
 EvaluatedModel evaluated(const Model& model, const train::SequenceSource& source, const train::EvaluationPlan& plan,
-                         const metrics::MetricList& metrics) {
+                         const metrics::MetricList& metrics, const ExecutionContext& context) {
   const models::DecoderConfig& config = model.checkpoint.config;
   return train::with_memory(train::evaluation_memory(config, source, plan, metrics), 0, [&] {
-    train::HeldOutEvaluator evaluator(config, source, plan, metrics);
+    train::HeldOutEvaluator evaluator(config, source, plan, metrics, context);
     console::ProgressBar bar;
     const train::Evaluation evaluation = evaluator.evaluate(
         model.checkpoint.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
@@ -188,13 +187,12 @@ int run_eval(const EvalOptions& o) {
   for (const std::string& what : source->left_out().phrases())
     console::say(stderr, fmt::format("left out: {}\n", what));
   const metrics::MetricList metrics = metrics_of(o, *source);
-  omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   const std::int64_t all = data.task == train::Task::text ? std::numeric_limits<std::int64_t>::max() : kBackcopyTokens;
   const std::int64_t sequences = o.tokens.value_or(all) / data.seq_len;
   const train::EvaluationPlan plan = train::plan_evaluation(source->held_out_count(), sequences, o.batch);
   std::vector<EvaluatedModel> results;
   results.reserve(models.size());
-  for (const Model& model : models) results.push_back(evaluated(model, *source, plan, metrics));
+  for (const Model& model : models) results.push_back(evaluated(model, *source, plan, metrics, {.threads = o.threads}));
   if (o.json) {
     fmt::print("{}\n", models_json(results).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {

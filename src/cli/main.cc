@@ -11,6 +11,7 @@
 #include "cli/signals.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
+#include "layers/linear.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -65,6 +66,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   headgate::cli::remove_unfinished_files_on_signals();
+  headgate::layers::use_one_blas_thread();
   const int status = headgate::cli::run(argc, argv);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     return headgate::cli::report("headgate", "cannot write to standard output");

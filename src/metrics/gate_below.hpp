@@ -27,9 +27,9 @@ class GateBelowSums : public Sums<T> {
 
   void add_layer(const LayerSample<T>& sample) override {
     Shares& shares = layers_[static_cast<std::size_t>(sample.view.layer)];
-    const std::int64_t count = sample.tokens() * sample.gate_width;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto g = static_cast<double>(sample.gates[i]);
+    const View<const T, 1> gates = sample.gates.flat();
+    for (std::int64_t i = 0; i < gates.shape[0]; ++i) {
+      const auto g = static_cast<double>(gates(i));
       shares.tenth.add(one_if(g < 0.1, g));
       shares.hundredth.add(one_if(g < 0.01, g));
     }

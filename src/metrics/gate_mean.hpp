@@ -22,8 +22,8 @@ class GateMeanSums : public Sums<T> {
 
   void add_layer(const LayerSample<T>& sample) override {
     Mean& mean = layers_[static_cast<std::size_t>(sample.view.layer)];
-    const std::int64_t count = sample.tokens() * sample.gate_width;
-    for (std::int64_t i = 0; i < count; ++i) mean.add(static_cast<double>(sample.gates[i]));
+    const View<const T, 1> gates = sample.gates.flat();
+    for (std::int64_t i = 0; i < gates.shape[0]; ++i) mean.add(static_cast<double>(gates(i)));
   }
   Values of_layer(std::int64_t layer) const override { return {layers_[static_cast<std::size_t>(layer)].maybe()}; }
 

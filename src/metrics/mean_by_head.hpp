@@ -19,10 +19,10 @@ class MeanByHead {
 
   void add(const LayerSample<T>& sample) {
     const std::int64_t N = sample.tokens();
-    for (std::int64_t h = 0; h < sample.heads; ++h) {
+    for (std::int64_t h = 0; h < sample.first_token_weights.shape[0]; ++h) {
       Mean& head = layers_[static_cast<std::size_t>(sample.view.layer)][static_cast<std::size_t>(h)];
       for (std::int64_t n = 0; n < N; ++n) {
-        if (sample.position(n) != 0) head.add(sample.first_token_weights[h * N + n]);
+        if (sample.position(n) != 0) head.add(sample.first_token_weights(h, n));
       }
     }
   }

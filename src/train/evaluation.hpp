@@ -37,7 +37,7 @@ class HeldOutEvaluator {
   /// `source` is used for the evaluator's life. Of `metrics`, those that its task has are evaluated. Throws Error where
   /// the model's vocabulary is too small for it.
   HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
-                   const metrics::MetricList& metrics);
+                   const metrics::MetricList& metrics, const ExecutionContext& context = {});
 
   /// `progress`, if given, is called after each batch with the share that is done.
   template <class Progress>

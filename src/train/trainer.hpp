@@ -38,7 +38,7 @@ struct StepReport {
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source);
 
-/// A model in training: parameters, AdamW's moments, and the way to the next step.
+/// A model in training: parameters, AdamW's moments, and the way to the next step. It runs on settings.threads.
 class Trainer {
  public:
   /// A fresh run: parameters are initialised from settings.seed. `source` is used for the trainer's life. Throws Error
@@ -80,6 +80,7 @@ class Trainer {
   void plan();
   double accumulate_gradients();
   void update(double lr, double gradient_scale, std::int64_t step);
+  double squared_norm(const std::vector<float>& numbers) const;
 
   TrainSettings settings_;
   const SequenceSource& source_;
