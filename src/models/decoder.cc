@@ -270,7 +270,7 @@ std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, 
   checked(config, shape);
   std::vector<MemoryItem> items;
   Workspace count(&items);
-  DecoderBuffers<T>(count, DecoderSizes(config, shape, purpose));
+  const DecoderBuffers<T> counted(count, DecoderSizes(config, shape, purpose));
   return items;
 }
 
