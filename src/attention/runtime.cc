@@ -96,9 +96,10 @@ int default_threads() { return std::min(omp_get_max_threads(), max_threads()); }
 ExecutionContext resolved(const ExecutionContext& context) {
   require(context.threads >= 0, "threads is {} but must be at least 0", context.threads);
   const bool one_bit = std::has_single_bit(static_cast<std::uint64_t>(context.target));
-  require(context.target == 0 || (one_bit && (context.target & supported_mask()) != 0),
-          "target is {:#x} but must be the bit of one target that this CPU and build can run: {}", context.target,
-          joined(names_of(supported_mask())));
+  if (context.target != 0 && (!one_bit || (context.target & supported_mask()) == 0)) {
+    throw Error(fmt::format("target is {:#x} but must be the bit of one target that this CPU and build can run: {}",
+                            context.target, joined(names_of(supported_mask()))));
+  }
   ExecutionContext result = context;
   // Not as many threads as are asked for at any price: an OpenMP runtime that cannot create one ends the process.
   result.threads = context.threads == 0 ? default_threads() : std::min(context.threads, max_threads());

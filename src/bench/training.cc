@@ -2,7 +2,6 @@
 #include "bench/training.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <cstdint>
 #include <memory>
@@ -46,18 +45,6 @@ class RandomBytes : public train::SequenceSource {
   std::int64_t seq_len_;
 };
 
-/// Sets OpenMP's number of threads, which the layers use, and restores it at the end.
-class ThreadCount {
- public:
-  explicit ThreadCount(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-  ~ThreadCount() { omp_set_num_threads(before_); }
-  ThreadCount(const ThreadCount&) = delete;
-  ThreadCount& operator=(const ThreadCount&) = delete;
-
- private:
-  int before_;
-};
-
 train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch, int threads) {
   train::TrainSettings settings;
   settings.paths = {"random bytes"};
@@ -72,21 +59,15 @@ train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch
 class TrainingJob : public BenchJob {
  public:
   TrainingJob(const DecoderConfig& config, std::int64_t batch, int threads)
-      : threads_(threads), source_(config.seq_len) {
-    const ThreadCount count(threads_);
-    trainer_ = std::make_unique<train::Trainer>(config, settings_of(config, batch, threads), source_);
-  }
+      : source_(config.seq_len), trainer_(config, settings_of(config, batch, threads), source_) {}
 
-  void run() override {
-    const ThreadCount count(threads_);
-    trainer_->step();
-  }
-  double flops() const override { return trainer_->flops_per_step(); }
+  void run() override { trainer_.step(); }
+  double flops() const override { return trainer_.flops_per_step(); }
   DType compute_dtype() const override { return DType::f32; }
 
   nlohmann::ordered_json facts() const override {
-    const DecoderConfig& c = trainer_->config();
-    const train::TrainSettings& s = trainer_->settings();
+    const DecoderConfig& c = trainer_.config();
+    const train::TrainSettings& s = trainer_.settings();
     return {{"op", "train"},
             {"B", s.batch},
             {"Hq", c.heads},
@@ -107,9 +88,8 @@ class TrainingJob : public BenchJob {
   }
 
  private:
-  int threads_;
   RandomBytes source_;
-  std::unique_ptr<train::Trainer> trainer_;
+  train::Trainer trainer_;
 };
 
 JobFactory training_job(const DecoderConfig& config, std::int64_t batch) {

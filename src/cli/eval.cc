@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -31,10 +30,11 @@ struct EvalOptions {
   bool json = false;
 };
 
-EvaluatedModel evaluated(const train::LoadedModel& model, const train::EvaluationInput& input) {
+EvaluatedModel evaluated(const train::LoadedModel& model, const train::EvaluationInput& input,
+                         const ExecutionContext& context) {
   const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics);
   return train::with_memory(plan, 0, [&] {
-    train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics);
+    train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics, context);
     console::ProgressBar bar;
     const train::Evaluation evaluation =
         evaluator.evaluate(model.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
@@ -50,10 +50,9 @@ int run_eval(const EvalOptions& o) {
   for (const std::string& what : input.source->left_out().phrases()) {
     console::say(stderr, fmt::format("left out: {}\n", what));
   }
-  omp_set_num_threads(o.threads == 0 ? default_threads() : o.threads);
   std::vector<EvaluatedModel> results;
   results.reserve(models.size());
-  for (const train::LoadedModel& model : models) results.push_back(evaluated(model, input));
+  for (const train::LoadedModel& model : models) results.push_back(evaluated(model, input, {.threads = o.threads}));
   if (o.json) {
     fmt::print("{}", json_text(results));
   } else {

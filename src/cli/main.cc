@@ -15,6 +15,7 @@
 #include "console/console.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/blas_core.hpp"
+#include "layers/linear.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -84,6 +85,7 @@ void restart_with_better_blas(char** argv) {
 int main(int argc, char** argv) {
   headgate::cli::restart_with_better_blas(argv);
   headgate::cli::remove_unfinished_files_on_signals();
+  headgate::layers::use_one_blas_thread();
   const int status = headgate::cli::run(argc, argv);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     return headgate::cli::report("headgate", "cannot write to standard output");

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 namespace headgate {
 
@@ -102,20 +103,32 @@ struct View {
     return part;
   }
 
-  /// The last dimension, of outer · inner elements, as two: (…, outer·inner) becomes (…, outer, inner).
-  constexpr View<T, kRank + 1> split_last(std::int64_t outer, std::int64_t inner) const {
-    assert(shape[kRank - 1] == outer * inner);
-    View<T, kRank + 1> split;
-    split.data = data;
-    for (std::size_t n = 0; n + 1 < kRank; ++n) {
-      split.shape[n] = shape[n];
-      split.strides[n] = strides[n];
+  /// A dimension of outer · inner elements as two: (…, outer·inner, …) becomes (…, outer, inner, …).
+  constexpr View<T, kRank + 1> split(std::size_t dimension, std::int64_t outer, std::int64_t inner) const {
+    assert(dimension < kRank && shape[dimension] == outer * inner);
+    View<T, kRank + 1> result;
+    result.data = data;
+    for (std::size_t n = 0; n < kRank; ++n) {
+      const std::size_t to = n > dimension ? n + 1 : n;
+      result.shape[to] = shape[n];
+      result.strides[to] = strides[n];
     }
-    split.shape[kRank - 1] = outer;
-    split.strides[kRank - 1] = inner * strides[kRank - 1];
-    split.shape[kRank] = inner;
-    split.strides[kRank] = strides[kRank - 1];
-    return split;
+    result.shape[dimension] = outer;
+    result.strides[dimension] = inner * strides[dimension];
+    result.shape[dimension + 1] = inner;
+    result.strides[dimension + 1] = strides[dimension];
+    return result;
+  }
+
+  /// The last dimension, of outer · inner elements, as two.
+  constexpr View<T, kRank + 1> split_last(std::int64_t outer, std::int64_t inner) const {
+    return split(kRank - 1, outer, inner);
+  }
+
+  /// All elements of a dense array, one after another.
+  constexpr View<T, 1> flat() const {
+    assert(dense());
+    return {data, {count()}};
   }
 
  private:
@@ -128,5 +141,19 @@ struct View {
 /// A view parameter from which T is not deduced, so that a mutable view may be passed for a read-only one.
 template <typename T, std::size_t kRank>
 using ConstView = std::type_identity_t<View<const T, kRank>>;
+
+/// The elements of a vector as a dense array of `sizes`.
+template <typename T, typename... Sizes>
+View<T, sizeof...(Sizes)> view_of(std::vector<T>& elements, Sizes... sizes) {
+  const View<T, sizeof...(Sizes)> view(elements.data(), {static_cast<std::int64_t>(sizes)...});
+  assert(view.count() == static_cast<std::int64_t>(elements.size()));
+  return view;
+}
+template <typename T, typename... Sizes>
+View<const T, sizeof...(Sizes)> view_of(const std::vector<T>& elements, Sizes... sizes) {
+  const View<const T, sizeof...(Sizes)> view(elements.data(), {static_cast<std::int64_t>(sizes)...});
+  assert(view.count() == static_cast<std::int64_t>(elements.size()));
+  return view;
+}
 
 }  // namespace headgate

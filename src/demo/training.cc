@@ -2,7 +2,6 @@
 #include "demo/training.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -160,7 +159,8 @@ class Training {
     const double planned = costs_[index].fixed_seconds / static_cast<double>(comparison.models.size());
     const auto plan = train::plan_evaluation(comparison.source->held_out_count(),
                                              settings.eval_tokens / settings.seq_len, settings.batch);
-    train::HeldOutEvaluator evaluator(model.config, *comparison.source, plan, comparison.metrics);
+    train::HeldOutEvaluator evaluator(model.config, *comparison.source, plan, comparison.metrics,
+                                      {.threads = settings.threads});
     return evaluator.evaluate(parameters.data(), [&](double share) {
       done_seconds_ = before + share * planned;
       show(model.name + "  held-out text");
@@ -193,7 +193,6 @@ class Training {
 
 TrainingEnd show_training(const std::vector<Comparison>& comparisons, const DemoBudget& budget,
                           const std::function<bool()>& interrupted) {
-  omp_set_num_threads(comparisons.front().settings.threads);
   Training training(comparisons, budget, interrupted);
   try {
     training.run();

@@ -2,10 +2,10 @@
 #include "layers/adamw.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 #include "core/dispatch.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -79,33 +79,40 @@ HEADGATE_TARGET_TABLE(squares_of);
 }  // namespace
 
 template <typename T>
-void adamw_step(T* w, T* m, T* v, const T* g, std::int64_t n, const AdamWOptions& options) {
-  const auto kernel = HEADGATE_FOR_TARGET(adamw_range, T, active_target_bit());
-  for_parts(parts_of(n, 4, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    kernel(w + begin, m + begin, v + begin, g + begin, end - begin, options);
+void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, const AdamWOptions& options,
+                const ExecutionContext& context) {
+  assert(w.dense() && m.dense() && v.dense() && g.dense());
+  assert(m.shape == w.shape && v.shape == w.shape && g.shape == w.shape);
+  const auto kernel = HEADGATE_FOR_TARGET(adamw_range, T, context.target);
+  const Parts parts = parts_of(context, w.shape[0], 4, kApart<T>);
+  for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    kernel(w.data + begin, m.data + begin, v.data + begin, g.data + begin, end - begin, options);
   });
 }
 
 template <typename T>
-double squared_norm(const T* x, std::int64_t n) {
+double squared_norm(const View<const T, 1>& x, const ExecutionContext& context) {
   // Blocks whose bounds know nothing of threads, added in order. A block is work enough for a part: a square and its
   // sum, of one number read, are half an operation.
   constexpr std::int64_t kBlock = 2 * kMinimumWork;
-  const auto kernel = HEADGATE_FOR_TARGET(squares_of, T, active_target_bit());
-  const std::int64_t blocks = (n + kBlock - 1) / kBlock;
+  assert(x.dense());
+  const auto kernel = HEADGATE_FOR_TARGET(squares_of, T, context.target);
+  const std::int64_t n = x.shape[0], blocks = (n + kBlock - 1) / kBlock;
   auto* sums = scratch<double>(blocks);
-  for_parts(parts_of(blocks, kMinimumWork), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) sums[b] = kernel(x + b * kBlock, std::min(kBlock, n - b * kBlock));
+  for_parts(parts_of(context, blocks, kMinimumWork), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t b = begin; b < end; ++b) sums[b] = kernel(x.data + b * kBlock, std::min(kBlock, n - b * kBlock));
   });
   double total = 0.0;
   for (std::int64_t b = 0; b < blocks; ++b) total += sums[b];
   return total;
 }
 
-template void adamw_step(float*, float*, float*, const float*, std::int64_t, const AdamWOptions&);
-template void adamw_step(double*, double*, double*, const double*, std::int64_t, const AdamWOptions&);
-template double squared_norm(const float*, std::int64_t);
-template double squared_norm(const double*, std::int64_t);
+template void adamw_step(View<float, 1>, View<float, 1>, View<float, 1>, ConstView<float, 1>, const AdamWOptions&,
+                         const ExecutionContext&);
+template void adamw_step(View<double, 1>, View<double, 1>, View<double, 1>, ConstView<double, 1>, const AdamWOptions&,
+                         const ExecutionContext&);
+template double squared_norm(const View<const float, 1>&, const ExecutionContext&);
+template double squared_norm(const View<const double, 1>&, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

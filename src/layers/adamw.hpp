@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "layers/arguments.hpp"
+
 namespace headgate::layers {
 
 struct AdamWOptions {
@@ -15,13 +17,14 @@ struct AdamWOptions {
   std::int64_t step = 1;        ///< t ≥ 1, for the bias corrections 1 − βᵗ
 };
 
-/// One step on n parameters: w, m, v updated in place, g read.
+/// One step on parameters: w(n), m(n), v(n) updated in place, g(n) read; all dense.
 ///   m = β₁m + (1 − β₁)g;  v = β₂v + (1 − β₂)g²;  w −= lr·(m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) + eps) + weight_decay·w)
 template <typename T>
-void adamw_step(T* w, T* m, T* v, const T* g, std::int64_t n, const AdamWOptions& options);
+void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, const AdamWOptions& options,
+                const ExecutionContext& context);
 
-/// Σ x², summed in f64, with the same bits at any number of threads; NaN and ∞ come through.
+/// Σ x² of dense x(n), summed in f64, with the same bits at any number of threads; NaN and ∞ come through.
 template <typename T>
-double squared_norm(const T* x, std::int64_t n);
+double squared_norm(const View<const T, 1>& x, const ExecutionContext& context);
 
 }  // namespace headgate::layers

@@ -2,12 +2,28 @@
 #include "layers/cross_entropy.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <limits>
 
 #include "core/dispatch.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
+
+#ifndef HEADGATE_LAYERS_CROSS_ENTROPY_CALL_  // this file is read once per Highway target
+#define HEADGATE_LAYERS_CROSS_ENTROPY_CALL_
+namespace headgate::layers {
+
+template <typename T>
+struct CrossEntropy {
+  View<T, 1> losses;
+  View<T, 2> dlogits;
+  View<const T, 2> logits;
+  View<const std::int32_t, 1> targets;
+  T scale;  ///< of the gradient of a row's loss
+};
+
+}  // namespace headgate::layers
+#endif  // HEADGATE_LAYERS_CROSS_ENTROPY_CALL_
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layers/cross_entropy.cc"
@@ -60,18 +76,19 @@ T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
 
 /// Rows [begin, end); returns the sum of their losses.
 template <typename T>
-double loss_rows(T* losses, T* dlogits, const T* logits, const std::int32_t* targets, std::int64_t V, T scale,
-                 std::int64_t begin, std::int64_t end) {
+double loss_rows(const CrossEntropy<T>& call, std::int64_t begin, std::int64_t end) {
+  const std::int64_t V = call.logits.shape[1];
   double total = 0.0;
   for (std::int64_t n = begin; n < end; ++n) {
-    T* dx = dlogits != nullptr ? dlogits + n * V : nullptr;
+    T* dx = call.dlogits.present() ? call.dlogits.at(n) : nullptr;
+    const std::int32_t target = call.targets(n);
     T loss = T{0};
-    if (targets[n] != kIgnoredTarget) {
-      loss = loss_row(dx, logits + n * V, targets[n], V, scale);
+    if (target != kIgnoredTarget) {
+      loss = loss_row(dx, call.logits.at(n), target, V, call.scale);
     } else if (dx != nullptr) {
       std::fill(dx, dx + V, T{0});
     }
-    if (losses != nullptr) losses[n] = loss;
+    if (call.losses.present()) call.losses(n) = loss;
     total += static_cast<double>(loss);
   }
   return total;
@@ -89,23 +106,29 @@ HEADGATE_TARGET_TABLE(loss_rows);
 }  // namespace
 
 template <typename T>
-double cross_entropy(T* losses, T* dlogits, const T* logits, const std::int32_t* targets, std::int64_t N,
-                     std::int64_t V, double gradient_scale) {
-  const std::int64_t counted = N - std::count(targets, targets + N, kIgnoredTarget);
+double cross_entropy(View<T, 1> losses, View<T, 2> dlogits, ConstView<T, 2> logits, ConstView<std::int32_t, 1> targets,
+                     double gradient_scale, const ExecutionContext& context) {
+  const std::int64_t N = logits.shape[0], V = logits.shape[1];
+  assert(targets.shape[0] == N && has_whole_rows(targets) && has_whole_rows(logits));
+  assert(!losses.present() || losses.shape[0] == N);
+  assert(!dlogits.present() || (dlogits.shape == logits.shape && has_whole_rows(dlogits)));
+  const std::int64_t counted = N - std::count(targets.data, targets.data + N, kIgnoredTarget);
   const double divisor = static_cast<double>(std::max<std::int64_t>(counted, 1));
-  const auto kernel = HEADGATE_FOR_TARGET(loss_rows, T, active_target_bit());
-  const Parts parts = parts_of(N, 4 * V);
+  const auto kernel = HEADGATE_FOR_TARGET(loss_rows, T, context.target);
+  const CrossEntropy<T> call{losses, dlogits, logits, targets, static_cast<T>(gradient_scale / divisor)};
+  const Parts parts = parts_of(context, N, 4 * V);
   auto* totals = scratch<double>(parts.count);
-  for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-    totals[part] = kernel(losses, dlogits, logits, targets, V, static_cast<T>(gradient_scale / divisor), begin, end);
-  });
+  for_parts(parts,
+            [&](std::int64_t part, std::int64_t begin, std::int64_t end) { totals[part] = kernel(call, begin, end); });
   double total = 0.0;
   for (std::int64_t part = 0; part < parts.count; ++part) total += totals[part];
   return total / divisor;
 }
 
-template double cross_entropy(float*, float*, const float*, const std::int32_t*, std::int64_t, std::int64_t, double);
-template double cross_entropy(double*, double*, const double*, const std::int32_t*, std::int64_t, std::int64_t, double);
+template double cross_entropy(View<float, 1>, View<float, 2>, ConstView<float, 2>, ConstView<std::int32_t, 1>, double,
+                              const ExecutionContext&);
+template double cross_entropy(View<double, 1>, View<double, 2>, ConstView<double, 2>, ConstView<std::int32_t, 1>,
+                              double, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

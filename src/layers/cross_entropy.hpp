@@ -3,17 +3,19 @@
 
 #include <cstdint>
 
+#include "layers/arguments.hpp"
+
 namespace headgate::layers {
 
 /// A target that takes no part in the loss: its row has loss 0 and gradient 0.
 inline constexpr std::int32_t kIgnoredTarget = -1;
 
 /// Returns the mean over the targets that count of −log softmax(logits)[target], in nats (0 if none counts).
-/// losses(N) = each row's loss (null: not written).
-/// dlogits(N,V) = gradient_scale · gradient of the mean (null: not written); may be logits itself.
-/// logits(N,V) contiguous; targets(N), each in [0, V) or kIgnoredTarget.
+/// losses(N) = each row's loss, where it is present.
+/// dlogits(N,V) = gradient_scale · gradient of the mean, where it is present; may be logits.
+/// logits(N,V); targets(N), each in [0, V) or kIgnoredTarget, side by side.
 template <typename T>
-double cross_entropy(T* losses, T* dlogits, const T* logits, const std::int32_t* targets, std::int64_t N,
-                     std::int64_t V, double gradient_scale = 1.0);
+double cross_entropy(View<T, 1> losses, View<T, 2> dlogits, ConstView<T, 2> logits, ConstView<std::int32_t, 1> targets,
+                     double gradient_scale, const ExecutionContext& context);
 
 }  // namespace headgate::layers

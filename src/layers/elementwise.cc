@@ -2,9 +2,9 @@
 #include "layers/elementwise.hpp"
 
 #include <algorithm>
+#include <cassert>
 
 #include "core/dispatch.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -24,14 +24,13 @@ void add_range(T* y, const T* x, std::int64_t n) {
 }
 
 template <typename T>
-void silu_forward_rows(HeadView<T> y, HeadView<const T> x, const HeadShape& shape, std::int64_t begin,
-                       std::int64_t end) {
+void silu_forward_rows(const View<T, 3>& y, const View<const T, 3>& x, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
   for (std::int64_t n = begin; n < end; ++n) {
-    for (std::int64_t h = 0; h < shape.H; ++h) {
-      const T* in = x.data + n * x.token_stride + h * x.head_stride;
-      T* out = y.data + n * y.token_stride + h * y.head_stride;
-      each_vector<T>(shape.D, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    for (std::int64_t h = 0; h < x.shape[1]; ++h) {
+      const T* in = x.at(n, h);
+      T* out = y.at(n, h);
+      each_vector<T>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
         const auto z = lanes.load(in + i);
         lanes.store(hn::Mul(z, SigmoidPair<Tag<T>>(d, z).sigma), out + i);
       });
@@ -40,15 +39,15 @@ void silu_forward_rows(HeadView<T> y, HeadView<const T> x, const HeadShape& shap
 }
 
 template <typename T>
-void silu_backward_rows(HeadView<T> dx, HeadView<const T> dy, HeadView<const T> x, const HeadShape& shape,
-                        std::int64_t begin, std::int64_t end) {
+void silu_backward_rows(const View<T, 3>& dx, const View<const T, 3>& dy, const View<const T, 3>& x, std::int64_t begin,
+                        std::int64_t end) {
   const Tag<T> d;
   for (std::int64_t n = begin; n < end; ++n) {
-    for (std::int64_t h = 0; h < shape.H; ++h) {
-      const T* in = x.data + n * x.token_stride + h * x.head_stride;
-      const T* g = dy.data + n * dy.token_stride + h * dy.head_stride;
-      T* out = dx.data + n * dx.token_stride + h * dx.head_stride;
-      each_vector<T>(shape.D, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    for (std::int64_t h = 0; h < x.shape[1]; ++h) {
+      const T* in = x.at(n, h);
+      const T* g = dy.at(n, h);
+      T* out = dx.at(n, h);
+      each_vector<T>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
         const auto z = lanes.load(in + i);
         const SigmoidPair<Tag<T>> s(d, z);
         const auto slope = hn::MulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma);  // σ + zσ(1 − σ)
@@ -72,50 +71,49 @@ HEADGATE_TARGET_TABLE(silu_backward_rows);
 }  // namespace
 
 template <typename T>
-void fill_zero(T* y, std::int64_t n) {
-  for_parts(parts_of(n, 1, kApart<T>),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { std::fill(y + begin, y + end, T{0}); });
-}
-
-template <typename T>
-void copy_to(T* y, const T* x, std::int64_t n) {
-  for_parts(parts_of(n, 1, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    std::copy(x + begin, x + end, y + begin);
+void copy_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context) {
+  assert(y.shape == x.shape && y.dense() && x.dense());
+  const Parts parts = parts_of(context, y.shape[0], 1, kApart<T>);
+  for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    std::copy(x.data + begin, x.data + end, y.data + begin);
   });
 }
 
 template <typename T>
-void add_to(T* y, const T* x, std::int64_t n) {
-  const auto kernel = HEADGATE_FOR_TARGET(add_range, T, active_target_bit());
-  for_parts(parts_of(n, 1, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    kernel(y + begin, x + begin, end - begin);
+void add_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context) {
+  assert(y.shape == x.shape && y.dense() && x.dense());
+  const auto kernel = HEADGATE_FOR_TARGET(add_range, T, context.target);
+  const Parts parts = parts_of(context, y.shape[0], 1, kApart<T>);
+  for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    kernel(y.data + begin, x.data + begin, end - begin);
   });
 }
 
 template <typename T>
-void silu_forward(HeadView<T> y, ConstHeadView<T> x, const HeadShape& shape) {
-  const auto kernel = HEADGATE_FOR_TARGET(silu_forward_rows, T, active_target_bit());
-  for_parts(parts_of(shape.N, 2 * shape.H * shape.D),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(y, x, shape, begin, end); });
+void silu_forward(View<T, 3> y, ConstView<T, 3> x, const ExecutionContext& context) {
+  assert(y.shape == x.shape && has_whole_rows(y) && has_whole_rows(x));
+  const auto kernel = HEADGATE_FOR_TARGET(silu_forward_rows, T, context.target);
+  for_parts(parts_of(context, x.shape[0], 2 * x.shape[1] * x.shape[2]),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(y, x, begin, end); });
 }
 
 template <typename T>
-void silu_backward(HeadView<T> dx, ConstHeadView<T> dy, ConstHeadView<T> x, const HeadShape& shape) {
-  const auto kernel = HEADGATE_FOR_TARGET(silu_backward_rows, T, active_target_bit());
-  for_parts(parts_of(shape.N, 2 * shape.H * shape.D),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(dx, dy, x, shape, begin, end); });
+void silu_backward(View<T, 3> dx, ConstView<T, 3> dy, ConstView<T, 3> x, const ExecutionContext& context) {
+  assert(dx.shape == x.shape && dy.shape == x.shape);
+  assert(has_whole_rows(dx) && has_whole_rows(dy) && has_whole_rows(x));
+  const auto kernel = HEADGATE_FOR_TARGET(silu_backward_rows, T, context.target);
+  for_parts(parts_of(context, x.shape[0], 2 * x.shape[1] * x.shape[2]),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(dx, dy, x, begin, end); });
 }
 
-template void fill_zero(float*, std::int64_t);
-template void fill_zero(double*, std::int64_t);
-template void copy_to(float*, const float*, std::int64_t);
-template void copy_to(double*, const double*, std::int64_t);
-template void add_to(float*, const float*, std::int64_t);
-template void add_to(double*, const double*, std::int64_t);
-template void silu_forward(HeadView<float>, ConstHeadView<float>, const HeadShape&);
-template void silu_forward(HeadView<double>, ConstHeadView<double>, const HeadShape&);
-template void silu_backward(HeadView<float>, ConstHeadView<float>, ConstHeadView<float>, const HeadShape&);
-template void silu_backward(HeadView<double>, ConstHeadView<double>, ConstHeadView<double>, const HeadShape&);
+template void copy_to(View<float, 1>, ConstView<float, 1>, const ExecutionContext&);
+template void copy_to(View<double, 1>, ConstView<double, 1>, const ExecutionContext&);
+template void add_to(View<float, 1>, ConstView<float, 1>, const ExecutionContext&);
+template void add_to(View<double, 1>, ConstView<double, 1>, const ExecutionContext&);
+template void silu_forward(View<float, 3>, ConstView<float, 3>, const ExecutionContext&);
+template void silu_forward(View<double, 3>, ConstView<double, 3>, const ExecutionContext&);
+template void silu_backward(View<float, 3>, ConstView<float, 3>, ConstView<float, 3>, const ExecutionContext&);
+template void silu_backward(View<double, 3>, ConstView<double, 3>, ConstView<double, 3>, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

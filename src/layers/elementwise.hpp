@@ -1,30 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
-#include "layers/view.hpp"
+#include "layers/arguments.hpp"
 
 namespace headgate::layers {
 
-/// y(n) = 0, written by the threads that will use it.
+/// y(n) = x(n), both dense.
 template <typename T>
-void fill_zero(T* y, std::int64_t n);
+void copy_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context);
 
-/// y(n) = x(n).
+/// y(n) += x(n), both dense.
 template <typename T>
-void copy_to(T* y, const T* x, std::int64_t n);
+void add_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context);
 
-/// y(n) += x(n).
+/// y(N,H,D) = silu(x); y may be x.
 template <typename T>
-void add_to(T* y, const T* x, std::int64_t n);
+void silu_forward(View<T, 3> y, ConstView<T, 3> x, const ExecutionContext& context);
 
-/// y(N,H,D) = silu(x); y may be x itself.
+/// dx(N,H,D) = dy·silu′(x); dx may be dy or x.
 template <typename T>
-void silu_forward(HeadView<T> y, ConstHeadView<T> x, const HeadShape& shape);
-
-/// dx(N,H,D) = dy·silu′(x); dx may be dy or x itself.
-template <typename T>
-void silu_backward(HeadView<T> dx, ConstHeadView<T> dy, ConstHeadView<T> x, const HeadShape& shape);
+void silu_backward(View<T, 3> dx, ConstView<T, 3> dy, ConstView<T, 3> x, const ExecutionContext& context);
 
 }  // namespace headgate::layers

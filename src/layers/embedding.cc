@@ -2,9 +2,9 @@
 #include "layers/embedding.hpp"
 
 #include <algorithm>
+#include <cassert>
 
 #include "core/dispatch.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -19,11 +19,11 @@ namespace headgate::layers::HWY_NAMESPACE {
 
 /// Columns [begin, end) of every row: dtable[tokens[n]] += dy[n], n rising.
 template <typename T>
-void scatter_columns(T* dtable, const T* dy, const std::int32_t* tokens, std::int64_t N, std::int64_t C,
+void scatter_columns(const View<T, 2>& dtable, const View<const T, 2>& dy, const View<const std::int32_t, 1>& tokens,
                      std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = 0; n < N; ++n) {
-    T* row = dtable + static_cast<std::int64_t>(tokens[n]) * C + begin;
-    const T* add = dy + n * C + begin;
+  for (std::int64_t n = 0; n < tokens.shape[0]; ++n) {
+    T* row = dtable.at(tokens(n)) + begin;
+    const T* add = dy.at(n) + begin;
     each_vector<T>(end - begin, [&](std::int64_t c, auto lanes) HWY_ATTR {
       lanes.store(hn::Add(lanes.load(row + c), lanes.load(add + c)), row + c);
     });
@@ -42,27 +42,37 @@ HEADGATE_TARGET_TABLE(scatter_columns);
 }  // namespace
 
 template <typename T>
-void embedding_forward(T* y, const T* table, const std::int32_t* tokens, std::int64_t N, std::int64_t C) {
-  for_parts(parts_of(N, C), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32_t, 1> tokens,
+                       const ExecutionContext& context) {
+  const std::int64_t N = y.shape[0], C = y.shape[1];
+  assert(table.shape[1] == C && tokens.shape[0] == N && has_whole_rows(y) && has_whole_rows(table));
+  for_parts(parts_of(context, N, C), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      const T* row = table + static_cast<std::int64_t>(tokens[n]) * C;
-      std::copy(row, row + C, y + n * C);
+      const T* row = table.at(tokens(n));
+      std::copy(row, row + C, y.at(n));
     }
   });
 }
 
 template <typename T>
-void embedding_backward(T* dtable, const T* dy, const std::int32_t* tokens, std::int64_t N, std::int64_t C) {
-  const auto kernel = HEADGATE_FOR_TARGET(scatter_columns, T, active_target_bit());
-  for_parts(parts_of(C, N, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    kernel(dtable, dy, tokens, N, C, begin, end);
+void embedding_backward(View<T, 2> dtable, ConstView<T, 2> dy, ConstView<std::int32_t, 1> tokens,
+                        const ExecutionContext& context) {
+  const std::int64_t N = dy.shape[0], C = dy.shape[1];
+  assert(dtable.shape[1] == C && tokens.shape[0] == N && has_whole_rows(dtable) && has_whole_rows(dy));
+  const auto kernel = HEADGATE_FOR_TARGET(scatter_columns, T, context.target);
+  for_parts(parts_of(context, C, N, kApart<T>), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    kernel(dtable, dy, tokens, begin, end);
   });
 }
 
-template void embedding_forward(float*, const float*, const std::int32_t*, std::int64_t, std::int64_t);
-template void embedding_forward(double*, const double*, const std::int32_t*, std::int64_t, std::int64_t);
-template void embedding_backward(float*, const float*, const std::int32_t*, std::int64_t, std::int64_t);
-template void embedding_backward(double*, const double*, const std::int32_t*, std::int64_t, std::int64_t);
+template void embedding_forward(View<float, 2>, ConstView<float, 2>, ConstView<std::int32_t, 1>,
+                                const ExecutionContext&);
+template void embedding_forward(View<double, 2>, ConstView<double, 2>, ConstView<std::int32_t, 1>,
+                                const ExecutionContext&);
+template void embedding_backward(View<float, 2>, ConstView<float, 2>, ConstView<std::int32_t, 1>,
+                                 const ExecutionContext&);
+template void embedding_backward(View<double, 2>, ConstView<double, 2>, ConstView<std::int32_t, 1>,
+                                 const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

@@ -3,14 +3,18 @@
 
 #include <cstdint>
 
+#include "layers/arguments.hpp"
+
 namespace headgate::layers {
 
 /// y(N,C) = rows of table(V,C) named by tokens(N), each in [0, V).
 template <typename T>
-void embedding_forward(T* y, const T* table, const std::int32_t* tokens, std::int64_t N, std::int64_t C);
+void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32_t, 1> tokens,
+                       const ExecutionContext& context);
 
 /// dtable(V,C) += the rows of dy(N,C), in the order of tokens: the same bits at any number of threads.
 template <typename T>
-void embedding_backward(T* dtable, const T* dy, const std::int32_t* tokens, std::int64_t N, std::int64_t C);
+void embedding_backward(View<T, 2> dtable, ConstView<T, 2> dy, ConstView<std::int32_t, 1> tokens,
+                        const ExecutionContext& context);
 
 }  // namespace headgate::layers

@@ -3,54 +3,37 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstddef>
 
 #include "core/dispatch.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
 
 #ifndef HEADGATE_LAYERS_GATE_APPLY_CALL_  // this file is read once per Highway target
 #define HEADGATE_LAYERS_GATE_APPLY_CALL_
 namespace headgate::layers {
 
-/// How the gate acts; one for all features of a head where `headwise`.
-struct GateRule {
-  GateFn fn;
-  GateOp op;
-  bool headwise;
-};
-
 template <typename T>
 struct GateForward {
-  HeadView<T> y;
-  HeadView<const T> u, z;
-  HeadShape shape;
+  View<T, 3> y;
+  View<const T, 3> u, z;
   GateRule rule;
-  Store store;
+  Update update;
 };
 
 template <typename T>
 struct GateBackward {
-  HeadView<T> du, dz;
-  HeadView<const T> dy, u, z;
-  HeadShape shape;
+  View<T, 3> du, dz;
+  View<const T, 3> dy, u, z;
   GateRule rule;
 };
 
-/// Of one gate for all heads, the mean of theirs: g(N,D), and in place on dz(N,H,D).
 template <typename T>
-struct SharedGate {
-  T* g;
-  HeadView<T> dz;
-  HeadView<const T> z;
-  HeadShape shape;
+struct SharedGateBackward {
+  View<T, 3> dz;
+  View<const T, 3> dg, z;
   GateFn fn;
 };
-
-template <typename T>
-T* row_of(const HeadView<T>& view, std::int64_t n, std::int64_t h) {
-  return view.data + n * view.token_stride + h * view.head_stride;
-}
 
 }  // namespace headgate::layers
 #endif  // HEADGATE_LAYERS_GATE_APPLY_CALL_
@@ -74,60 +57,62 @@ HWY_INLINE Vec<T> value_at(const Function& gate, T z) {
 }
 
 template <typename T>
-void gate_values_rows(T* g, HeadView<const T> z, const HeadShape& shape, GateFn fn, std::int64_t begin,
+void gate_values_rows(const View<T, 3>& values, const View<const T, 3>& logits, GateFn fn, std::int64_t begin,
                       std::int64_t end) {
+  const std::int64_t H = logits.shape[1], F = logits.shape[2];
   with_gate(fn, [&](auto gate) HWY_ATTR {
-    for (std::int64_t row = begin * shape.H; row < end * shape.H; ++row) {
-      const T* z_row = row_of(z, row / shape.H, row % shape.H);
-      T* g_row = g + row * shape.D;
-      each_vector<T>(shape.D, [&](std::int64_t c, auto lanes)
-                                  HWY_ATTR { lanes.store(gate.value(Tag<T>(), lanes.load(z_row + c)), g_row + c); });
+    for (std::int64_t row = begin * H; row < end * H; ++row) {
+      const T* z = logits.at(row / H, row % H);
+      T* g = values.at(row / H, row % H);
+      each_vector<T>(
+          F, [&](std::int64_t c, auto lanes) HWY_ATTR { lanes.store(gate.value(Tag<T>(), lanes.load(z + c)), g + c); });
     }
   });
 }
 
 template <typename T>
-void gate_forward_rows(const GateForward<T>& a, std::int64_t begin, std::int64_t end) {
-  with_gate(a.rule.fn, [&](auto gate) HWY_ATTR {
-    for (std::int64_t row = begin * a.shape.H; row < end * a.shape.H; ++row) {
-      const std::int64_t n = row / a.shape.H, h = row % a.shape.H;
-      T* y = row_of(a.y, n, h);
-      const T* u = row_of(a.u, n, h);
-      const T* z = row_of(a.z, n, h);
-      const Vec<T> of_head = a.rule.headwise ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
-      each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
-        const Vec<T> g = a.rule.headwise ? of_head : gate.value(Tag<T>(), lanes.load(z + c));
+void gate_forward_rows(const GateForward<T>& call, std::int64_t begin, std::int64_t end) {
+  const std::int64_t H = call.u.shape[1], D = call.u.shape[2];
+  const bool of_head = call.z.shape[2] == 1;
+  with_gate(call.rule.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t row = begin * H; row < end * H; ++row) {
+      T* y = call.y.at(row / H, row % H);
+      const T* u = call.u.at(row / H, row % H);
+      const T* z = call.z.at(row / H, row % H);
+      const Vec<T> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
+      each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        const Vec<T> g = of_head ? head_gate : gate.value(Tag<T>(), lanes.load(z + c));
         const Vec<T> before = lanes.load(u + c);
-        const Vec<T> gated = a.rule.op == GateOp::mul ? hn::Mul(before, g) : hn::Add(before, g);
-        lanes.store(a.store == Store::add ? hn::Add(lanes.load(y + c), gated) : gated, y + c);
+        const Vec<T> gated = call.rule.op == GateOp::mul ? hn::Mul(before, g) : hn::Add(before, g);
+        lanes.store(call.update == Update::add ? hn::Add(lanes.load(y + c), gated) : gated, y + c);
       });
     }
   });
 }
 
 template <typename T>
-void gate_backward_rows(const GateBackward<T>& a, std::int64_t begin, std::int64_t end) {
+void gate_backward_rows(const GateBackward<T>& call, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
-  const bool mul = a.rule.op == GateOp::mul;
-  with_gate(a.rule.fn, [&](auto gate) HWY_ATTR {
-    for (std::int64_t row = begin * a.shape.H; row < end * a.shape.H; ++row) {
-      const std::int64_t n = row / a.shape.H, h = row % a.shape.H;
-      T* du = row_of(a.du, n, h);
-      T* dz = row_of(a.dz, n, h);
-      const T* dy = row_of(a.dy, n, h);
-      const T* u = row_of(a.u, n, h);
-      const T* z = row_of(a.z, n, h);
+  const std::int64_t H = call.u.shape[1], D = call.u.shape[2];
+  const bool of_head = call.z.shape[2] == 1, mul = call.rule.op == GateOp::mul;
+  with_gate(call.rule.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t row = begin * H; row < end * H; ++row) {
+      T* du = call.du.at(row / H, row % H);
+      T* dz = call.dz.at(row / H, row % H);
+      const T* dy = call.dy.at(row / H, row % H);
+      const T* u = call.u.at(row / H, row % H);
+      const T* z = call.z.at(row / H, row % H);
       const auto dg = [&](std::int64_t c, const auto& lanes) HWY_ATTR {
         return mul ? hn::Mul(lanes.load(dy + c), lanes.load(u + c)) : lanes.load(dy + c);
       };
-      if (a.rule.headwise) {  // before du, which may be dy
-        dz[0] = sum_vectors<T>(a.shape.D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, z[0])));
+      if (of_head) {  // before du, which may be dy
+        dz[0] = sum_vectors<T>(D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, z[0])));
       }
-      const Vec<T> of_head = a.rule.headwise ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
-      each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+      const Vec<T> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
+      each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
         const Vec<T> incoming = lanes.load(dy + c);
-        Vec<T> g = of_head;
-        if (!a.rule.headwise) {
+        Vec<T> g = head_gate;
+        if (!of_head) {
           const Vec<T> logits = lanes.load(z + c);
           g = gate.value(d, logits);
           lanes.store(hn::Mul(dg(c, lanes), gate.derivative(d, logits)), dz + c);
@@ -139,35 +124,37 @@ void gate_backward_rows(const GateBackward<T>& a, std::int64_t begin, std::int64
 }
 
 template <typename T>
-void shared_gate_forward_rows(const SharedGate<T>& a, std::int64_t begin, std::int64_t end) {
+void shared_gate_rows(const View<T, 2>& g, const View<const T, 3>& z, GateFn fn, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
-  const auto share = hn::Set(d, T{1} / static_cast<T>(a.shape.H));
-  with_gate(a.fn, [&](auto gate) HWY_ATTR {
+  const std::int64_t H = z.shape[1];
+  const auto share = hn::Set(d, T{1} / static_cast<T>(H));
+  with_gate(fn, [&](auto gate) HWY_ATTR {
     for (std::int64_t n = begin; n < end; ++n) {
-      each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+      each_vector<T>(z.shape[2], [&](std::int64_t c, auto lanes) HWY_ATTR {
         auto sum = hn::Zero(d);
-        for (std::int64_t h = 0; h < a.shape.H; ++h) {
-          sum = hn::MulAdd(share, gate.value(d, lanes.load(row_of(a.z, n, h) + c)), sum);
+        for (std::int64_t h = 0; h < H; ++h) {
+          sum = hn::MulAdd(share, gate.value(d, lanes.load(z.at(n, h) + c)), sum);
         }
-        lanes.store(sum, a.g + n * a.shape.D + c);
+        lanes.store(sum, g.at(n) + c);
       });
     }
   });
 }
 
 template <typename T>
-void shared_gate_backward_rows(const SharedGate<T>& a, std::int64_t begin, std::int64_t end) {
+void shared_gate_backward_rows(const SharedGateBackward<T>& call, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
-  const auto share = hn::Set(d, T{1} / static_cast<T>(a.shape.H));
-  with_gate(a.fn, [&](auto gate) HWY_ATTR {
+  const std::int64_t H = call.z.shape[1];
+  const auto share = hn::Set(d, T{1} / static_cast<T>(H));
+  with_gate(call.fn, [&](auto gate) HWY_ATTR {
     for (std::int64_t n = begin; n < end; ++n) {
-      each_vector<T>(a.shape.D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+      each_vector<T>(call.z.shape[2], [&](std::int64_t c, auto lanes) HWY_ATTR {
         auto dg = hn::Zero(d);
-        for (std::int64_t h = 0; h < a.shape.H; ++h) dg = hn::Add(dg, lanes.load(row_of(a.dz, n, h) + c));
+        for (std::int64_t h = 0; h < H; ++h) dg = hn::Add(dg, lanes.load(call.dg.at(n, h) + c));
         dg = hn::Mul(share, dg);
-        for (std::int64_t h = 0; h < a.shape.H; ++h) {
-          const auto slope = gate.derivative(d, lanes.load(row_of(a.z, n, h) + c));
-          lanes.store(hn::Mul(dg, slope), row_of(a.dz, n, h) + c);
+        for (std::int64_t h = 0; h < H; ++h) {
+          const auto slope = gate.derivative(d, lanes.load(call.z.at(n, h) + c));
+          lanes.store(hn::Mul(dg, slope), call.dz.at(n, h) + c);
         }
       });
     }
@@ -185,102 +172,121 @@ namespace {
 HEADGATE_TARGET_TABLE(gate_values_rows);
 HEADGATE_TARGET_TABLE(gate_forward_rows);
 HEADGATE_TARGET_TABLE(gate_backward_rows);
-HEADGATE_TARGET_TABLE(shared_gate_forward_rows);
+HEADGATE_TARGET_TABLE(shared_gate_rows);
 HEADGATE_TARGET_TABLE(shared_gate_backward_rows);
 
-/// Tokens cut among threads.
-Parts token_parts(const HeadShape& shape) {
+/// work(begin, end) for every part of the tokens of (N,H,D).
+template <class Work>
+void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext& context, const Work& work) {
   constexpr std::int64_t kOperations = 8;  // of one element: an exponential and a division
-  return parts_of(shape.N, kOperations * shape.H * shape.D);
+  for_parts(parts_of(context, shape[0], kOperations * shape[1] * shape[2]),
+            [&work](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { work(begin, end); });
 }
 
-/// kernel(call, begin, end) for every part of the tokens.
-template <class Call>
-void for_tokens(void (*kernel)(const Call&, std::int64_t, std::int64_t), const Call& call) {
-  for_parts(token_parts(call.shape),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
+/// Whether logits or their gradients z fit what the gate acts on.
+template <typename T, typename U>
+bool gates(const View<T, 3>& z, const View<U, 3>& u) {
+  return z.shape[0] == u.shape[0] && z.shape[1] == u.shape[1] && (z.shape[2] == u.shape[2] || z.shape[2] == 1) &&
+         has_whole_rows(z);
 }
 
 }  // namespace
 
 template <typename T>
-void gate_values(T* g, ConstHeadView<T> z, const HeadShape& shape, GateFn fn) {
-  const auto kernel = HEADGATE_FOR_TARGET(gate_values_rows, T, active_target_bit());
-  for_parts(token_parts(shape),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(g, z, shape, fn, begin, end); });
+void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context) {
+  assert(g.shape == z.shape && has_whole_rows(g) && has_whole_rows(z));
+  const auto kernel = HEADGATE_FOR_TARGET(gate_values_rows, T, context.target);
+  for_tokens(z.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(g, z, fn, begin, end); });
 }
 
 template <typename T>
-void gate_forward(HeadView<T> y, ConstHeadView<T> u, ConstHeadView<T> z, const HeadShape& shape,
-                  std::int64_t gate_features, GateFn fn, GateOp op, Store store) {
-  const GateForward<T> call{y, u, z, shape, {fn, op, gate_features == 1}, store};
-  for_tokens(HEADGATE_FOR_TARGET(gate_forward_rows, T, active_target_bit()), call);
+void gate_apply(View<T, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
+                const ExecutionContext& context) {
+  assert(y.shape == u.shape && has_whole_rows(y) && has_whole_rows(u) && gates(z, u));
+  const auto kernel = HEADGATE_FOR_TARGET(gate_forward_rows, T, context.target);
+  const GateForward<T> call{y, u, z, rule, update};
+  for_tokens(u.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
 template <typename T>
-void gate_backward(HeadView<T> du, HeadView<T> dz, ConstHeadView<T> dy, ConstHeadView<T> u, ConstHeadView<T> z,
-                   const HeadShape& shape, std::int64_t gate_features, GateFn fn, GateOp op) {
-  const GateBackward<T> call{du, dz, dy, u, z, shape, {fn, op, gate_features == 1}};
-  for_tokens(HEADGATE_FOR_TARGET(gate_backward_rows, T, active_target_bit()), call);
+void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
+                         const GateRule& rule, const ExecutionContext& context) {
+  assert(du.shape == u.shape && dy.shape == u.shape && dz.shape == z.shape && gates(z, u) && gates(dz, u));
+  assert(has_whole_rows(du) && has_whole_rows(dy) && has_whole_rows(u));
+  const auto kernel = HEADGATE_FOR_TARGET(gate_backward_rows, T, context.target);
+  const GateBackward<T> call{du, dz, dy, u, z, rule};
+  for_tokens(u.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
 template <typename T>
-void shared_gate_forward(T* g, ConstHeadView<T> z, const HeadShape& shape, GateFn fn) {
-  const SharedGate<T> call{g, {}, z, shape, fn};
-  for_tokens(HEADGATE_FOR_TARGET(shared_gate_forward_rows, T, active_target_bit()), call);
+void shared_gate(View<T, 2> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context) {
+  assert(g.shape[0] == z.shape[0] && g.shape[1] == z.shape[2] && has_whole_rows(g) && has_whole_rows(z));
+  const auto kernel = HEADGATE_FOR_TARGET(shared_gate_rows, T, context.target);
+  for_tokens(z.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(g, z, fn, begin, end); });
 }
 
 template <typename T>
-void shared_gate_backward(HeadView<T> dz, ConstHeadView<T> z, const HeadShape& shape, GateFn fn) {
-  const SharedGate<T> call{nullptr, dz, z, shape, fn};
-  for_tokens(HEADGATE_FOR_TARGET(shared_gate_backward_rows, T, active_target_bit()), call);
+void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, GateFn fn,
+                          const ExecutionContext& context) {
+  assert(dz.shape == z.shape && dg.shape == z.shape);
+  assert(has_whole_rows(dz) && has_whole_rows(dg) && has_whole_rows(z));
+  const auto kernel = HEADGATE_FOR_TARGET(shared_gate_backward_rows, T, context.target);
+  const SharedGateBackward<T> call{dz, dg, z, fn};
+  for_tokens(z.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
 template <typename T>
-void add_bias(T* x, const T* b, std::int64_t N, std::int64_t W, std::int64_t ldx) {
-  for_parts(parts_of(N, W), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+void add_bias(View<T, 2> x, ConstView<T, 1> b, const ExecutionContext& context) {
+  const std::int64_t N = x.shape[0], W = x.shape[1];
+  assert(b.shape[0] == W && has_whole_rows(x) && has_whole_rows(b));
+  for_parts(parts_of(context, N, W), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      for (std::int64_t w = 0; w < W; ++w) x[n * ldx + w] += b[w];
+      T* row = x.at(n);
+      for (std::int64_t w = 0; w < W; ++w) row[w] += b.data[w];
     }
   });
 }
 
 template <typename T>
-void add_column_sums(T* db, const T* dx, std::int64_t N, std::int64_t W, std::int64_t ldx) {
+void add_column_sums(View<T, 1> db, ConstView<T, 2> dx, const ExecutionContext& context) {
   constexpr std::int64_t kColumns = kApart<T>;  // what a row's visit to memory brings anyway
+  const std::int64_t N = dx.shape[0], W = dx.shape[1];
+  assert(db.shape[0] == W && has_whole_rows(dx) && has_whole_rows(db));
   const auto add_columns = [&](std::int64_t first, std::int64_t columns) {
     std::array<double, kColumns> sums{};
     for (std::int64_t n = 0; n < N; ++n) {
-      const T* dx_row = dx + n * ldx + first;
-      for (std::int64_t w = 0; w < columns; ++w) sums[static_cast<std::size_t>(w)] += static_cast<double>(dx_row[w]);
+      const T* row = dx.at(n, first);
+      for (std::int64_t w = 0; w < columns; ++w) sums[static_cast<std::size_t>(w)] += static_cast<double>(row[w]);
     }
-    for (std::int64_t w = 0; w < columns; ++w) db[first + w] += static_cast<T>(sums[static_cast<std::size_t>(w)]);
+    for (std::int64_t w = 0; w < columns; ++w) db(first + w) += static_cast<T>(sums[static_cast<std::size_t>(w)]);
   };
-  for_parts(parts_of(W, N, kColumns), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+  for_parts(parts_of(context, W, N, kColumns), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     for (std::int64_t first = begin; first < end; first += kColumns)
       add_columns(first, std::min(kColumns, end - first));
   });
 }
 
-template void gate_values(float*, ConstHeadView<float>, const HeadShape&, GateFn);
-template void gate_forward(HeadView<float>, ConstHeadView<float>, ConstHeadView<float>, const HeadShape&, std::int64_t,
-                           GateFn, GateOp, Store);
-template void gate_backward(HeadView<float>, HeadView<float>, ConstHeadView<float>, ConstHeadView<float>,
-                            ConstHeadView<float>, const HeadShape&, std::int64_t, GateFn, GateOp);
-template void shared_gate_forward(float*, ConstHeadView<float>, const HeadShape&, GateFn);
-template void shared_gate_backward(HeadView<float>, ConstHeadView<float>, const HeadShape&, GateFn);
-template void add_bias(float*, const float*, std::int64_t, std::int64_t, std::int64_t);
-template void add_column_sums(float*, const float*, std::int64_t, std::int64_t, std::int64_t);
+template void gate_values(View<float, 3>, ConstView<float, 3>, GateFn, const ExecutionContext&);
+template void gate_apply(View<float, 3>, ConstView<float, 3>, ConstView<float, 3>, const GateRule&, Update,
+                         const ExecutionContext&);
+template void gate_apply_backward(View<float, 3>, View<float, 3>, ConstView<float, 3>, ConstView<float, 3>,
+                                  ConstView<float, 3>, const GateRule&, const ExecutionContext&);
+template void shared_gate(View<float, 2>, ConstView<float, 3>, GateFn, const ExecutionContext&);
+template void shared_gate_backward(View<float, 3>, ConstView<float, 3>, ConstView<float, 3>, GateFn,
+                                   const ExecutionContext&);
+template void add_bias(View<float, 2>, ConstView<float, 1>, const ExecutionContext&);
+template void add_column_sums(View<float, 1>, ConstView<float, 2>, const ExecutionContext&);
 
-template void gate_values(double*, ConstHeadView<double>, const HeadShape&, GateFn);
-template void gate_forward(HeadView<double>, ConstHeadView<double>, ConstHeadView<double>, const HeadShape&,
-                           std::int64_t, GateFn, GateOp, Store);
-template void gate_backward(HeadView<double>, HeadView<double>, ConstHeadView<double>, ConstHeadView<double>,
-                            ConstHeadView<double>, const HeadShape&, std::int64_t, GateFn, GateOp);
-template void shared_gate_forward(double*, ConstHeadView<double>, const HeadShape&, GateFn);
-template void shared_gate_backward(HeadView<double>, ConstHeadView<double>, const HeadShape&, GateFn);
-template void add_bias(double*, const double*, std::int64_t, std::int64_t, std::int64_t);
-template void add_column_sums(double*, const double*, std::int64_t, std::int64_t, std::int64_t);
+template void gate_values(View<double, 3>, ConstView<double, 3>, GateFn, const ExecutionContext&);
+template void gate_apply(View<double, 3>, ConstView<double, 3>, ConstView<double, 3>, const GateRule&, Update,
+                         const ExecutionContext&);
+template void gate_apply_backward(View<double, 3>, View<double, 3>, ConstView<double, 3>, ConstView<double, 3>,
+                                  ConstView<double, 3>, const GateRule&, const ExecutionContext&);
+template void shared_gate(View<double, 2>, ConstView<double, 3>, GateFn, const ExecutionContext&);
+template void shared_gate_backward(View<double, 3>, ConstView<double, 3>, ConstView<double, 3>, GateFn,
+                                   const ExecutionContext&);
+template void add_bias(View<double, 2>, ConstView<double, 1>, const ExecutionContext&);
+template void add_column_sums(View<double, 1>, ConstView<double, 2>, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

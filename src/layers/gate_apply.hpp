@@ -1,48 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "headgate/attention.hpp"
-#include "layers/view.hpp"
+#include "layers/arguments.hpp"
 
 // Gates outside the attention kernels: on projections, on the layer's output, and shared over heads.
 
 namespace headgate::layers {
 
-// `fn` is never GateFn::none.
+// `fn` is never GateFn::none. Logits z(N,H,F) have F = D features, or F = 1: one gate for all features of a head.
+// Strides of 0 repeat them over tokens or heads.
 
-/// g(N,H,D) = g(z).
-template <typename T>
-void gate_values(T* g, ConstHeadView<T> z, const HeadShape& shape, GateFn fn);
+/// How a gate acts.
+struct GateRule {
+  GateFn fn;
+  GateOp op;
+};
 
-/// y(N,H,D) = u ∘ g(z) (mul) or u + g(z) (add); Store::add: += . z(N,H,F), F = D or 1 (one gate for all features);
-/// strides of 0 repeat it over tokens or heads. y may be u itself.
+/// g(N,H,F) = g(z).
 template <typename T>
-void gate_forward(HeadView<T> y, ConstHeadView<T> u, ConstHeadView<T> z, const HeadShape& shape,
-                  std::int64_t gate_features, GateFn fn, GateOp op, Store store = Store::overwrite);
+void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
+
+/// y(N,H,D) = or +=  u ∘ g(z) (mul) or u + g(z) (add). y may be u.
+template <typename T>
+void gate_apply(View<T, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
+                const ExecutionContext& context);
 
 /// du(N,H,D) = dy ∘ g(z) or dy; dz(N,H,F) = dy ∘ u ∘ g′(z) or dy ∘ g′(z), summed over D when F = 1.
-/// du may be dy itself; dz has a place for every token and head, also where z repeats.
+/// du may be dy; dz has a place for every token and head, also where z repeats.
 template <typename T>
-void gate_backward(HeadView<T> du, HeadView<T> dz, ConstHeadView<T> dy, ConstHeadView<T> u, ConstHeadView<T> z,
-                   const HeadShape& shape, std::int64_t gate_features, GateFn fn, GateOp op);
+void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
+                         const GateRule& rule, const ExecutionContext& context);
 
 /// g(N,D) = mean over heads of g(z(N,H,D)).
 template <typename T>
-void shared_gate_forward(T* g, ConstHeadView<T> z, const HeadShape& shape, GateFn fn);
+void shared_gate(View<T, 2> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// In place on dz(N,H,D), which comes in as each head's gradient of the shared gate g:
-/// dz(n,h,d) = g′(z(n,h,d)) / H · Σ_h' dz(n,h',d).
+/// dz(N,H,D) from dg(N,H,D), each head's gradient of the gate that they share; dz may be dg:
+/// dz(n,h,d) = g′(z(n,h,d)) / H · Σ_h' dg(n,h',d).
 template <typename T>
-void shared_gate_backward(HeadView<T> dz, ConstHeadView<T> z, const HeadShape& shape, GateFn fn);
+void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, GateFn fn,
+                          const ExecutionContext& context);
 
-/// x(N,W) += b(W), rows ldx apart.
+/// x(N,W) += b(W).
 template <typename T>
-void add_bias(T* x, const T* b, std::int64_t N, std::int64_t W, std::int64_t ldx);
+void add_bias(View<T, 2> x, ConstView<T, 1> b, const ExecutionContext& context);
 
-/// db(W) += Σ_n dx(n,·), rows ldx apart; summed in f64 in the order of n.
+/// db(W) += Σ_n dx(n,·); summed in f64 in the order of n.
 template <typename T>
-void add_column_sums(T* db, const T* dx, std::int64_t N, std::int64_t W, std::int64_t ldx);
+void add_column_sums(View<T, 1> db, ConstView<T, 2> dx, const ExecutionContext& context);
 
 }  // namespace headgate::layers

@@ -54,6 +54,18 @@ struct GateVariant {
 
 inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
 
+// Which step of a layer has the gate: at most one of these. The attention kernel itself gates its output.
+inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
+inline bool gates_projection(const GateVariant& variant) {
+  return has_gate(variant) && find_site(variant.site)->column != nullptr;
+}
+inline bool gates_layer_output(const GateVariant& variant) { return variant.site == GateSite::g5; }
+
+/// Whether the heads share a gate, the mean of theirs.
+inline bool shares_gate(const GateVariant& variant) {
+  return has_gate(variant) && variant.grain == GateGrain::head_shared;
+}
+
 /// Throws Error, one line, on a combination that has no meaning: a gate without a function, head_shared at g5, a
 /// control together with a gate, a bias without Wz. Numbers are not looked at. Messages begin with the key that
 /// config.json has for the part.

@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
-#include "layers/view.hpp"
+#include "layers/arguments.hpp"
 
 namespace headgate::layers {
 
-/// Sizes and leading dimensions of y = x wᵀ. A leading dimension of 0 means contiguous rows.
-struct LinearShape {
-  std::int64_t N = 0;    ///< tokens
-  std::int64_t C = 0;    ///< inputs
-  std::int64_t O = 0;    ///< outputs
-  std::int64_t ldx = 0;  ///< row stride of x and dx, ≥ C
-  std::int64_t ldy = 0;  ///< row stride of y and dy, ≥ O
-  std::int64_t ldw = 0;  ///< row stride of w and dw, ≥ C
-};
+/// Products run on the threads of the context, each of which calls OpenBLAS for its share. OpenBLAS's own threads would
+/// come on top of them, and their number is the whole process's: a program sets it to 1 here, before the first product.
+/// The products of this file throw Error where it is another.
+void use_one_blas_thread();
 
 /// y(N,O) = or += x(N,C) wᵀ, w(O,C).
 template <typename T>
-void linear_forward(T* y, const T* x, const T* w, const LinearShape& shape, Store store = Store::overwrite);
+void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update, const ExecutionContext& context);
 
-/// dx(N,C) = or += dy(N,O) w (null: skipped); dw(O,C) += dyᵀ x (null: skipped). dx may not overlap dy or x.
+/// dx(N,C) = or += dy(N,O) w. dx may not overlap dy.
 template <typename T>
-void linear_backward(T* dx, T* dw, const T* dy, const T* x, const T* w, const LinearShape& shape,
-                     Store store_dx = Store::overwrite);
+void linear_backward_input(View<T, 2> dx, ConstView<T, 2> dy, ConstView<T, 2> w, Update update,
+                           const ExecutionContext& context);
+
+/// dw(O,C) += dyᵀ x.
+template <typename T>
+void linear_backward_weight(View<T, 2> dw, ConstView<T, 2> dy, ConstView<T, 2> x, const ExecutionContext& context);
 
 }  // namespace headgate::layers

@@ -8,10 +8,11 @@
 #include <cstdint>
 
 #include "core/arena.hpp"
+#include "headgate/runtime.hpp"
 
 namespace headgate::layers {
 
-/// How a range is cut among threads. Depends on sizes and on omp_get_max_threads() alone.
+/// How a range is cut among threads. Depends on sizes and on the context's threads alone.
 struct Parts {
   std::int64_t n = 0;
   std::int64_t count = 1;
@@ -33,10 +34,10 @@ template <typename T>
 inline constexpr std::int64_t kApart = Block::kAlign_bytes / sizeof(T);
 
 /// Parts of [0,n), where an item is worth `work` elementwise operations.
-inline Parts parts_of(std::int64_t n, std::int64_t work, std::int64_t grain = 1) {
+inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int64_t work, std::int64_t grain = 1) {
   const std::int64_t by_work = n * std::max<std::int64_t>(work, 1) / kMinimumWork;
   const std::int64_t by_grain = (n + grain - 1) / grain;
-  const std::int64_t threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+  const std::int64_t threads = omp_in_parallel() != 0 ? 1 : context.threads;
   return {n, std::max<std::int64_t>(1, std::min({threads, by_work, by_grain})), grain};
 }
 

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 
 #include "core/words.hpp"
-#include "layers/view.hpp"
+#include "layers/arguments.hpp"
 
 namespace headgate::layers {
 
@@ -15,20 +14,19 @@ enum class NormKind { plain, zero_centred };
 struct NormOptions {
   NormKind kind = NormKind::plain;
   double eps = 1e-6;
-  /// Elements between the weights of one head and the next: 0 when all heads share w(D), D for w(H,D).
-  std::int64_t w_head_stride = 0;
 };
 
-/// y(N,H,D) = x·rstd·w with rstd(N,H) = 1/√(mean_d x² + eps), which is saved (null: not saved). y may be x itself.
+/// y(N,H,D) = x·rstd·w, w(D), with rstd(N,H) = 1/√(mean_d x² + eps), which is saved where it is present. y may be x.
 template <typename T>
-void rmsnorm_forward(HeadView<T> y, T* rstd, ConstHeadView<T> x, const T* w, const HeadShape& shape,
-                     const NormOptions& options);
+void rmsnorm_forward(View<T, 3> y, View<T, 2> rstd, ConstView<T, 3> x, ConstView<T, 1> w, const NormOptions& options,
+                     const ExecutionContext& context);
 
-/// dx(N,H,D) = or +=; dw += (null: skipped), shape of w. With overwrite, dx may be dy itself.
-/// With g = dy·w and x̂ = x·rstd:  dx = rstd·(g − x̂·mean_d(g·x̂)),  dw = Σ_n dy·x̂ (Σ_h too where heads share w).
+/// dx(N,H,D) = or +=; dw(D) += where it is present. With overwrite, dx may be dy.
+/// With g = dy·w and x̂ = x·rstd:  dx = rstd·(g − x̂·mean_d(g·x̂)),  dw = Σ_n Σ_h dy·x̂.
 template <typename T>
-void rmsnorm_backward(HeadView<T> dx, T* dw, ConstHeadView<T> dy, ConstHeadView<T> x, const T* w, const T* rstd,
-                      const HeadShape& shape, const NormOptions& options, Store store_dx = Store::add);
+void rmsnorm_backward(View<T, 3> dx, View<T, 1> dw, ConstView<T, 3> dy, ConstView<T, 3> x, ConstView<T, 1> w,
+                      ConstView<T, 2> rstd, const NormOptions& options, Update update_dx,
+                      const ExecutionContext& context);
 
 }  // namespace headgate::layers
 

@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/rope.hpp"
 
+#include <cassert>
 #include <cmath>
 
 #include "core/dispatch.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
+
+#ifndef HEADGATE_LAYERS_ROPE_CALL_  // this file is read once per Highway target
+#define HEADGATE_LAYERS_ROPE_CALL_
+namespace headgate::layers {
+
+template <typename T>
+struct Rotation {
+  View<T, 4> x;
+  View<const T, 2> cos, sin;
+  T direction;  ///< 1 or −1: by θ or by −θ
+};
+
+}  // namespace headgate::layers
+#endif  // HEADGATE_LAYERS_ROPE_CALL_
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layers/rope.cc"
@@ -17,18 +31,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Turns rows [begin, end) by `direction`·θ, direction 1 or −1.
+/// Turns tokens [begin, end) of all sequences, counted through.
 template <typename T>
-void rotate_rows(HeadView<T> x, const T* cos, const T* sin, const HeadShape& shape, const RopeShape& rope, T direction,
-                 std::int64_t begin, std::int64_t end) {
+void rotate_tokens(const Rotation<T>& call, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
-  const std::int64_t half = rope.rotary_dim / 2;
-  const auto sign = hn::Set(d, direction);
+  const std::int64_t seq = call.x.shape[1], H = call.x.shape[2], half = call.cos.shape[1];
+  const auto sign = hn::Set(d, call.direction);
   for (std::int64_t n = begin; n < end; ++n) {
-    const T* c = cos + n % rope.seq_len * half;
-    const T* s = sin + n % rope.seq_len * half;
-    for (std::int64_t h = 0; h < shape.H; ++h) {
-      T* low = x.data + n * x.token_stride + h * x.head_stride;
+    const std::int64_t t = n % seq;
+    const T* c = call.cos.at(t);
+    const T* s = call.sin.at(t);
+    for (std::int64_t h = 0; h < H; ++h) {
+      T* low = call.x.at(n / seq, t, h);
       T* high = low + half;
       each_vector<T>(half, [&](std::int64_t i, auto lanes) HWY_ATTR {
         const auto a = lanes.load(low + i);
@@ -49,49 +63,52 @@ HWY_AFTER_NAMESPACE();
 namespace headgate::layers {
 namespace {
 
-HEADGATE_TARGET_TABLE(rotate_rows);
+HEADGATE_TARGET_TABLE(rotate_tokens);
 
 template <typename T>
-void rotate(HeadView<T> x, const T* cos, const T* sin, const HeadShape& shape, const RopeShape& rope, T direction) {
-  if (rope.rotary_dim == 0) return;
-  const auto kernel = HEADGATE_FOR_TARGET(rotate_rows, T, active_target_bit());
-  for_parts(parts_of(shape.N, shape.H * rope.rotary_dim),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-              kernel(x, cos, sin, shape, rope, direction, begin, end);
-            });
+void rotate(const Rotation<T>& call, const ExecutionContext& context) {
+  const auto [B, seq, H, D] = call.x.shape;
+  const std::int64_t half = call.cos.shape[1];
+  assert(call.cos.shape[0] == seq && call.sin.shape == call.cos.shape && 2 * half <= D);
+  assert(has_whole_rows(call.x) && has_whole_rows(call.cos) && has_whole_rows(call.sin));
+  if (half == 0) return;
+  const auto kernel = HEADGATE_FOR_TARGET(rotate_tokens, T, context.target);
+  for_parts(parts_of(context, B * seq, H * 2 * half),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
 }  // namespace
 
 template <typename T>
-void rope_tables(T* cos, T* sin, std::int64_t seq_len, std::int64_t rotary_dim, double base) {
-  const std::int64_t half = rotary_dim / 2;
+void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions, double base) {
+  const auto [count, half] = cos.shape;
+  assert(sin.shape == cos.shape && positions.shape[0] == count);
   for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dim));
-    for (std::int64_t t = 0; t < seq_len; ++t) {
-      const double angle = static_cast<double>(t) * frequency;
-      cos[t * half + i] = static_cast<T>(std::cos(angle));
-      sin[t * half + i] = static_cast<T>(std::sin(angle));
+    const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(2 * half));
+    for (std::int64_t t = 0; t < count; ++t) {
+      const double angle = static_cast<double>(positions(t)) * frequency;
+      cos(t, i) = static_cast<T>(std::cos(angle));
+      sin(t, i) = static_cast<T>(std::sin(angle));
     }
   }
 }
 
 template <typename T>
-void rope_forward(HeadView<T> x, const T* cos, const T* sin, const HeadShape& shape, const RopeShape& rope) {
-  rotate(x, cos, sin, shape, rope, T{1});
+void rope_forward(View<T, 4> x, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context) {
+  rotate(Rotation<T>{x, cos, sin, T{1}}, context);
 }
 
 template <typename T>
-void rope_backward(HeadView<T> dx, const T* cos, const T* sin, const HeadShape& shape, const RopeShape& rope) {
-  rotate(dx, cos, sin, shape, rope, T{-1});
+void rope_backward(View<T, 4> dx, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context) {
+  rotate(Rotation<T>{dx, cos, sin, T{-1}}, context);
 }
 
-template void rope_tables(float*, float*, std::int64_t, std::int64_t, double);
-template void rope_tables(double*, double*, std::int64_t, std::int64_t, double);
-template void rope_forward(HeadView<float>, const float*, const float*, const HeadShape&, const RopeShape&);
-template void rope_forward(HeadView<double>, const double*, const double*, const HeadShape&, const RopeShape&);
-template void rope_backward(HeadView<float>, const float*, const float*, const HeadShape&, const RopeShape&);
-template void rope_backward(HeadView<double>, const double*, const double*, const HeadShape&, const RopeShape&);
+template void rope_tables(View<float, 2>, View<float, 2>, const View<const std::int64_t, 1>&, double);
+template void rope_tables(View<double, 2>, View<double, 2>, const View<const std::int64_t, 1>&, double);
+template void rope_forward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
+template void rope_forward(View<double, 4>, ConstView<double, 2>, ConstView<double, 2>, const ExecutionContext&);
+template void rope_backward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
+template void rope_backward(View<double, 4>, ConstView<double, 2>, ConstView<double, 2>, const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

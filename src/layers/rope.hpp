@@ -3,28 +3,23 @@
 
 #include <cstdint>
 
-#include "layers/view.hpp"
+#include "layers/arguments.hpp"
 
 namespace headgate::layers {
 
-/// Rotation angles: θ(t,i) = t · base^(−2i/R), t < T, i < R/2, R = rotary_dim (even).
-/// cos(T,R/2) =, sin(T,R/2) =. Computed in f64.
+/// The angles of tokens at `positions`(T): θ(t,i) = positions[t] · base^(−2i/R), i < R/2, where the first R features of
+/// a head turn, R even. cos(T,R/2) =, sin(T,R/2) =. Computed in f64.
 template <typename T>
-void rope_tables(T* cos, T* sin, std::int64_t seq_len, std::int64_t rotary_dim, double base);
+void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions, double base);
 
-/// Which features turn and where a token stands. Token n has position n mod seq_len.
-struct RopeShape {
-  std::int64_t seq_len = 0;     ///< T: rows of the tables
-  std::int64_t rotary_dim = 0;  ///< R ≤ D, even: the first R features of a head turn, the rest stay. 0: none turns
-};
-
-/// In place on x(N,H,D), the "rotate half" pairing of features i and i + R/2:
+/// In place on x(B,T,H,D), whose sequences have the same positions: token t of each turns by row t of the tables.
+/// Features from R on stay. The "rotate half" pairing of features i and i + R/2:
 /// (a, b) → (a·cos − b·sin, b·cos + a·sin).
 template <typename T>
-void rope_forward(HeadView<T> x, const T* cos, const T* sin, const HeadShape& shape, const RopeShape& rope);
+void rope_forward(View<T, 4> x, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context);
 
-/// In place on dx(N,H,D): the gradient turns back, by −θ.
+/// In place on dx(B,T,H,D): the gradient turns back, by −θ.
 template <typename T>
-void rope_backward(HeadView<T> dx, const T* cos, const T* sin, const HeadShape& shape, const RopeShape& rope);
+void rope_backward(View<T, 4> dx, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context);
 
 }  // namespace headgate::layers

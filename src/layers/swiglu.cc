@@ -1,9 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/swiglu.hpp"
 
+#include <cassert>
+
 #include "core/dispatch.hpp"
-#include "headgate/runtime.hpp"
 #include "layers/parallel.hpp"
+
+#ifndef HEADGATE_LAYERS_SWIGLU_CALL_  // this file is read once per Highway target
+#define HEADGATE_LAYERS_SWIGLU_CALL_
+namespace headgate::layers {
+
+template <typename T>
+struct SwigluBackward {
+  View<T, 2> dgate_up, h;
+  View<const T, 2> dh, gate_up;
+};
+
+}  // namespace headgate::layers
+#endif  // HEADGATE_LAYERS_SWIGLU_CALL_
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layers/swiglu.cc"
@@ -16,12 +30,13 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
 template <typename T>
-void swiglu_forward_rows(T* h, const T* ab, std::int64_t F, std::int64_t begin, std::int64_t end) {
+void swiglu_forward_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
+  const std::int64_t F = h.shape[1];
   for (std::int64_t n = begin; n < end; ++n) {
-    const T* a = ab + n * 2 * F;
+    const T* a = gate_up.at(n);
     const T* b = a + F;
-    T* out = h + n * F;
+    T* out = h.at(n);
     each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
       const auto z = lanes.load(a + f);
       const SigmoidPair<Tag<T>> s(d, z);
@@ -31,16 +46,16 @@ void swiglu_forward_rows(T* h, const T* ab, std::int64_t F, std::int64_t begin, 
 }
 
 template <typename T>
-void swiglu_backward_rows(T* dab, T* h_out, const T* dh, const T* ab, std::int64_t F, std::int64_t begin,
-                          std::int64_t end) {
+void swiglu_backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64_t end) {
   const Tag<T> d;
+  const std::int64_t F = call.dh.shape[1];
   for (std::int64_t n = begin; n < end; ++n) {
-    const T* a = ab + n * 2 * F;
+    const T* a = call.gate_up.at(n);
     const T* b = a + F;
-    T* da = dab + n * 2 * F;
+    T* da = call.dgate_up.at(n);
     T* db = da + F;
-    const T* g = dh + n * F;
-    T* out = h_out != nullptr ? h_out + n * F : nullptr;
+    const T* g = call.dh.at(n);
+    T* out = call.h.present() ? call.h.at(n) : nullptr;
     each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
       const auto z = lanes.load(a + f);
       const auto up = lanes.load(b + f);
@@ -68,24 +83,33 @@ HEADGATE_TARGET_TABLE(swiglu_backward_rows);
 }  // namespace
 
 template <typename T>
-void swiglu_forward(T* h, const T* ab, std::int64_t N, std::int64_t F) {
-  const auto kernel = HEADGATE_FOR_TARGET(swiglu_forward_rows, T, active_target_bit());
-  for_parts(parts_of(N, 2 * F),
-            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(h, ab, F, begin, end); });
+void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, const ExecutionContext& context) {
+  const std::int64_t N = h.shape[0], F = h.shape[1];
+  assert(gate_up.shape[0] == N && gate_up.shape[1] == 2 * F && has_whole_rows(h) && has_whole_rows(gate_up));
+  const auto kernel = HEADGATE_FOR_TARGET(swiglu_forward_rows, T, context.target);
+  for_parts(parts_of(context, N, 2 * F),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(h, gate_up, begin, end); });
 }
 
 template <typename T>
-void swiglu_backward(T* dab, T* h_out, const T* dh, const T* ab, std::int64_t N, std::int64_t F) {
-  const auto kernel = HEADGATE_FOR_TARGET(swiglu_backward_rows, T, active_target_bit());
-  for_parts(parts_of(N, 4 * F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    kernel(dab, h_out, dh, ab, F, begin, end);
-  });
+void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
+                     const ExecutionContext& context) {
+  const std::int64_t N = dh.shape[0], F = dh.shape[1];
+  assert(gate_up.shape[0] == N && gate_up.shape[1] == 2 * F && dgate_up.shape == gate_up.shape);
+  assert(has_whole_rows(dgate_up) && has_whole_rows(dh) && has_whole_rows(gate_up));
+  assert(!h.present() || (h.shape == dh.shape && has_whole_rows(h)));
+  const auto kernel = HEADGATE_FOR_TARGET(swiglu_backward_rows, T, context.target);
+  const SwigluBackward<T> call{dgate_up, h, dh, gate_up};
+  for_parts(parts_of(context, N, 4 * F),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
-template void swiglu_forward(float*, const float*, std::int64_t, std::int64_t);
-template void swiglu_forward(double*, const double*, std::int64_t, std::int64_t);
-template void swiglu_backward(float*, float*, const float*, const float*, std::int64_t, std::int64_t);
-template void swiglu_backward(double*, double*, const double*, const double*, std::int64_t, std::int64_t);
+template void swiglu_forward(View<float, 2>, ConstView<float, 2>, const ExecutionContext&);
+template void swiglu_forward(View<double, 2>, ConstView<double, 2>, const ExecutionContext&);
+template void swiglu_backward(View<float, 2>, View<float, 2>, ConstView<float, 2>, ConstView<float, 2>,
+                              const ExecutionContext&);
+template void swiglu_backward(View<double, 2>, View<double, 2>, ConstView<double, 2>, ConstView<double, 2>,
+                              const ExecutionContext&);
 
 }  // namespace headgate::layers
 #endif  // HWY_ONCE

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include "layers/arguments.hpp"
 
 namespace headgate::layers {
 
-/// h(N,F) = silu(a) ∘ b, where ab(N,2F) holds a in its first F columns and b in its last.
+/// h(N,F) = silu(gate) ∘ up, where gate_up(N,2F) holds gate in its first F columns and up in its last.
 template <typename T>
-void swiglu_forward(T* h, const T* ab, std::int64_t N, std::int64_t F);
+void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, const ExecutionContext& context);
 
-/// dab(N,2F) = gradient of ab; may be ab itself. dh(N,F); where h_out is not null, h_out(N,F) = h as in the forward
-/// pass, so that h need not be kept; it may be dh itself.
+/// dgate_up(N,2F) from dh(N,F); may be gate_up. h(N,F), where it is present, is made again as in the forward pass, so
+/// that it need not be kept; it may be dh.
 template <typename T>
-void swiglu_backward(T* dab, T* h_out, const T* dh, const T* ab, std::int64_t N, std::int64_t F);
+void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
+                     const ExecutionContext& context);
 
 }  // namespace headgate::layers

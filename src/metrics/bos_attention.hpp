@@ -31,9 +31,9 @@ class BosAttentionSums : public Sums<T> {
 
   void add_layer(const LayerSample<T>& sample) override {
     const std::int64_t N = sample.tokens();
-    for (std::int64_t h = 0; h < sample.heads; ++h) {
+    for (std::int64_t h = 0; h < sample.first_token_weights.shape[0]; ++h) {
       for (std::int64_t n = 0; n < N; ++n) {
-        if (sample.position(n) != 0) mean_.at(sample.is_trigger(n)).add(sample.first_token_weights[h * N + n]);
+        if (sample.position(n) != 0) mean_.at(sample.is_trigger(n)).add(sample.first_token_weights(h, n));
       }
     }
   }

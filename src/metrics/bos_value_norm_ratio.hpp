@@ -17,31 +17,28 @@ inline constexpr Figure kBosValueNormRatio{.key = "bos_value_norm_ratio",
 template <typename T>
 class BosValueNormRatioSums : public Sums<T> {
  public:
-  explicit BosValueNormRatioSums(const models::DecoderConfig& config)
-      : kv_heads_(config.kv_heads), head_dim_(config.head_dim) {}
+  explicit BosValueNormRatioSums(const models::DecoderConfig& /*config*/) {}
 
   void add_layer(const LayerSample<T>& sample) override {
     const std::int64_t seq = sample.view.shape.seq;
     if (seq < 2) return;
     for (std::int64_t b = 0; b < sample.view.shape.batch; ++b) {
-      for (std::int64_t h = 0; h < kv_heads_; ++h) {
+      for (std::int64_t h = 0; h < sample.view.v.shape[1]; ++h) {
         Mean others;
-        for (std::int64_t t = 1; t < seq; ++t) others.add(norm(sample, b * seq + t, h));
-        if (others.sum != 0.0) ratio_.add(norm(sample, b * seq, h) / others.value());
+        for (std::int64_t t = 1; t < seq; ++t) others.add(norm(sample.view.v[b * seq + t][h]));
+        if (others.sum != 0.0) ratio_.add(norm(sample.view.v[b * seq][h]) / others.value());
       }
     }
   }
   Values of_model() const override { return {ratio_.value()}; }
 
  private:
-  double norm(const LayerSample<T>& sample, std::int64_t n, std::int64_t h) const {
-    const T* v = sample.view.v.data + n * sample.view.v.token_stride + h * sample.view.v.head_stride;
+  static double norm(const View<const T, 1>& v) {
     double sum = 0.0;
-    for (std::int64_t d = 0; d < head_dim_; ++d) sum += static_cast<double>(v[d]) * static_cast<double>(v[d]);
+    for (std::int64_t d = 0; d < v.shape[0]; ++d) sum += static_cast<double>(v(d)) * static_cast<double>(v(d));
     return std::sqrt(sum);
   }
 
-  std::int64_t kv_heads_, head_dim_;
   Mean ratio_;
 };
 

@@ -33,12 +33,10 @@ std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& conf
   }
 }
 
-bool shares_gates(const DecoderConfig& c) { return c.gate.grain == layers::GateGrain::head_shared; }
-
 /// Gates of a token.
-std::size_t gate_width(const DecoderConfig& c) {
+std::int64_t gate_width(const DecoderConfig& c) {
   const layers::GateLogits logits = layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim);
-  return static_cast<std::size_t>(shares_gates(c) ? logits.features : logits.count());
+  return layers::shares_gate(c.gate) ? logits.features : logits.count();
 }
 
 /// Numbers that an evaluator keeps of a batch.
@@ -49,20 +47,16 @@ struct Sizes {
     const auto N = static_cast<std::size_t>(shape.batch * shape.seq);
     if (inputs.has(Input::token_losses)) token_losses = N;
     if (inputs.has(Input::first_token_weights)) first_token_weights = N * static_cast<std::size_t>(config.heads);
-    if (inputs.has(Input::gates)) gates = N * gate_width(config);
+    if (inputs.has(Input::gates)) gates = N * static_cast<std::size_t>(gate_width(config));
   }
 };
 
-/// Attention of query t's head h to its sequence's first token.
+/// Softmax weight of a score against its query's log-sum-exp.
 template <typename T>
-double first_token_weight(const LayerView<T>& view, std::int64_t b, std::int64_t h, std::int64_t kv, std::int64_t t,
-                          std::int64_t D, std::int64_t Hq) {
-  const std::int64_t seq = view.shape.seq;
-  const T* q = view.q.data + (b * seq + t) * view.q.token_stride + h * view.q.head_stride;
-  const T* k = view.k.data + b * seq * view.k.token_stride + kv * view.k.head_stride;
+double weight_of(const View<const T, 1>& q, const View<const T, 1>& k, double scale, T lse) {
   double score = 0.0;
-  for (std::int64_t d = 0; d < D; ++d) score += static_cast<double>(q[d]) * static_cast<double>(k[d]);
-  return std::exp(view.scale * score - static_cast<double>(view.lse[(b * Hq + h) * seq + t]));
+  for (std::int64_t d = 0; d < q.shape[0]; ++d) score += static_cast<double>(q(d)) * static_cast<double>(k(d));
+  return std::exp(scale * score - static_cast<double>(lse));
 }
 
 /// Of all layers, which have as many heads, queries and gates each; nothing where no layer has it.
@@ -111,62 +105,55 @@ void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const st
   any_triggers_ = any_triggers_ || triggers != nullptr;
   any_plain_ = any_plain_ || triggers == nullptr;
   require(!any_triggers_ || !any_plain_, "evaluation: some batches name their triggers and some do not");
-  triggers_ = triggers;
   const std::int64_t N = decoder_.shape().batch * decoder_.shape().seq;
+  triggers_ = {triggers, {N}};
   counted_targets_ = N - std::count(targets, targets + N, layers::kIgnoredTarget);
   decoder_.loss(parameters, tokens, targets, this, token_losses_.empty() ? nullptr : token_losses_.data());
-  const LossSample<T> sample{N, token_losses_.data(), targets, triggers};
+  const LossSample<T> sample{{token_losses_.data(), {N}}, {targets, {N}}, triggers_};
   for (const Running& running : running_) {
-    const bool applies = triggers != nullptr || running.metric->scope != Scope::triggers;
+    const bool applies = triggers_.present() || running.metric->scope != Scope::triggers;
     if (applies && running.metric->inputs.has(Input::token_losses)) running.sums->add_losses(sample);
   }
 }
 
 template <typename T>
 void Evaluator<T>::after_layer(const LayerView<T>& view) {
-  LayerSample<T> sample{view};
-  sample.heads = decoder_.config().heads;
-  sample.triggers = triggers_;
-  sample.counted_targets = counted_targets_;
-  if (inputs_.has(Input::first_token_weights)) {
-    compute_first_token_weights(view);
-    sample.first_token_weights = first_token_weights_.data();
-  }
-  if (view.gate.data != nullptr) {
-    compute_gates(view);
-    sample.gates = gates_.data();
-    sample.gate_width = static_cast<std::int64_t>(gate_width(decoder_.config()));
-  }
+  LayerSample<T> sample{view, decoder_.context(), {}, {}, triggers_, counted_targets_};
+  if (inputs_.has(Input::first_token_weights)) sample.first_token_weights = first_token_weights_of(view);
+  if (view.gate.present()) sample.gates = gates_of(view);
   for (const Running& running : running_) {
-    if (triggers_ == nullptr && running.metric->scope == Scope::triggers) continue;
-    if (sample.gates == nullptr && running.metric->inputs.has(Input::gates)) continue;
+    if (!triggers_.present() && running.metric->scope == Scope::triggers) continue;
+    if (!sample.gates.present() && running.metric->inputs.has(Input::gates)) continue;
     running.sums->add_layer(sample);
   }
 }
 
 template <typename T>
-void Evaluator<T>::compute_first_token_weights(const LayerView<T>& view) {
-  const DecoderConfig& config = decoder_.config();
+View<const double, 2> Evaluator<T>::first_token_weights_of(const LayerView<T>& view) {
   const std::int64_t seq = view.shape.seq, N = view.shape.batch * seq;
-  const std::int64_t Hq = config.heads, group = Hq / config.kv_heads, D = config.head_dim;
-#pragma omp parallel for collapse(2) schedule(static)
+  const std::int64_t Hq = view.q.shape[1], group = Hq / view.k.shape[1];
+  const View<double, 2> weights = view_of(first_token_weights_, Hq, N);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(decoder_.context().threads)
   for (std::int64_t h = 0; h < Hq; ++h) {
     for (std::int64_t n = 0; n < N; ++n) {
-      first_token_weights_[static_cast<std::size_t>(h * N + n)] =
-          first_token_weight(view, n / seq, h, h / group, n % seq, D, Hq);
+      const std::int64_t b = n / seq, t = n % seq;
+      weights(h, n) = weight_of(view.q[n][h], view.k[b * seq][h / group], view.scale, view.lse(b, h, t));
     }
   }
+  return weights;
 }
 
 template <typename T>
-void Evaluator<T>::compute_gates(const LayerView<T>& view) {
-  const DecoderConfig& config = decoder_.config();
-  const std::int64_t N = view.shape.batch * view.shape.seq, H = view.gate_heads, F = view.gate_features;
-  if (shares_gates(config)) {
-    layers::shared_gate_forward(gates_.data(), view.gate, {N, H, F}, config.gate.fn);
+View<const T, 2> Evaluator<T>::gates_of(const LayerView<T>& view) {
+  const layers::GateVariant& gate = decoder_.config().gate;
+  const auto [N, heads, features] = view.gate.shape;
+  const View<T, 2> gates = view_of(gates_, N, gate_width(decoder_.config()));
+  if (layers::shares_gate(gate)) {
+    layers::shared_gate(gates, view.gate, gate.fn, decoder_.context());
   } else {
-    layers::gate_values(gates_.data(), view.gate, {N, H, F}, config.gate.fn);
+    layers::gate_values(gates.split_last(heads, features), view.gate, gate.fn, decoder_.context());
   }
+  return gates;
 }
 
 template <typename T>

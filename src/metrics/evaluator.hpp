@@ -27,7 +27,7 @@ struct Report {
 template <typename T>
 class Evaluator : private models::LayerObserver<T> {
  public:
-  /// `decoder` is used, not kept beyond the evaluator's life.
+  /// `decoder` is used for the evaluator's life, and its context by the metrics too.
   Evaluator(models::Decoder<T>& decoder, const MetricList& metrics);
 
   /// tokens(N), targets(N) as in Decoder::loss. triggers(N), if not null: nonzero where the position's token is a
@@ -49,20 +49,20 @@ class Evaluator : private models::LayerObserver<T> {
 
   models::Taps taps() const override;
   void after_layer(const models::LayerView<T>& view) override;
-  void compute_first_token_weights(const models::LayerView<T>& view);
-  void compute_gates(const models::LayerView<T>& view);
+  View<const double, 2> first_token_weights_of(const models::LayerView<T>& view);
+  View<const T, 2> gates_of(const models::LayerView<T>& view);
 
   models::Decoder<T>& decoder_;
   Inputs inputs_;
   std::vector<Running> running_;
   bool any_triggers_ = false;
   bool any_plain_ = false;
-  const std::uint8_t* triggers_ = nullptr;  // of the batch at hand
-  std::int64_t counted_targets_ = 0;        // of the batch at hand
+  View<const std::uint8_t, 1> triggers_;  // of the batch at hand
+  std::int64_t counted_targets_ = 0;      // of the batch at hand
 
   std::vector<T> token_losses_;              // (N), where asked for, as the next two
   std::vector<double> first_token_weights_;  // (Hq,N)
-  std::vector<T> gates_;                     // (N,gate_width) g(z)
+  std::vector<T> gates_;                     // (N,width) g(z)
 };
 
 }  // namespace headgate::metrics

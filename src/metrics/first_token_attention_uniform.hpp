@@ -3,12 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "metrics/mean.hpp"
 #include "metrics/metric.hpp"
+#include "metrics/per_layer.hpp"
 
 namespace headgate::metrics {
 
@@ -20,18 +19,17 @@ inline constexpr Figure kFirstTokenAttentionUniform{.key = "first_token_attentio
 template <typename T>
 class FirstTokenAttentionUniformSums : public Sums<T> {
  public:
-  explicit FirstTokenAttentionUniformSums(const models::DecoderConfig& config)
-      : layers_(static_cast<std::size_t>(config.layers)) {}
+  explicit FirstTokenAttentionUniformSums(const models::DecoderConfig& config) : layers_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
     const auto B = static_cast<double>(sample.view.shape.batch);
-    Mean& mean = layers_[static_cast<std::size_t>(sample.view.layer)];
+    Mean& mean = layers_.at(sample.view.layer);
     for (std::int64_t t = 1; t < sample.view.shape.seq; ++t) mean.add(B / static_cast<double>(t + 1), B);
   }
-  Values of_layer(std::int64_t layer) const override { return {layers_[static_cast<std::size_t>(layer)].value()}; }
+  Values of_layer(std::int64_t layer) const override { return {layers_.at(layer).value()}; }
 
  private:
-  std::vector<Mean> layers_;
+  PerLayer<Mean> layers_;
 };
 
 inline constexpr Metric kFirstTokenAttentionUniformMetric{

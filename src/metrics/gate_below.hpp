@@ -4,12 +4,11 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "metrics/mean.hpp"
 #include "metrics/metric.hpp"
+#include "metrics/per_layer.hpp"
 
 namespace headgate::metrics {
 
@@ -23,19 +22,19 @@ inline constexpr const Figure& kGateBelowHundredth = kGateBelowFigures[1];
 template <typename T>
 class GateBelowSums : public Sums<T> {
  public:
-  explicit GateBelowSums(const models::DecoderConfig& config) : layers_(static_cast<std::size_t>(config.layers)) {}
+  explicit GateBelowSums(const models::DecoderConfig& config) : layers_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    Shares& shares = layers_[static_cast<std::size_t>(sample.view.layer)];
-    const std::int64_t count = sample.tokens() * sample.gate_width;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto g = static_cast<double>(sample.gates[i]);
+    Shares& shares = layers_.at(sample.view.layer);
+    const View<const T, 1> gates = sample.gates.flat();
+    for (std::int64_t i = 0; i < gates.shape[0]; ++i) {
+      const auto g = static_cast<double>(gates(i));
       shares.tenth.add(one_if(g < 0.1, g));
       shares.hundredth.add(one_if(g < 0.01, g));
     }
   }
   Values of_layer(std::int64_t layer) const override {
-    const Shares& shares = layers_[static_cast<std::size_t>(layer)];
+    const Shares& shares = layers_.at(layer);
     return {shares.tenth.maybe(), shares.hundredth.maybe()};
   }
 
@@ -43,7 +42,7 @@ class GateBelowSums : public Sums<T> {
   struct Shares {
     Mean tenth, hundredth;
   };
-  std::vector<Shares> layers_;
+  PerLayer<Shares> layers_;
 };
 
 inline constexpr Metric kGateBelow{

@@ -22,11 +22,11 @@ class GateByTriggerSums : public Sums<T> {
   explicit GateByTriggerSums(const models::DecoderConfig& /*config*/) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    const std::int64_t N = sample.tokens(), W = sample.gate_width;
+    const std::int64_t N = sample.gates.shape[0], W = sample.gates.shape[1];
     for (std::int64_t n = 0; n < N; ++n) {
       if (sample.position(n) == 0) continue;
       Mean& mean = mean_.at(sample.is_trigger(n));
-      for (std::int64_t w = 0; w < W; ++w) mean.add(static_cast<double>(sample.gates[n * W + w]));
+      for (std::int64_t w = 0; w < W; ++w) mean.add(static_cast<double>(sample.gates(n, w)));
     }
   }
   Values of_model() const override { return {mean_.trigger.maybe(), mean_.other.maybe()}; }

@@ -3,12 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "metrics/mean.hpp"
 #include "metrics/metric.hpp"
+#include "metrics/per_layer.hpp"
 
 namespace headgate::metrics {
 
@@ -18,17 +17,17 @@ inline constexpr Figure kGateMean{
 template <typename T>
 class GateMeanSums : public Sums<T> {
  public:
-  explicit GateMeanSums(const models::DecoderConfig& config) : layers_(static_cast<std::size_t>(config.layers)) {}
+  explicit GateMeanSums(const models::DecoderConfig& config) : layers_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    Mean& mean = layers_[static_cast<std::size_t>(sample.view.layer)];
-    const std::int64_t count = sample.tokens() * sample.gate_width;
-    for (std::int64_t i = 0; i < count; ++i) mean.add(static_cast<double>(sample.gates[i]));
+    Mean& mean = layers_.at(sample.view.layer);
+    const View<const T, 1> gates = sample.gates.flat();
+    for (std::int64_t i = 0; i < gates.shape[0]; ++i) mean.add(static_cast<double>(gates(i)));
   }
-  Values of_layer(std::int64_t layer) const override { return {layers_[static_cast<std::size_t>(layer)].maybe()}; }
+  Values of_layer(std::int64_t layer) const override { return {layers_.at(layer).maybe()}; }
 
  private:
-  std::vector<Mean> layers_;
+  PerLayer<Mean> layers_;
 };
 
 inline constexpr Metric kGateMeanMetric{

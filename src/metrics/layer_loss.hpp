@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <vector>
+#include <cstdint>
 
 #include "metrics/loss.hpp"
+#include "metrics/per_layer.hpp"
 
 namespace headgate::metrics {
 
 template <typename T>
 class LayerLossSums : public Sums<T> {
  public:
-  explicit LayerLossSums(const models::DecoderConfig& config) : layers_(static_cast<std::size_t>(config.layers)) {}
+  explicit LayerLossSums(const models::DecoderConfig& config) : layers_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
     const auto counted = static_cast<double>(sample.counted_targets);
-    layers_[static_cast<std::size_t>(sample.view.layer)].add(sample.view.exit_loss.value() * counted, counted);
+    layers_.at(sample.view.layer).add(sample.view.exit_loss.value() * counted, counted);
   }
-  Values of_layer(std::int64_t layer) const override {
-    return loss_values(layers_[static_cast<std::size_t>(layer)].value());
-  }
+  Values of_layer(std::int64_t layer) const override { return loss_values(layers_.at(layer).value()); }
 
  private:
-  std::vector<Mean> layers_;
+  PerLayer<Mean> layers_;
 };
 
 inline constexpr Metric kLayerLoss{

@@ -31,8 +31,8 @@ class LossSums : public Sums<T> {
   explicit LossSums(const models::DecoderConfig& /*config*/) {}
 
   void add_losses(const LossSample<T>& sample) override {
-    for (std::int64_t n = 0; n < sample.N; ++n) {
-      if (sample.targets[n] != layers::kIgnoredTarget) loss_.add(static_cast<double>(sample.token_losses[n]));
+    for (std::int64_t n = 0; n < sample.tokens(); ++n) {
+      if (sample.targets(n) != layers::kIgnoredTarget) loss_.add(static_cast<double>(sample.token_losses(n)));
     }
   }
   Values of_model() const override { return loss_values(loss_.value()); }

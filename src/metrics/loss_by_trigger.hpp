@@ -24,9 +24,9 @@ class LossByTriggerSums : public Sums<T> {
   explicit LossByTriggerSums(const models::DecoderConfig& /*config*/) {}
 
   void add_losses(const LossSample<T>& sample) override {
-    for (std::int64_t n = 0; n < sample.N; ++n) {
-      if (sample.targets[n] == layers::kIgnoredTarget) continue;
-      mean_.at(sample.triggers[n] != 0).add(static_cast<double>(sample.token_losses[n]));
+    for (std::int64_t n = 0; n < sample.tokens(); ++n) {
+      if (sample.targets(n) == layers::kIgnoredTarget) continue;
+      mean_.at(sample.triggers(n) != 0).add(static_cast<double>(sample.token_losses(n)));
     }
   }
   Values of_model() const override { return {mean_.trigger.value(), mean_.other.value()}; }

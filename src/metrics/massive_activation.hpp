@@ -4,12 +4,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "metrics/mean.hpp"
 #include "metrics/metric.hpp"
+#include "metrics/per_layer.hpp"
 
 namespace headgate::metrics {
 
@@ -19,24 +18,22 @@ inline constexpr Figure kMassiveActivation{
 template <typename T>
 class MassiveActivationSums : public Sums<T> {
  public:
-  explicit MassiveActivationSums(const models::DecoderConfig& config)
-      : dim_(config.dim), layers_(static_cast<std::size_t>(config.layers)) {}
+  explicit MassiveActivationSums(const models::DecoderConfig& config) : layers_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    const std::int64_t count = sample.tokens() * dim_;
-    const T* x = sample.view.output;
+    const View<const T, 1> x = sample.view.output.flat();
+    const std::int64_t count = x.shape[0];
     double largest = 0.0;
 #pragma omp declare reduction(larger:double : omp_out = larger(omp_out, omp_in)) initializer(omp_priv = 0.0)
-#pragma omp parallel for schedule(static) reduction(larger : largest)
-    for (std::int64_t i = 0; i < count; ++i) largest = larger(largest, std::abs(static_cast<double>(x[i])));
-    double& so_far = layers_[static_cast<std::size_t>(sample.view.layer)];
+#pragma omp parallel for schedule(static) reduction(larger : largest) num_threads(sample.context.threads)
+    for (std::int64_t i = 0; i < count; ++i) largest = larger(largest, std::abs(static_cast<double>(x(i))));
+    double& so_far = layers_.at(sample.view.layer);
     so_far = larger(so_far, largest);
   }
-  Values of_layer(std::int64_t layer) const override { return {layers_[static_cast<std::size_t>(layer)]}; }
+  Values of_layer(std::int64_t layer) const override { return {layers_.at(layer)}; }
 
  private:
-  std::int64_t dim_;
-  std::vector<double> layers_;
+  PerLayer<double> layers_;
 };
 
 inline constexpr Metric kMassiveActivationMetric{

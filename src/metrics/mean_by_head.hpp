@@ -7,6 +7,7 @@
 
 #include "metrics/mean.hpp"
 #include "metrics/metric.hpp"
+#include "metrics/per_layer.hpp"
 
 namespace headgate::metrics {
 
@@ -15,21 +16,21 @@ template <typename T>
 class MeanByHead {
  public:
   explicit MeanByHead(const models::DecoderConfig& config)
-      : layers_(static_cast<std::size_t>(config.layers), std::vector<Mean>(static_cast<std::size_t>(config.heads))) {}
+      : layers_(config, std::vector<Mean>(static_cast<std::size_t>(config.heads))) {}
 
   void add(const LayerSample<T>& sample) {
     const std::int64_t N = sample.tokens();
-    for (std::int64_t h = 0; h < sample.heads; ++h) {
-      Mean& head = layers_[static_cast<std::size_t>(sample.view.layer)][static_cast<std::size_t>(h)];
+    for (std::int64_t h = 0; h < sample.first_token_weights.shape[0]; ++h) {
+      Mean& head = layers_.at(sample.view.layer)[static_cast<std::size_t>(h)];
       for (std::int64_t n = 0; n < N; ++n) {
-        if (sample.position(n) != 0) head.add(sample.first_token_weights[h * N + n]);
+        if (sample.position(n) != 0) head.add(sample.first_token_weights(h, n));
       }
     }
   }
-  const std::vector<Mean>& of_layer(std::int64_t layer) const { return layers_[static_cast<std::size_t>(layer)]; }
+  const std::vector<Mean>& of_layer(std::int64_t layer) const { return layers_.at(layer); }
 
  private:
-  std::vector<std::vector<Mean>> layers_;
+  PerLayer<std::vector<Mean>> layers_;
 };
 
 }  // namespace headgate::metrics

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "core/enum_set.hpp"
+#include "core/view.hpp"
+#include "headgate/runtime.hpp"
 #include "metrics/figure.hpp"
 #include "models/decoder.hpp"
 
@@ -33,27 +35,28 @@ using Inputs = EnumSet<Input>;
 template <typename T>
 struct LayerSample {
   const models::LayerView<T>& view;
-  std::int64_t heads = 0;  ///< Hq
+  const ExecutionContext& context;  ///< resolved()
   /// (Hq,N) softmax weight on token 0 of the query's sequence. Query 0 sees itself alone: no metric counts it.
-  const double* first_token_weights = nullptr;
-  /// (N,gate_width) g(z) as the gates act: after the function, and after the mean over heads where they share one.
-  const T* gates = nullptr;
-  std::int64_t gate_width = 0;
-  const std::uint8_t* triggers = nullptr;  ///< (N) nonzero at triggers; null on tasks without
-  std::int64_t counted_targets = 0;        ///< that are not layers::kIgnoredTarget
+  View<const double, 2> first_token_weights;
+  /// (N,width) g(z) as the gates act: after the function, and after the mean over heads where they share one. Absent
+  /// without a gate.
+  View<const T, 2> gates;
+  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at triggers; absent on tasks without
+  std::int64_t counted_targets = 0;      ///< that are not layers::kIgnoredTarget
 
   std::int64_t tokens() const { return view.shape.batch * view.shape.seq; }
   std::int64_t position(std::int64_t n) const { return n % view.shape.seq; }
-  bool is_trigger(std::int64_t n) const { return triggers[n] != 0; }
+  bool is_trigger(std::int64_t n) const { return triggers(n) != 0; }
 };
 
 /// The losses of one batch of N tokens.
 template <typename T>
 struct LossSample {
-  std::int64_t N = 0;
-  const T* token_losses = nullptr;         ///< (N)
-  const std::int32_t* targets = nullptr;   ///< (N) layers::kIgnoredTarget where a token does not count
-  const std::uint8_t* triggers = nullptr;  ///< (N) nonzero at triggers; null on tasks without
+  View<const T, 1> token_losses;         ///< (N)
+  View<const std::int32_t, 1> targets;   ///< (N) layers::kIgnoredTarget where a token does not count
+  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at triggers; absent on tasks without
+
+  std::int64_t tokens() const { return targets.shape[0]; }
 };
 
 /// One value for each figure of a metric, in their order.

@@ -10,8 +10,8 @@
 #include "core/range.hpp"
 #include "core/rows.hpp"
 #include "core/words.hpp"
+#include "layers/attention_buffers.hpp"
 #include "layers/gate_variant.hpp"
-#include "layers/gated_attention.hpp"
 #include "layers/rmsnorm.hpp"
 
 namespace headgate::models {

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "core/enum_set.hpp"
-#include "layers/view.hpp"
+#include "core/view.hpp"
+#include "core/workspace.hpp"
+#include "headgate/runtime.hpp"
 #include "models/config.hpp"
 #include "models/parameters.hpp"
 
@@ -29,25 +31,23 @@ enum class Tap { scores, gate_logits, values, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
 /// What a layer holds right after its forward pass, for observers. Valid during the call alone. Parts that the observer
-/// did not name are null.
+/// did not name are absent.
 template <typename T>
 struct LayerView {
   std::int64_t layer = 0;
   BatchShape shape;
   // Tap::scores
-  double scale = 1.0;           ///< of the scores q·k
-  layers::HeadView<const T> q;  ///< (N,Hq,D), as the scores see it: after gate, norm and RoPE
-  layers::HeadView<const T> k;  ///< (N,Hkv,D), likewise
-  const T* lse = nullptr;       ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
+  double scale = 1.0;    ///< of the scores q·k
+  View<const T, 3> q;    ///< (N,Hq,D), as the scores see it: after gate, norm and RoPE
+  View<const T, 3> k;    ///< (N,Hkv,D), likewise
+  View<const T, 3> lse;  ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
   // Tap::values
-  layers::HeadView<const T> v;  ///< (N,Hkv,D), as the weighted sum sees it
+  View<const T, 3> v;  ///< (N,Hkv,D), as the weighted sum sees it
   // Tap::gate_logits
-  layers::HeadView<const T> gate;  ///< z (N,gate_heads,gate_features), raw logits; data null without a gate.
-                                   ///< token_stride 0 for an input-independent gate
-  std::int64_t gate_heads = 0;
-  std::int64_t gate_features = 0;
+  View<const T, 3> gate;  ///< z (N,heads,features), raw logits; absent without a gate. Tokens lie at stride 0 for an
+                          ///< input-independent gate
   // Tap::output
-  const T* output = nullptr;  ///< (N,dim) the residual stream after the layer
+  View<const T, 2> output;  ///< (N,dim) the residual stream after the layer
   // Tap::exit_loss, which costs the last norm and the head of the vocabulary once more
   std::optional<double>
       exit_loss;  ///< of the model that ends here: last norm and logits on `output`, mean −log p(target)
@@ -63,20 +63,17 @@ class LayerObserver {
 };
 
 /// One named share of a decoder's working memory.
-struct MemoryItem {
-  std::string name;
-  std::size_t bytes = 0;
-};
+using MemoryItem = WorkspaceItem;
 
 /// Runs a model on batches of one shape. Parameters and gradients are the caller's, flat, as ParameterTable lays them
 /// out. All working memory is planned and taken by the constructor; after the first call no call takes more, but for
-/// the attention kernels' scratch where that exceeds the 32 MiB that the calling thread keeps for them. The same bits
-/// at the same number of threads.
+/// the attention kernels' scratch where that exceeds the 32 MiB that the calling thread keeps for them. Runs as its
+/// context says, with the same bits at the same number of threads.
 template <typename T>
 class Decoder {
  public:
   /// Throws Error when config is not valid or shape.seq exceeds config.seq_len; std::bad_alloc when memory runs out.
-  Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose);
+  Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {});
   ~Decoder();
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -84,6 +81,7 @@ class Decoder {
   const DecoderConfig& config() const;
   const ParameterTable& table() const;
   BatchShape shape() const;
+  const ExecutionContext& context() const;  ///< resolved()
 
   /// Mean over the targets that count of −log p(target), in nats. tokens(N) in [0, vocab); targets(N) likewise or
   /// layers::kIgnoredTarget. token_losses(N) = each token's loss (null: not written). The observer sees every layer.

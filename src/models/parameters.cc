@@ -37,14 +37,14 @@ ParameterTable::ParameterTable(const DecoderConfig& config) {
     total_ += row.shape.count();
   };
   const auto add_layers = [&] {
-    LayerWeights<const float*> weights;
+    LayerWeights<const float> weights;
     for (std::int64_t layer = 0; layer < config.layers; ++layer) {
       prefix = fmt::format("model.layers.{}.", layer);
       visit_layer_tensors(add, config, weights);
     }
     prefix.clear();
   };
-  OuterWeights<const float*> weights;
+  OuterWeights<const float> weights;
   visit_outer_tensors(add, add_layers, config, weights);
 }
 

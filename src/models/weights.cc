@@ -18,9 +18,9 @@ struct CountTensors {
 }  // namespace
 
 WeightPlaces::WeightPlaces(const DecoderConfig& config) : config_(config) {
-  LayerWeights<const float*> layer;
+  LayerWeights<const float> layer;
   visit_layer_tensors(CountTensors{layer_count_}, config, layer);
-  OuterWeights<const float*> outer;
+  OuterWeights<const float> outer;
   std::int64_t total = 0;
   const auto at_layers = [&] { layers_ = total; };
   visit_outer_tensors(CountTensors{total}, at_layers, config, outer);

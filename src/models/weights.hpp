@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
+#include "core/view.hpp"
 #include "layers/gated_attention.hpp"
 #include "models/config.hpp"
 
@@ -18,25 +21,24 @@ namespace headgate::models {
 
 enum class ParameterKind : std::int32_t { embedding, matrix, gate_matrix, norm, gate_bias, gate_parameter, sinks };
 
-/// One layer's weights (Pointer = const T*) or gradients (Pointer = T*) in a flat buffer. Null: the model has no such
-/// tensor.
-template <typename Pointer>
+/// One layer's weights (of const T) or gradients (of T) in a flat buffer. Absent: the model has no such tensor.
+template <typename T>
 struct LayerWeights {
-  Pointer input_norm = nullptr;  ///< (C)
-  layers::AttentionWeights<Pointer> attention;
-  Pointer attention_out_norm = nullptr;  ///< (C), sandwich
-  Pointer middle_norm = nullptr;         ///< (C)
-  Pointer gate_up = nullptr;             ///< (2F,C): rows of gate_proj, up_proj
-  Pointer down = nullptr;                ///< (C,F)
-  Pointer mlp_out_norm = nullptr;        ///< (C), sandwich
+  View<T, 1> input_norm;  ///< (C)
+  layers::AttentionWeights<T> attention;
+  View<T, 1> attention_out_norm;  ///< (C), sandwich
+  View<T, 1> middle_norm;         ///< (C)
+  View<T, 2> gate_up;             ///< (2F,C): rows of gate_proj, up_proj
+  View<T, 2> down;                ///< (C,F)
+  View<T, 1> mlp_out_norm;        ///< (C), sandwich
 };
 
 /// The weights that are no layer's.
-template <typename Pointer>
+template <typename T>
 struct OuterWeights {
-  Pointer embedding = nullptr;  ///< (V,C)
-  Pointer norm = nullptr;       ///< (C)
-  Pointer head = nullptr;       ///< (V,C); where tied, the embedding
+  View<T, 2> embedding;  ///< (V,C)
+  View<T, 1> norm;       ///< (C)
+  View<T, 2> head;       ///< (V,C); where tied, the embedding
 };
 
 struct TensorShape {
@@ -55,20 +57,20 @@ struct TensorRow {
   bool present = true;  ///< whether a model of this config has it
 };
 
-/// In place of a row's member: the tensor lies right behind the one that `member` points to, and one product reads
-/// both through it.
-template <typename Pointer>
+/// In place of a row's member: the tensor's rows lie right behind those of `member`, and one product reads both through
+/// it.
+template <typename T>
 struct BehindMember {
-  Pointer& member;
+  View<T, 2>& member;
 };
-template <typename Pointer>
-BehindMember<Pointer> behind(Pointer& member) {
+template <typename T>
+BehindMember<T> behind(View<T, 2>& member) {
   return {member};
 }
 
 /// at(row, member), or at(row, behind(member)), for each tensor of a layer, present or not.
-template <class Visit, typename Pointer>
-void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<Pointer>& w) {
+template <class Visit, typename T>
+void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T>& w) {
   using enum ParameterKind;
   const layers::GateVariant& gate = c.gate;
   const layers::GateLogits logits = layers::gate_logits(gate, c.dim, c.heads, c.kv_heads, c.head_dim);
@@ -105,8 +107,8 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<P
 
 /// at(row, member) for the tensors that are no layer's; `layers()` between those that lie in front of the layers and
 /// those behind them.
-template <class Visit, class Layers, typename Pointer>
-void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<Pointer>& w) {
+template <class Visit, class Layers, typename T>
+void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T>& w) {
   const TensorShape table(c.vocab, c.dim);
   at(TensorRow{"model.embed_tokens.weight", ParameterKind::embedding, table}, w.embedding);
   layers();
@@ -114,23 +116,28 @@ void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderCon
   at(TensorRow{"lm_head.weight", ParameterKind::matrix, table, c.embeddings == Embeddings::separate}, w.head);
 }
 
-/// Points the members of LayerWeights or OuterWeights into a buffer that holds their tensors one after the other.
-template <typename Pointer>
+/// Makes the members of LayerWeights or OuterWeights views of a buffer that holds their tensors one after the other.
+template <typename T>
 class PlaceTensors {
  public:
-  explicit PlaceTensors(Pointer& next) : next_(next) {}
+  explicit PlaceTensors(T*& next) : next_(next) {}
 
-  void operator()(const TensorRow& row, Pointer& member) const {
+  template <std::size_t kRank>
+  void operator()(const TensorRow& row, View<T, kRank>& member) const {
     if (!row.present) return;
-    member = next_;
+    std::array<std::int64_t, kRank> shape{};
+    std::copy_n(row.shape.sizes.begin(), kRank, shape.begin());
+    member = {next_, shape};
     next_ += row.shape.count();
   }
-  void operator()(const TensorRow& row, BehindMember<Pointer>) const {
-    if (row.present) next_ += row.shape.count();
+  void operator()(const TensorRow& row, BehindMember<T> place) const {
+    if (!row.present) return;
+    place.member.shape[0] += row.shape.sizes[0];
+    next_ += row.shape.count();
   }
 
  private:
-  Pointer& next_;  // behind the last tensor
+  T*& next_;  // behind the last tensor
 };
 
 /// A model's weights, or their gradients, in a flat buffer. The layers are alike: one follows the other.
@@ -138,20 +145,20 @@ class WeightPlaces {
  public:
   explicit WeightPlaces(const DecoderConfig& config);
 
-  template <typename Pointer>
-  LayerWeights<Pointer> layer(std::int64_t index, Pointer values) const {
-    LayerWeights<Pointer> weights;
-    Pointer next = values + layers_ + index * layer_count_;
-    visit_layer_tensors(PlaceTensors(next), config_, weights);
+  template <typename T>
+  LayerWeights<T> layer(std::int64_t index, T* values) const {
+    LayerWeights<T> weights;
+    T* next = values + layers_ + index * layer_count_;
+    visit_layer_tensors(PlaceTensors<T>(next), config_, weights);
     return weights;
   }
 
-  template <typename Pointer>
-  OuterWeights<Pointer> outer(Pointer values) const {
-    OuterWeights<Pointer> weights;
-    Pointer next = values;
+  template <typename T>
+  OuterWeights<T> outer(T* values) const {
+    OuterWeights<T> weights;
+    T* next = values;
     const auto skip_layers = [&] { next += config_.layers * layer_count_; };
-    visit_outer_tensors(PlaceTensors(next), skip_layers, config_, weights);
+    visit_outer_tensors(PlaceTensors<T>(next), skip_layers, config_, weights);
     if (config_.embeddings == Embeddings::tied) weights.head = weights.embedding;
     return weights;
   }

@@ -46,11 +46,12 @@ std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& c
 }
 
 HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source,
-                                   const EvaluationPlan& plan, const metrics::MetricList& metrics)
+                                   const EvaluationPlan& plan, const metrics::MetricList& metrics,
+                                   const ExecutionContext& context)
     : source_(source),
       plan_(plan),
       metrics_(metrics::that_apply(metrics, source.has_triggers())),
-      decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate),
+      decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate, context),
       tokens_(plan.batch * source.seq_len()),
       targets_(tokens_.size()),
       triggers_(source.has_triggers() ? tokens_.size() : 0) {

@@ -38,7 +38,7 @@ class HeldOutEvaluator {
   /// `source` must outlive the evaluator. Of `metrics`, those that apply to its task are computed. Throws Error if the
   /// model's vocabulary is too small for the data.
   HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
-                   const metrics::MetricList& metrics);
+                   const metrics::MetricList& metrics, const ExecutionContext& context = {});
 
   /// Calls progress(fraction) after each batch with the fraction that is done.
   template <class Progress>

@@ -2,7 +2,6 @@
 #include "train/start.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <cstdint>
 #include <utility>
@@ -66,7 +65,6 @@ Run start_run(const RunRequest& request, const Note& note) {
   const TrainSettings settings = make_settings(request.settings, config.seq_len);
   Run run;
   run.source = open_data(data_of(settings, out));
-  omp_set_num_threads(settings.threads);
   run.trainer = with_memory(training_memory(config, settings, *run.source), 0,
                             [&] { return std::make_unique<Trainer>(config, settings, *run.source); });
   run.directory = open_directory(out, RunStart::fresh, note);
@@ -95,7 +93,6 @@ Run resume_run(const RunRequest& request, const Note& note) {
                      state.settings.threads));
   }
   run.source = open_data(data_of(state.settings, out));
-  omp_set_num_threads(state.settings.threads);
   const std::uint64_t read =
       3 * checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts
   run.trainer = with_memory(training_memory(checkpoint.config, state.settings, *run.source), read,

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
-#include <iterator>
 #include <utility>
 
 #include "core/check.hpp"
@@ -52,7 +51,7 @@ std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& con
 Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source)
     : settings_(validated(settings)),
       source_(source),
-      decoder_(config, {settings.batch, settings.seq_len}, models::Purpose::train),
+      decoder_(config, {settings.batch, settings.seq_len}, models::Purpose::train, {.threads = settings.threads}),
       parameters_(decoder_.table().total()),
       first_moment_(parameters_.size()),
       second_moment_(parameters_.size()) {
@@ -63,7 +62,8 @@ Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& setti
 Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source)
     : settings_(validated(state.settings)),
       source_(source),
-      decoder_(checkpoint.config, {settings_.batch, settings_.seq_len}, models::Purpose::train),
+      decoder_(checkpoint.config, {settings_.batch, settings_.seq_len}, models::Purpose::train,
+               {.threads = settings_.threads}),
       parameters_(std::move(checkpoint.parameters)),
       first_moment_(std::move(checkpoint.first_moment)),
       second_moment_(std::move(checkpoint.second_moment)),
@@ -91,7 +91,8 @@ void Trainer::plan() {
     segments_.back().count += parameter.count;
   }
   if (settings_.eval_tokens > 0) {
-    evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_), metrics::default_metrics());
+    evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_), metrics::default_metrics(),
+                       decoder_.context());
   }
 }
 
@@ -121,10 +122,16 @@ void Trainer::update(double lr, double gradient_scale, std::int64_t step) {
   options.step = step;
   for (const Segment& segment : segments_) {
     options.weight_decay = segment.decays ? settings_.weight_decay : 0.0;
-    const std::int64_t at = segment.offset;
-    layers::adamw_step(parameters_.data() + at, first_moment_.data() + at, second_moment_.data() + at,
-                       gradients_.data() + at, segment.count, options);
+    const auto part = [&segment](std::vector<float>& numbers) {
+      return View<float, 1>(numbers.data() + segment.offset, {segment.count});
+    };
+    layers::adamw_step(part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), options,
+                       decoder_.context());
   }
+}
+
+double Trainer::squared_norm(const std::vector<float>& numbers) const {
+  return layers::squared_norm(view_of(numbers, numbers.size()), decoder_.context());
 }
 
 StepReport Trainer::step() {
@@ -133,7 +140,7 @@ StepReport Trainer::step() {
   report.step = step_ + 1;
   report.loss = accumulate_gradients();
   if (!std::isfinite(report.loss)) throw Diverged(fmt::format("step {}: the loss is {}", report.step, report.loss));
-  report.grad_norm = std::sqrt(layers::squared_norm(gradients_.data(), std::ssize(gradients_)));
+  report.grad_norm = std::sqrt(squared_norm(gradients_));
   if (!std::isfinite(report.grad_norm)) {
     throw Diverged(fmt::format("step {}: the norm of the gradient is {}", report.step, report.grad_norm));
   }
@@ -170,7 +177,7 @@ TrainerState Trainer::state() const {
 
 void Trainer::save(const std::string& directory) const {
   for (const std::vector<float>* buffer : {&parameters_, &first_moment_, &second_moment_}) {
-    if (!std::isfinite(layers::squared_norm(buffer->data(), std::ssize(*buffer)))) {
+    if (!std::isfinite(squared_norm(*buffer))) {
       throw Diverged(fmt::format("step {}: the update left parameters or moments that are not finite", step_));
     }
   }

@@ -38,7 +38,7 @@ struct StepReport {
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source);
 
-/// A model in training: its parameters, AdamW's moments, and the training step.
+/// A model in training: its parameters, AdamW's moments, and the training step, which runs on settings.threads.
 class Trainer {
  public:
   /// A new run: parameters are initialised from settings.seed. `source` must outlive the trainer. Throws Error if
@@ -79,6 +79,7 @@ class Trainer {
   void plan();
   double accumulate_gradients();
   void update(double lr, double gradient_scale, std::int64_t step);
+  double squared_norm(const std::vector<float>& numbers) const;
 
   TrainSettings settings_;
   const SequenceSource& source_;

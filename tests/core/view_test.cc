@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <numeric>
+#include <vector>
 
 namespace headgate {
 namespace {
@@ -56,6 +57,27 @@ TEST_F(ViewTest, TheLastDimensionSplits) {
   const View<int, 3> heads = rows.split_last(2, 3);
   EXPECT_EQ(heads.shape, (std::array<std::int64_t, 3>{10, 2, 3}));
   EXPECT_EQ(heads(4, 1, 2), rows(4, 5));
+}
+
+TEST_F(ViewTest, AnyDimensionSplits) {
+  const View<int, 2> rows = View<int, 2>(memory_.data(), {10, 12}).range(0, 1, 6);
+  const View<int, 3> sequences = rows.split(0, 2, 3);
+  EXPECT_EQ(sequences.shape, (std::array<std::int64_t, 3>{2, 3, 12}));
+  EXPECT_EQ(sequences(1, 2, 7), rows(5, 7));
+}
+
+TEST_F(ViewTest, ADenseArrayIsOneRow) {
+  const View<int, 2> rows(memory_.data(), {10, 12});
+  EXPECT_EQ(rows.flat().shape[0], 120);
+  EXPECT_EQ(rows.flat()(13), rows(1, 1));
+}
+
+TEST_F(ViewTest, AVectorIsAnArrayOfAnyShape) {
+  std::vector<int> elements(6, 1);
+  view_of(elements, 2, 3)(1, 0) = 7;
+  EXPECT_EQ(elements[3], 7);
+  const std::vector<int>& read = elements;
+  EXPECT_EQ(view_of(read, 6)(3), 7);
 }
 
 TEST_F(ViewTest, AnAbsentViewStaysAbsent) {

@@ -10,6 +10,11 @@ namespace {
 
 class AdamW : public OnTarget {};
 
+template <typename T>
+double norm_of(const std::vector<T>& x, const ExecutionContext& context) {
+  return squared_norm(view_of(x, x.size()), context);
+}
+
 struct State {
   std::vector<Number> w, m, v;
 
@@ -30,7 +35,7 @@ struct State {
 /// Each step from where the last one left: roundings of the decay are alike at every step, so those of many add up in
 /// full, as no rule for walks allows.
 template <typename T>
-void check_steps(const std::vector<double>& start, Random& random) {
+void check_steps(const std::vector<double>& start, Random& random, const ExecutionContext& context) {
   const auto n = static_cast<std::int64_t>(start.size());
   std::vector<T> w = as<T>(start), m(start.size()), v(start.size());
   AdamWOptions options;
@@ -41,7 +46,7 @@ void check_steps(const std::vector<double>& start, Random& random) {
     const auto g = random_values(random, n);
     State expected{{w.begin(), w.end()}, {m.begin(), m.end()}, {v.begin(), v.end()}};
     expected.step(g, options);
-    adamw_step(w.data(), m.data(), v.data(), as<T>(g).data(), n, options);
+    adamw_step(view_of(w, n), view_of(m, n), view_of(v, n), view_of(as<T>(g), n), options, context);
     expect_within("w", w, expected.w);
     expect_within("m", m, expected.m);
     expect_within("v", v, expected.v);
@@ -52,8 +57,8 @@ TEST_P(AdamW, FollowsTheTextbookForManySteps) {
   Random random(71);
   for (const std::int64_t n : {1, 15, 64, 77, 9001}) {
     const auto start = random_values(random, n);
-    check_steps<double>(start, random);
-    check_steps<float>(start, random);
+    check_steps<double>(start, random, on());
+    check_steps<float>(start, random, on());
   }
 }
 
@@ -63,7 +68,7 @@ TEST_P(AdamW, WeightsDecayWithoutAGradient) {
   AdamWOptions options;
   options.lr = 0.5;
   options.weight_decay = 0.5;
-  adamw_step(w.data(), m.data(), v.data(), g.data(), 3, options);
+  adamw_step(view_of(w, 3), view_of(m, 3), view_of(v, 3), view_of(g, 3), options, on());
   EXPECT_EQ(w, (std::vector<double>{0.75, -1.5, 3.0}));
 }
 
@@ -75,7 +80,7 @@ TEST_P(AdamW, FirstStepHasTheLengthOfTheLearningRate) {
   options.lr = 0.25;
   options.eps = 0.0;
   expected.step({g.begin(), g.end()}, options);
-  adamw_step(w.data(), m.data(), v.data(), g.data(), 40, options);
+  adamw_step(view_of(w, 40), view_of(m, 40), view_of(v, 40), view_of(g, 40), options, on());
   for (std::size_t i = 0; i < w.size(); ++i) EXPECT_DOUBLE_EQ(expected.w[i].value, i % 2 == 0 ? -0.25 : 0.25);
   expect_within("w", w, expected.w);
 }
@@ -88,9 +93,8 @@ TEST_P(AdamW, SquaredNormIsExactWhereF64Is) {
       x[i] = static_cast<float>(i % 1000) - 300.0F;
       expected += static_cast<double>(x[i]) * static_cast<double>(x[i]);
     }
-    EXPECT_EQ(squared_norm(x.data(), n), expected);
-    const std::vector<double> wide(x.begin(), x.end());
-    EXPECT_EQ(squared_norm(wide.data(), n), expected);
+    EXPECT_EQ(norm_of(x, on()), expected);
+    EXPECT_EQ(norm_of(std::vector<double>(x.begin(), x.end()), on()), expected);
   }
 }
 
@@ -99,8 +103,7 @@ TEST_P(AdamW, SquaredNormHasTheSameBitsAtAnyNumberOfThreads) {
   const auto x = as<float>(random_values(random, 300000));
   std::vector<double> results;
   for (const int threads : {1, 2, 3, 7}) {
-    omp_set_num_threads(threads);
-    results.push_back(squared_norm(x.data(), 300000));
+    results.push_back(norm_of(x, on(threads)));
   }
   EXPECT_EQ(std::count(results.begin(), results.end(), results[0]), 4);
   long double expected = 0.0L;
@@ -112,11 +115,11 @@ TEST_P(AdamW, SquaredNormHasTheSameBitsAtAnyNumberOfThreads) {
 TEST_P(AdamW, SquaredNormShowsWhatIsNotFinite) {
   std::vector<float> x(50000, 1.0F);
   x[40000] = 1e30F;  // its square overflows f32, not f64
-  expect_within("sum of squares", squared_norm(x.data(), 50000), Number(x[40000]) * Number(x[40000]) + 49999.0);
+  expect_within("sum of squares", norm_of(x, on()), Number(x[40000]) * Number(x[40000]) + 49999.0);
   x[40000] = std::numeric_limits<float>::infinity();
-  EXPECT_TRUE(std::isinf(squared_norm(x.data(), 50000)));
+  EXPECT_TRUE(std::isinf(norm_of(x, on())));
   x[49999] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_TRUE(std::isnan(squared_norm(x.data(), 50000)));
+  EXPECT_TRUE(std::isnan(norm_of(x, on())));
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, AdamW, testing::ValuesIn(supported_targets()), target_label);

@@ -44,7 +44,7 @@ struct Sample {
 };
 
 template <typename T>
-void check(const Sample& s) {
+void check(const Sample& s, const ExecutionContext& context) {
   constexpr double kScale = 2.5;
   Tape tape;
   const std::vector<Number> x = tape.inputs(s.logits), expected = s.losses(x);
@@ -53,15 +53,15 @@ void check(const Sample& s) {
 
   const std::vector<T> logits = as<T>(s.logits);
   std::vector<T> losses(expected.size(), T{-1}), gradient(logits.size()), in_place = logits;
-  const auto run = [&s](T* each, T* gradients, const T* of) {
-    return cross_entropy(each, gradients, of, s.targets.data(), s.N, s.V, kScale);
+  const auto run = [&](View<T, 1> each, View<T, 2> gradients, const std::vector<T>& of) {
+    return cross_entropy(each, gradients, view_of(of, s.N, s.V), view_of(s.targets, s.N), kScale, context);
   };
-  const double loss = run(losses.data(), nullptr, logits.data());
+  const double loss = run(view_of(losses, s.N), {}, logits);
   expect_within("mean", static_cast<T>(loss), mean);
   expect_within("losses", losses, expected);
-  EXPECT_EQ(run(nullptr, gradient.data(), logits.data()), loss);
+  EXPECT_EQ(run({}, view_of(gradient, s.N, s.V), logits), loss);
   expect_within("dlogits", gradient, tape.gradients(x));
-  EXPECT_EQ(run(nullptr, in_place.data(), in_place.data()), loss);
+  EXPECT_EQ(run({}, view_of(in_place, s.N, s.V), in_place), loss);
   EXPECT_EQ(in_place, gradient);
 }
 
@@ -71,8 +71,8 @@ TEST_P(CrossEntropy, MeanOverTheTargetsThatCountAndItsGradient) {
   Random random(61);
   for (int round = 0; round < 60; ++round) {
     const Sample s(random);
-    check<double>(s);
-    check<float>(s);
+    check<double>(s, on());
+    check<float>(s, on());
   }
 }
 
@@ -80,9 +80,8 @@ TEST_P(CrossEntropy, ManyThreadsTakeEachTheirRows) {
   Random random(64);
   const Sample s(random, 90, 200);
   for (const int threads : {1, 2, 3}) {
-    omp_set_num_threads(threads);
-    check<double>(s);
-    check<float>(s);
+    check<double>(s, on(threads));
+    check<float>(s, on(threads));
   }
 }
 
@@ -90,7 +89,7 @@ TEST_P(CrossEntropy, FarLogitsOverflowNowhere) {
   const std::vector<float> logits = {1e30F, 0.0F, -1e30F, 5.0F, 5.0F, -std::numeric_limits<float>::infinity()};
   const std::vector<std::int32_t> targets = {0, 1};
   std::vector<float> losses(2), gradient(6);
-  cross_entropy(losses.data(), gradient.data(), logits.data(), targets.data(), 2, 3);
+  cross_entropy(view_of(losses, 2), view_of(gradient, 2, 3), view_of(logits, 2, 3), view_of(targets, 2), 1.0, on());
   EXPECT_EQ(losses[0], 0.0F);
   expect_within("two alike", losses[1], log(Number(2.0)));
   EXPECT_EQ(gradient[0], 0.0F);
@@ -104,18 +103,18 @@ TEST_P(CrossEntropy, NanInALogitIsNanInTheLoss) {
   for (const std::size_t at : {0, 5, 20, 36}) {
     auto logits = as<float>(random_values(random, 37));
     logits[at] = std::numeric_limits<float>::quiet_NaN();
-    const std::int32_t target = 3;
-    EXPECT_TRUE(std::isnan(cross_entropy<float>(nullptr, nullptr, logits.data(), &target, 1, 37))) << at;
+    const std::vector<std::int32_t> target{3};
+    EXPECT_TRUE(std::isnan(cross_entropy<float>({}, {}, view_of(logits, 1, 37), view_of(target, 1), 1.0, on()))) << at;
   }
 }
 
 TEST_P(CrossEntropy, NothingCountsIsZero) {
   const std::vector<double> logits = {1.0, 2.0};
-  const std::int32_t target = kIgnoredTarget;
+  const std::vector<std::int32_t> target{kIgnoredTarget};
   std::vector<double> gradient(2, 9.0);
-  EXPECT_EQ(cross_entropy<double>(nullptr, gradient.data(), logits.data(), &target, 1, 2), 0.0);
+  EXPECT_EQ(cross_entropy({}, view_of(gradient, 1, 2), view_of(logits, 1, 2), view_of(target, 1), 1.0, on()), 0.0);
   EXPECT_EQ(gradient, (std::vector<double>{0.0, 0.0}));
-  EXPECT_EQ(cross_entropy<double>(nullptr, nullptr, nullptr, nullptr, 0, 2), 0.0);
+  EXPECT_EQ(cross_entropy<double>({}, {}, {nullptr, {0, 2}}, {}, 1.0, on()), 0.0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, CrossEntropy, testing::ValuesIn(supported_targets()), target_label);

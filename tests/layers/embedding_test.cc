@@ -14,7 +14,7 @@ TEST_P(Embedding, GathersRows) {
     const auto table = random_values(random, 10 * C);
     const auto tokens = random_tokens(random, 25, 10);
     std::vector<double> y(static_cast<std::size_t>(25 * C));
-    embedding_forward(y.data(), table.data(), tokens.data(), 25, C);
+    embedding_forward(view_of(y, 25, C), view_of(table, 10, C), view_of(tokens, 25), on());
     for (std::int64_t n = 0; n < 25; ++n) {
       for (std::int64_t c = 0; c < C; ++c) {
         EXPECT_EQ(y[static_cast<std::size_t>(n * C + c)],
@@ -25,7 +25,7 @@ TEST_P(Embedding, GathersRows) {
 }
 
 template <typename T>
-void check_gradient(Random& random) {
+void check_gradient(Random& random, const ExecutionContext& context) {
   const std::int64_t N = random_int(random, 1, 30), C = random_int(random, 1, 40), V = random_int(random, 1, 12);
   const auto dy = random_values(random, N * C), base = random_values(random, V * C);
   const auto tokens = random_tokens(random, N, V);
@@ -37,15 +37,15 @@ void check_gradient(Random& random) {
     }
   }
   std::vector<T> gradient = as<T>(base);
-  embedding_backward(gradient.data(), as<T>(dy).data(), tokens.data(), N, C);
+  embedding_backward(view_of(gradient, V, C), view_of(as<T>(dy), N, C), view_of(tokens, N), context);
   expect_within("dtable", gradient, expected);
 }
 
 TEST_P(Embedding, GradientAddsUpWhereTokensRepeat) {
   Random random(52);
   for (int round = 0; round < 20; ++round) {
-    check_gradient<double>(random);
-    check_gradient<float>(random);
+    check_gradient<double>(random, on());
+    check_gradient<float>(random, on());
   }
 }
 
@@ -56,9 +56,8 @@ TEST_P(Embedding, SameBitsAtAnyNumberOfThreads) {
   const auto tokens = random_tokens(random, N, V);
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 2, 3}) {
-    omp_set_num_threads(threads);
     std::vector<float> gradient(static_cast<std::size_t>(V * C), 0.0F);
-    embedding_backward(gradient.data(), dy.data(), tokens.data(), N, C);
+    embedding_backward(view_of(gradient, V, C), view_of(dy, N, C), view_of(tokens, N), on(threads));
     results.push_back(gradient);
   }
   EXPECT_EQ(results[1], results[0]);

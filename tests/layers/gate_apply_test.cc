@@ -31,26 +31,27 @@ struct Sample {
       : shape(random_shape(random)),
         fn(random_function(random)),
         op(random_int(random, 0, 1) != 0 ? GateOp::mul : GateOp::add),
-        features(random_int(random, 0, 1) != 0 ? shape.D : 1),
+        features(random_int(random, 0, 1) != 0 ? shape[2] : 1),
         u(random_values(random, count())),
-        z(random_values(random, shape.N * shape.H * features, 2.0)),
+        z(random_values(random, shape[0] * shape[1] * features, 2.0)),
         y(random_values(random, count())),
         dy(random_values(random, count())) {}
 
-  std::int64_t count() const { return shape.N * shape.H * shape.D; }
-  template <typename T>
-  HeadView<T> rows(T* data) const {
-    return {data, shape.H * shape.D, shape.D};
+  std::int64_t count() const { return shape[0] * shape[1] * shape[2]; }
+  /// Of u, y or their gradients.
+  template <class Values>
+  auto rows(Values& values) const {
+    return view_of(values, shape[0], shape[1], shape[2]);
   }
-  template <typename T>
-  HeadView<T> logits(T* data) const {
-    return {data, shape.H * features, features};
+  template <class Values>
+  auto logits(Values& values) const {
+    return view_of(values, shape[0], shape[1], features);
   }
 
   std::vector<Number> formula(const std::vector<Number>& of_u, const std::vector<Number>& of_z) const {
     std::vector<Number> out;
     for (std::size_t i = 0; i < of_u.size(); ++i) {
-      const std::size_t at = features == 1 ? i / static_cast<std::size_t>(shape.D) : i;
+      const std::size_t at = features == 1 ? i / static_cast<std::size_t>(shape[2]) : i;
       const Number g = function_of(fn, of_z[at]);
       out.push_back(op == GateOp::mul ? of_u[i] * g : of_u[i] + g);
     }
@@ -65,22 +66,22 @@ void check(const Sample& s) {
   tape.differentiate(expected, s.dy);
   const std::vector<T> u = as<T>(s.u), z = as<T>(s.z);
   std::vector<T> y(u.size()), more = as<T>(s.y), du = as<T>(s.dy), dz(z.size());
-  const auto forward = [&](std::vector<T>& out, Store store) {
-    gate_forward<T>(s.rows(out.data()), s.rows(u.data()), s.logits(z.data()), s.shape, s.features, s.fn, s.op, store);
+  const GateRule rule{s.fn, s.op};
+  const auto forward = [&](std::vector<T>& out, Update update) {
+    gate_apply(s.rows(out), s.rows(u), s.logits(z), rule, update, with_threads());
   };
-  forward(y, Store::overwrite);
+  forward(y, Update::overwrite);
   expect_within("y", y, expected);
-  forward(more, Store::add);
+  forward(more, Update::add);
   expect_within("y +=", more, added(s.y, expected));
-  gate_backward<T>(s.rows(du.data()), s.logits(dz.data()), s.rows(du.data()), s.rows(u.data()), s.logits(z.data()),
-                   s.shape, s.features, s.fn, s.op);
+  gate_apply_backward(s.rows(du), s.logits(dz), s.rows(du), s.rows(u), s.logits(z), rule, with_threads());
   expect_within("du, in place of dy", du, tape.gradients(of_u));
   expect_within("dz", dz, tape.gradients(of_z));
   std::vector<T> g(z.size());
   std::vector<Number> values;
   values.reserve(of_z.size());
   for (const Number& logit : of_z) values.push_back(function_of(s.fn, logit));
-  gate_values<T>(g.data(), s.logits(z.data()), {s.shape.N, s.shape.H, s.features}, s.fn);
+  gate_values(s.logits(g), s.logits(z), s.fn, with_threads());
   expect_within("g(z)", g, values);
 }
 
@@ -89,10 +90,10 @@ template <typename T>
 void check_shared(const Sample& s) {
   Tape tape;
   const std::vector<Number> of_z = tape.inputs(s.u);  // (N,H,D)
-  const auto width = static_cast<std::size_t>(s.shape.H * s.shape.D), D = static_cast<std::size_t>(s.shape.D);
-  std::vector<Number> expected(static_cast<std::size_t>(s.shape.N) * D);
+  const auto width = static_cast<std::size_t>(s.shape[1] * s.shape[2]), D = static_cast<std::size_t>(s.shape[2]);
+  std::vector<Number> expected(static_cast<std::size_t>(s.shape[0]) * D);
   for (std::size_t i = 0; i < of_z.size(); ++i) {
-    expected[i / width * D + i % D] += function_of(s.fn, of_z[i]) / static_cast<double>(s.shape.H);
+    expected[i / width * D + i % D] += function_of(s.fn, of_z[i]) / static_cast<double>(s.shape[1]);
   }
   std::vector<Number> of_heads;  // every head takes the same gate
   for (std::size_t i = 0; i < of_z.size(); ++i) of_heads.push_back(expected[i / width * D + i % D]);
@@ -100,9 +101,9 @@ void check_shared(const Sample& s) {
 
   const std::vector<T> z = as<T>(s.u);
   std::vector<T> g(expected.size()), dz = as<T>(s.dy);
-  shared_gate_forward<T>(g.data(), s.rows(z.data()), s.shape, s.fn);
+  shared_gate(view_of(g, s.shape[0], s.shape[2]), s.rows(z), s.fn, with_threads());
   expect_within("g", g, expected);
-  shared_gate_backward<T>(s.rows(dz.data()), s.rows(z.data()), s.shape, s.fn);
+  shared_gate_backward(s.rows(dz), s.rows(dz), s.rows(z), s.fn, with_threads());
   expect_within("dz", dz, tape.gradients(of_z));
 }
 
@@ -118,9 +119,11 @@ void check_bias(Random& random) {
     }
   }
   std::vector<T> biased = as<T>(x), db = as<T>(b);
-  add_bias(biased.data(), as<T>(b).data(), N, W, ldx);
+  const auto rows = [&](auto& values) { return view_of(values, N, ldx).range(1, 0, W); };
+  const std::vector<T> dx = as<T>(x);
+  add_bias(rows(biased), view_of(as<T>(b), W), with_threads());
   expect_within("x + b", biased, moved);
-  add_column_sums(db.data(), as<T>(x).data(), N, W, ldx);
+  add_column_sums(view_of(db, W), rows(dx), with_threads());
   expect_within("db", db, sums);
 }
 
@@ -154,7 +157,7 @@ TEST(GateApply, FarLogitsOverflowNowhere) {
   const std::vector<float> z{-200.0F, 200.0F};
   const auto values = [&z](GateFn fn) {
     std::vector<float> g(z.size());
-    gate_values<float>(g.data(), {z.data(), 1, 1}, {2, 1, 1}, fn);
+    gate_values(view_of(g, 2, 1, 1), view_of(z, 2, 1, 1), fn, with_threads());
     return g;
   };
   EXPECT_EQ(values(GateFn::sigmoid), (std::vector<float>{0.0F, 1.0F}));

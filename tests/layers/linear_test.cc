@@ -1,49 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.hpp"
 
+#include <cblas.h>
+
+#include "headgate/error.hpp"
 #include "layers/support.hpp"
 
 namespace headgate::layers {
 namespace {
 
+/// Rows with gaps after each, which hold values too.
+struct Rows {
+  std::int64_t count, width, spacing;
+
+  std::int64_t size() const { return count * spacing; }
+  std::size_t at(std::int64_t row, std::int64_t column) const {
+    return static_cast<std::size_t>(row * spacing + column);
+  }
+  template <typename T>
+  View<T, 2> of(std::vector<T>& values) const {
+    return {values.data(), {count, width}, {spacing, 1}};
+  }
+  template <typename T>
+  View<const T, 2> of(const std::vector<T>& values) const {
+    return {values.data(), {count, width}, {spacing, 1}};
+  }
+};
+
 struct Sample {
-  LinearShape shape;
-  std::vector<double> x, w, y, dy;  // with gaps after each row where the leading dimension says so
+  Rows x_rows, w_rows, y_rows;
+  std::vector<double> x, w, y, dy;
 
-  explicit Sample(Random& random) : Sample(random, random_shape(random)) {}
-  Sample(Random& random, const LinearShape& sizes) : shape(sizes) {
-    x = random_values(random, shape.N * ldx());
-    w = random_values(random, shape.O * ldw());
-    y = random_values(random, shape.N * ldy());
-    dy = random_values(random, shape.N * ldy());
-    for (std::int64_t n = 0; n < shape.N; ++n) {  // gaps of y take no part in the loss
-      for (std::int64_t o = shape.O; o < ldy(); ++o) dy[static_cast<std::size_t>(n * ldy() + o)] = 0.0;
+  Sample(Random& random, std::int64_t N, std::int64_t C, std::int64_t O, std::int64_t most_gap)
+      : x_rows{N, C, C + random_int(random, 0, most_gap)},
+        w_rows{O, C, C + random_int(random, 0, most_gap)},
+        y_rows{N, O, O + random_int(random, 0, most_gap)},
+        x(random_values(random, x_rows.size())),
+        w(random_values(random, w_rows.size())),
+        y(random_values(random, y_rows.size())),
+        dy(random_values(random, y_rows.size())) {
+    for (std::int64_t n = 0; n < N; ++n) {  // gaps of y take no part in the loss
+      for (std::int64_t o = O; o < y_rows.spacing; ++o) dy[y_rows.at(n, o)] = 0.0;
     }
   }
-
-  static LinearShape random_shape(Random& random) {
-    LinearShape shape{random_int(random, 1, 9), random_int(random, 1, 20), random_int(random, 1, 20)};
-    if (random_int(random, 0, 2) != 0) {
-      shape.ldx = shape.C + random_int(random, 0, 4);
-      shape.ldy = shape.O + random_int(random, 0, 4);
-      shape.ldw = shape.C + random_int(random, 0, 4);
-    }
-    return shape;
-  }
-  std::int64_t ldx() const { return shape.ldx != 0 ? shape.ldx : shape.C; }
-  std::int64_t ldy() const { return shape.ldy != 0 ? shape.ldy : shape.O; }
-  std::int64_t ldw() const { return shape.ldw != 0 ? shape.ldw : shape.C; }
+  explicit Sample(Random& random)
+      : Sample(random, random_int(random, 1, 9), random_int(random, 1, 20), random_int(random, 1, 20),
+               random_int(random, 0, 2) != 0 ? 4 : 0) {}
 
   /// y, what lies between its rows included.
-  std::vector<Number> formula(const std::vector<Number>& of_x, const std::vector<Number>& of_w, Store store) const {
+  std::vector<Number> formula(const std::vector<Number>& of_x, const std::vector<Number>& of_w, Update update) const {
     std::vector<Number> result(y.begin(), y.end());
-    for (std::int64_t n = 0; n < shape.N; ++n) {
-      for (std::int64_t o = 0; o < shape.O; ++o) {
-        Number& sum = result[static_cast<std::size_t>(n * ldy() + o)];
-        if (store == Store::overwrite) sum = {};
-        for (std::int64_t c = 0; c < shape.C; ++c) {
-          sum += of_x[static_cast<std::size_t>(n * ldx() + c)] * of_w[static_cast<std::size_t>(o * ldw() + c)];
-        }
+    for (std::int64_t n = 0; n < y_rows.count; ++n) {
+      for (std::int64_t o = 0; o < y_rows.width; ++o) {
+        Number& sum = result[y_rows.at(n, o)];
+        if (update == Update::overwrite) sum = {};
+        for (std::int64_t c = 0; c < x_rows.width; ++c) sum += of_x[x_rows.at(n, c)] * of_w[w_rows.at(o, c)];
       }
     }
     return result;
@@ -51,41 +62,38 @@ struct Sample {
 };
 
 template <typename T>
-void check_forward(const Sample& s) {
-  for (const Store store : {Store::overwrite, Store::add}) {
+void check_forward(const Sample& s, const ExecutionContext& context) {
+  const std::vector<T> x = as<T>(s.x), w = as<T>(s.w);
+  for (const Update update : {Update::overwrite, Update::add}) {
     std::vector<T> y = as<T>(s.y);
-    linear_forward(y.data(), as<T>(s.x).data(), as<T>(s.w).data(), s.shape, store);
-    expect_within("y", y, s.formula(as<Number>(s.x), as<Number>(s.w), store));
+    linear_forward(s.y_rows.of(y), s.x_rows.of(x), s.w_rows.of(w), update, context);
+    expect_within("y", y, s.formula(as<Number>(s.x), as<Number>(s.w), update));
   }
 }
 
 template <typename T>
-void check_backward(const Sample& s, Random& random) {
+void check_backward(const Sample& s, Random& random, const ExecutionContext& context) {
   Tape tape;
   const std::vector<Number> of_x = tape.inputs(s.x), of_w = tape.inputs(s.w);
-  tape.differentiate(s.formula(of_x, of_w, Store::overwrite), s.dy);
+  tape.differentiate(s.formula(of_x, of_w, Update::overwrite), s.dy);
   const std::vector<T> x = as<T>(s.x), w = as<T>(s.w), dy = as<T>(s.dy);
-  const std::vector<double> base_x = random_values(random, static_cast<std::int64_t>(x.size()));
-  const std::vector<double> base_w = random_values(random, static_cast<std::int64_t>(w.size()));
-  std::vector<T> dx = as<T>(base_x), dw = as<T>(base_w);
-  linear_backward(dx.data(), dw.data(), dy.data(), x.data(), w.data(), s.shape, Store::add);
-  expect_within("dx", dx, added(base_x, tape.gradients(of_x)));
+  const std::vector<double> base_x = random_values(random, s.x_rows.size());
+  const std::vector<double> base_w = random_values(random, s.w_rows.size());
+  std::vector<T> dx = as<T>(base_x), dw = as<T>(base_w), overwritten(x.size(), T{0});
+  linear_backward_input(s.x_rows.of(dx), s.y_rows.of(dy), s.w_rows.of(w), Update::add, context);
+  expect_within("dx +=", dx, added(base_x, tape.gradients(of_x)));
+  linear_backward_input(s.x_rows.of(overwritten), s.y_rows.of(dy), s.w_rows.of(w), Update::overwrite, context);
+  expect_within("dx", overwritten, tape.gradients(of_x));
+  linear_backward_weight(s.w_rows.of(dw), s.y_rows.of(dy), s.x_rows.of(x), context);
   expect_within("dw", dw, added(base_w, tape.gradients(of_w)));
-
-  // Overwriting, one gradient at a time: what is not asked for is not touched.
-  std::vector<T> only_x(x.size(), T{0}), only_w(w.size(), T{0});
-  linear_backward<T>(only_x.data(), nullptr, dy.data(), nullptr, w.data(), s.shape);
-  linear_backward<T>(nullptr, only_w.data(), dy.data(), x.data(), nullptr, s.shape);
-  expect_within("dx alone", only_x, tape.gradients(of_x));
-  expect_within("dw alone", only_w, tape.gradients(of_w));
 }
 
 TEST(Linear, ForwardIsTheSumOfProductsOnViewsToo) {
   Random random(11);
   for (int round = 0; round < 60; ++round) {
     const Sample s(random);
-    check_forward<double>(s);
-    check_forward<float>(s);
+    check_forward<double>(s, with_threads());
+    check_forward<float>(s, with_threads());
   }
 }
 
@@ -93,34 +101,48 @@ TEST(Linear, GradientsAreThoseOfTheFormula) {
   Random random(12);
   for (int round = 0; round < 30; ++round) {
     const Sample s(random);
-    check_backward<double>(s, random);
-    check_backward<float>(s, random);
+    check_backward<double>(s, random, with_threads());
+    check_backward<float>(s, random, with_threads());
   }
 }
 
 TEST(Linear, ManyThreadsCutEitherSide) {
-  const int before = omp_get_max_threads();
   Random random(13);
-  for (const LinearShape& shape : {LinearShape{257, 67, 31}, LinearShape{31, 67, 257}, LinearShape{300, 5, 1}}) {
-    const Sample s(random, shape);
+  const std::int64_t sizes[][3] = {{257, 67, 31}, {31, 67, 257}, {300, 5, 1}};
+  for (const auto& [N, C, O] : sizes) {
+    const Sample s(random, N, C, O, 0);
     for (const int threads : {1, 2, 5}) {
-      omp_set_num_threads(threads);
-      check_forward<double>(s);
-      check_backward<float>(s, random);
+      check_forward<double>(s, with_threads(threads));
+      check_backward<float>(s, random, with_threads(threads));
     }
   }
-  omp_set_num_threads(before);
 }
 
 TEST(Linear, NoTokensIsNoWork) {
-  const LinearShape shape{0, 3, 2};
-  const double w[6] = {1, 2, 3, 4, 5, 6};
-  double dw[6] = {1, 1, 1, 1, 1, 1};
+  const std::vector<double> w{1, 2, 3, 4, 5, 6};
+  std::vector<double> dw(6, 1.0);
   double nothing = 7.0;
-  linear_forward(&nothing, w, w, shape);
-  linear_backward(&nothing, dw, w, w, w, shape);
+  const View<double, 2> x(&nothing, {0, 3}), y(&nothing, {0, 2});
+  linear_forward(y, x, view_of(w, 2, 3), Update::overwrite, with_threads());
+  linear_backward_input(x, y, view_of(w, 2, 3), Update::overwrite, with_threads());
+  linear_backward_weight(view_of(dw, 2, 3), y, x, with_threads());
   EXPECT_EQ(nothing, 7.0);
-  for (const double value : dw) EXPECT_EQ(value, 1.0);
+  EXPECT_EQ(dw, std::vector<double>(6, 1.0));
+}
+
+/// A program that did not call use_one_blas_thread.
+TEST(Linear, RefusesThreadsOfBlas) {
+  std::vector<float> x(4, 1.0F), y(4, 0.0F);
+  const auto multiply = [&] {
+    linear_forward(view_of(y, 2, 2), view_of(x, 2, 2), view_of(x, 2, 2), Update::overwrite, with_threads());
+  };
+  openblas_set_num_threads(2);
+  if (openblas_get_num_threads() == 2) {
+    EXPECT_THROW(multiply(), Error);
+  }
+  use_one_blas_thread();
+  multiply();
+  EXPECT_EQ(y, std::vector<float>(4, 2.0F));
 }
 
 }  // namespace

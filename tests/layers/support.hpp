@@ -2,17 +2,18 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <omp.h>
 
+#include <array>
 #include <cstdint>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/view.hpp"
 #include "headgate/runtime.hpp"
+#include "layers/arguments.hpp"
 #include "layers/magnitude.hpp"
-#include "layers/view.hpp"
 
 // What the tests of layers share: random data, strided tensors, comparisons, a run on every vector target.
 
@@ -43,31 +44,42 @@ std::vector<T> as(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
+/// The shape of tokens with heads: (N,H,D).
+using HeadShape = std::array<std::int64_t, 3>;
+
 /// A (N,H,D) tensor with gaps between heads and between tokens. The gaps hold values too: whoever writes there is seen.
 template <typename T>
 struct Strided {
   std::vector<T> data;
+  HeadShape shape{};
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
   std::int64_t start = 0;
 
-  HeadView<T> view() { return {data.data() + start, token_stride, head_stride}; }
-  HeadView<const T> view() const { return {data.data() + start, token_stride, head_stride}; }
-  T at(std::int64_t n, std::int64_t h, std::int64_t d) const {
-    return data[static_cast<std::size_t>(start + n * token_stride + h * head_stride + d)];
+  View<T, 3> view() { return {data.data() + start, shape, {token_stride, head_stride, 1}}; }
+  View<const T, 3> view() const { return {data.data() + start, shape, {token_stride, head_stride, 1}}; }
+  T at(std::int64_t n, std::int64_t h, std::int64_t d) const { return view()(n, h, d); }
+  /// visit(n, h, d) for each element.
+  template <class Visit>
+  void each(const Visit& visit) const {
+    for (std::int64_t n = 0; n < shape[0]; ++n) {
+      for (std::int64_t h = 0; h < shape[1]; ++h) {
+        for (std::int64_t d = 0; d < shape[2]; ++d) visit(n, h, d);
+      }
+    }
   }
   /// Same layout, other values.
   template <typename U = T>
   Strided<U> with(std::vector<double> values) const {
-    return {as<U>(values), token_stride, head_stride, start};
+    return {as<U>(values), shape, token_stride, head_stride, start};
   }
   template <typename U = T>
   Strided<U> zeros() const {
-    return {std::vector<U>(data.size(), U{0}), token_stride, head_stride, start};
+    return {std::vector<U>(data.size(), U{0}), shape, token_stride, head_stride, start};
   }
   /// Same layout, as numbers of a tape or of none.
   Strided<Number> of(std::vector<Number> numbers) const {
-    return {std::move(numbers), token_stride, head_stride, start};
+    return {std::move(numbers), shape, token_stride, head_stride, start};
   }
   std::int64_t size() const { return static_cast<std::int64_t>(data.size()); }
 };
@@ -75,12 +87,16 @@ struct Strided {
 /// Random values under random strides.
 inline Strided<double> random_strided(Random& random, const HeadShape& shape, double scale = 1.0) {
   Strided<double> s;
-  s.head_stride = shape.D + random_int(random, 0, 3);
-  s.token_stride = shape.H * s.head_stride + random_int(random, 0, 5);
+  s.shape = shape;
+  s.head_stride = shape[2] + random_int(random, 0, 3);
+  s.token_stride = shape[1] * s.head_stride + random_int(random, 0, 5);
   s.start = random_int(random, 0, 3);
-  s.data = random_values(random, s.start + shape.N * s.token_stride + 1, scale);
+  s.data = random_values(random, s.start + shape[0] * s.token_stride + 1, scale);
   return s;
 }
+
+/// Runs on `threads`, by default as many as OpenMP offers.
+inline ExecutionContext with_threads(int threads = 0) { return resolved({.threads = threads}); }
 
 /// |actual − expected| within what the roundings of both may make.
 template <typename T>
@@ -107,17 +123,13 @@ inline std::vector<Number> added(const std::vector<double>& base, const std::vec
   return sums;
 }
 
-/// Runs on one vector target, with the threads that OpenMP offered before.
+/// Runs on one vector target.
 class OnTarget : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override { set_target(GetParam()); }
-  void TearDown() override {
-    set_target("");
-    omp_set_num_threads(threads_);
+  /// A context of that target.
+  static ExecutionContext on(int threads = 0) {
+    return resolved({.threads = threads, .target = find_target(GetParam())});
   }
-
- private:
-  int threads_ = omp_get_max_threads();
 };
 
 inline std::string target_label(const testing::TestParamInfo<std::string>& info) { return info.param; }

@@ -79,10 +79,10 @@ class Watching : public models::LayerObserver<double> {
   models::Taps taps() const override { return wanted_; }
   void after_layer(const models::LayerView<double>& view) override {
     Taps came;
-    if (view.q.data != nullptr && view.k.data != nullptr && view.lse != nullptr) came |= {Tap::scores};
-    if (view.v.data != nullptr) came |= {Tap::values};
-    if (view.gate.data != nullptr) came |= {Tap::gate_logits};
-    if (view.output != nullptr) came |= {Tap::output};
+    if (view.q.present() && view.k.present() && view.lse.present()) came |= {Tap::scores};
+    if (view.v.present()) came |= {Tap::values};
+    if (view.gate.present()) came |= {Tap::gate_logits};
+    if (view.output.present()) came |= {Tap::output};
     if (view.exit_loss) came |= {Tap::exit_loss};
     EXPECT_EQ(came, wanted_) << "layer " << view.layer;
     EXPECT_EQ(view.layer, seen++);

@@ -22,24 +22,28 @@ std::int64_t metrics::rows_of_logits() { return g_rows; }
 namespace layers {
 
 template <typename T>
-double cross_entropy(T* losses, T* /*dlogits*/, const T* logits, const std::int32_t* targets, std::int64_t N,
-                     std::int64_t V, double /*gradient_scale*/) {
+double cross_entropy(View<T, 1> losses, View<T, 2> /*dlogits*/, ConstView<T, 2> logits,
+                     ConstView<std::int32_t, 1> targets, double /*gradient_scale*/,
+                     const ExecutionContext& /*context*/) {
+  const auto [N, V] = logits.shape;
   g_rows += N;
   double sum = 0.0, counted = 0.0;
   for (std::int64_t n = 0; n < N; ++n) {
     double exponentials = 0.0;
-    for (std::int64_t v = 0; v < V; ++v) exponentials += std::exp(static_cast<double>(logits[n * V + v]));
-    const bool counts = targets[n] != kIgnoredTarget;
-    const double loss = counts ? std::log(exponentials) - static_cast<double>(logits[n * V + targets[n]]) : 0.0;
-    if (losses != nullptr) losses[n] = static_cast<T>(loss);
+    for (std::int64_t v = 0; v < V; ++v) exponentials += std::exp(static_cast<double>(logits(n, v)));
+    const bool counts = targets(n) != kIgnoredTarget;
+    const double loss = counts ? std::log(exponentials) - static_cast<double>(logits(n, targets(n))) : 0.0;
+    if (losses.present()) losses(n) = static_cast<T>(loss);
     sum += loss;
     counted += counts ? 1.0 : 0.0;
   }
   return sum / std::max(1.0, counted);
 }
 
-template double cross_entropy(float*, float*, const float*, const std::int32_t*, std::int64_t, std::int64_t, double);
-template double cross_entropy(double*, double*, const double*, const std::int32_t*, std::int64_t, std::int64_t, double);
+template double cross_entropy(View<float, 1>, View<float, 2>, ConstView<float, 2>, ConstView<std::int32_t, 1>, double,
+                              const ExecutionContext&);
+template double cross_entropy(View<double, 1>, View<double, 2>, ConstView<double, 2>, ConstView<std::int32_t, 1>,
+                              double, const ExecutionContext&);
 
 }  // namespace layers
 

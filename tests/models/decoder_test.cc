@@ -44,8 +44,8 @@ TEST_P(EveryGrain, OverfitsOneBatch) {
     std::fill(g.begin(), g.end(), 0.0F);
     last = decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data());
     if (step == 1) first = last;
-    layers::adamw_step(w.data(), m.data(), v.data(), g.data(), static_cast<std::int64_t>(w.size()),
-                       {.lr = 1e-2, .step = step});
+    const auto all = [](std::vector<float>& numbers) { return view_of(numbers, numbers.size()); };
+    layers::adamw_step(all(w), all(m), all(v), all(g), {.lr = 1e-2, .step = step}, decoder.context());
   }
   EXPECT_NEAR(first, std::log(static_cast<double>(config.vocab)), 0.2);  // it starts knowing nothing
   EXPECT_LT(last, 0.05);

@@ -41,11 +41,14 @@ std::vector<double> read(const std::filesystem::path& path) {
 
 /// AdamW as the trainer uses it: decay on matrices alone.
 void step_all(std::vector<double>& w, std::vector<double>& m, std::vector<double>& v, const std::vector<double>& g,
-              const ParameterTable& table, std::int64_t step) {
-  for (const Parameter& parameter : table.entries()) {
-    const std::int64_t at = parameter.offset;
-    layers::adamw_step(w.data() + at, m.data() + at, v.data() + at, g.data() + at, parameter.count,
-                       {.lr = 1e-2, .weight_decay = decays(parameter.kind) ? 0.1 : 0.0, .step = step});
+              const Decoder<double>& decoder, std::int64_t step) {
+  for (const Parameter& parameter : decoder.table().entries()) {
+    const auto part = [&parameter](auto& numbers) {
+      return view_of(numbers, numbers.size()).range(0, parameter.offset, parameter.count);
+    };
+    layers::adamw_step(part(w), part(m), part(v), part(g),
+                       {.lr = 1e-2, .weight_decay = decays(parameter.kind) ? 0.1 : 0.0, .step = step},
+                       decoder.context());
   }
 }
 
@@ -57,7 +60,7 @@ std::vector<double> train(Decoder<double>& decoder, std::vector<double> w, const
     std::vector<double> g(w.size());
     losses.push_back(decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data()));
     move(g, w, step);
-    step_all(w, m, v, g, decoder.table(), static_cast<std::int64_t>(step) + 1);
+    step_all(w, m, v, g, decoder, static_cast<std::int64_t>(step) + 1);
   }
   return losses;
 }

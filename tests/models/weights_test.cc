@@ -15,8 +15,8 @@
 namespace headgate::models {
 namespace {
 
-using Layer = LayerWeights<const float*>;
-using Outer = OuterWeights<const float*>;
+using Layer = LayerWeights<const float>;
+using Outer = OuterWeights<const float>;
 
 /// All variants in both placements of norms, with and without QK-norm, tied and separate.
 std::vector<DecoderConfig> configs() {
@@ -37,14 +37,18 @@ std::vector<DecoderConfig> configs() {
 struct Members {
   std::map<std::string, const void*> of_row;
   std::set<const void*> filled;
+  std::size_t filled_bytes = 0;
   const void* last = nullptr;
 
-  void operator()(const TensorRow& row, const float*& member) {
+  template <std::size_t kRank>
+  void operator()(const TensorRow& row, View<const float, kRank>& member) {
+    filled_bytes += sizeof(member);
+    EXPECT_EQ(row.shape.rank, static_cast<int>(kRank)) << row.name;
     EXPECT_TRUE(of_row.emplace(row.name, &member).second) << row.name << " has two rows";
     EXPECT_TRUE(filled.insert(&member).second) << row.name << " fills a member that another row fills";
     last = &member;
   }
-  void operator()(const TensorRow& row, BehindMember<const float*> place) {
+  void operator()(const TensorRow& row, BehindMember<const float> place) {
     EXPECT_TRUE(of_row.emplace(row.name, &place.member).second) << row.name << " has two rows";
     EXPECT_EQ(last, &place.member) << row.name << " does not follow the tensor that it is to lie behind";
   }
@@ -56,8 +60,8 @@ TEST(WeightRows, FillEveryMemberOnce) {
   Members in_layer, outside;
   visit_layer_tensors([&](const auto& row, auto&& member) { in_layer(row, member); }, tiny_config(), layer);
   visit_outer_tensors([&](const auto& row, auto&& member) { outside(row, member); }, [] {}, tiny_config(), outer);
-  EXPECT_EQ(in_layer.filled.size() * sizeof(const float*), sizeof(Layer));
-  EXPECT_EQ(outside.filled.size() * sizeof(const float*), sizeof(Outer));
+  EXPECT_EQ(in_layer.filled_bytes, sizeof(Layer));
+  EXPECT_EQ(outside.filled_bytes, sizeof(Outer));
 }
 
 /// Holds the places of one layer's tensors against the table's offsets.
@@ -77,11 +81,20 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
     EXPECT_EQ(parameter->kind, row.kind) << row.name;
     next = place + parameter->count;
   };
+  std::int64_t rows = 0;  // of the member, those that lie behind it included
   const auto at = [&](const TensorRow& row, auto&& member) {
-    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(member)>>) {
-      expect_place(row, member);
-    } else {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, BehindMember<const float>>) {
       expect_place(row, row.present ? next : nullptr);
+      if (row.present) rows += row.shape.sizes[0];
+      EXPECT_GE(member.member.shape[0], rows) << row.name << " is not part of its member";
+    } else {
+      expect_place(row, member.data);
+      rows = row.shape.sizes[0];
+      if (!row.present) return;
+      EXPECT_GE(member.shape[0], rows) << row.name;
+      if (row.shape.rank == 2) {
+        EXPECT_EQ(member.shape.back(), row.shape.sizes[1]) << row.name;
+      }
     }
   };
   visit_layer_tensors(at, config, weights);
@@ -95,9 +108,9 @@ TEST(WeightPlaces, AreTheTables) {
     const std::vector<float> values(static_cast<std::size_t>(table.total()));
     const Outer outer = WeightPlaces(config).outer(values.data());
     const bool tied = config.embeddings == Embeddings::tied;
-    EXPECT_EQ(outer.embedding - values.data(), table.find("model.embed_tokens.weight")->offset);
-    EXPECT_EQ(outer.norm - values.data(), table.find("model.norm.weight")->offset);
-    EXPECT_EQ(outer.head, tied ? outer.embedding : values.data() + table.find("lm_head.weight")->offset);
+    EXPECT_EQ(outer.embedding.data - values.data(), table.find("model.embed_tokens.weight")->offset);
+    EXPECT_EQ(outer.norm.data - values.data(), table.find("model.norm.weight")->offset);
+    EXPECT_EQ(outer.head.data, tied ? outer.embedding.data : values.data() + table.find("lm_head.weight")->offset);
   }
 }
 
