@@ -50,53 +50,30 @@ class Block {
   std::size_t align_ = kAlign_bytes;
 };
 
-/// Scratch memory of one call: buffers are laid out first (`reserve`), allocated at once, then taken by offset. A block
-/// of up to kKept_bytes stays with the calling thread for its next call.
+/// Scratch memory of one call. A block of up to kKept_bytes stays with the calling thread for its next call.
 class Arena {
  public:
   /// What the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and scratch for 20 threads: a thread of
   /// the backward pass takes 0.4 MiB at D = 128.
   static constexpr std::size_t kKept_bytes = std::size_t{32} << 20;
 
-  Arena() = default;
   /// Throws std::bad_alloc when memory runs out.
-  explicit Arena(std::size_t size_bytes) : size_bytes_(size_bytes) { allocate(); }
+  explicit Arena(std::size_t bytes) : bytes_(bytes) {
+    if (kept().bytes() >= bytes) {
+      block_ = std::move(kept());
+    } else {
+      kept() = Block();  // too small: freed first, so that the process never holds both
+      block_ = Block(bytes);
+    }
+  }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena() {
     if (block_.bytes() <= kKept_bytes && block_.bytes() > kept().bytes()) kept() = std::move(block_);
   }
 
-  /// Room for `count` elements of `element_bytes`; returns its offset. Throws std::bad_alloc on overflow.
-  std::size_t reserve(std::size_t count, std::size_t element_bytes) {
-    std::size_t bytes = 0;
-    const std::size_t at = size_bytes_;
-    if (__builtin_mul_overflow(count, element_bytes, &bytes) ||
-        __builtin_add_overflow(bytes, Block::kAlign_bytes - 1, &bytes) ||
-        __builtin_add_overflow(at, bytes / Block::kAlign_bytes * Block::kAlign_bytes, &size_bytes_)) {
-      throw std::bad_alloc();
-    }
-    return at;
-  }
-
-  /// Throws std::bad_alloc when memory runs out.
-  void allocate() {
-    if (kept().bytes() >= size_bytes_) {
-      block_ = std::move(kept());
-    } else {
-      kept() = Block();  // too small: freed first, so that the process never holds both
-      block_ = Block(size_bytes_);
-    }
-  }
-
-  template <typename T>
-  T* at(std::size_t offset) const {
-    return reinterpret_cast<T*>(block_.data() + offset);
-  }
-
-  std::size_t size_bytes() const { return size_bytes_; }
   std::byte* data() const { return block_.data(); }
-  std::size_t bytes() const { return size_bytes_; }
+  std::size_t bytes() const { return bytes_; }
 
   /// Frees the block that the calling thread keeps.
   static void release() { Block dropped = std::move(kept()); }
@@ -107,7 +84,7 @@ class Arena {
     return block;
   }
 
-  std::size_t size_bytes_ = 0;
+  std::size_t bytes_;
   Block block_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of the comparison with the oracle: it accepts kernels that are the oracle itself, and reports each kind of wrong
-// kernel.
+// Checks of the comparison with the oracle: it accepts kernels that are the oracle itself, and reports each kind of
+// wrong kernel.
 
 #include "verify/check.hpp"
 
