@@ -446,6 +446,7 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(forward_typed);
 
 void cpu_forward(const ForwardCall& call) {
+  if (suits_few_queries(call)) return few_queries_forward(call);
   const std::int64_t target = call.problem.context.target;
   const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
                                                      : HEADGATE_FOR_TARGET(forward_typed, float, target);
