@@ -79,6 +79,16 @@ void add_decoding(std::vector<BenchGroup>& groups) {
   }
 }
 
+void add_small_sequences(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const std::int64_t length : {16, 32, 64, 128, 256}) {
+      CaseSpec spec = square(kHeads, length, 64);
+      spec.B = 64;
+      groups.push_back(alone(fmt::format("small/{}/T{}", word_of(op), length), op, spec, {}));
+    }
+  }
+}
+
 void add_double_precision(std::vector<BenchGroup>& groups) {
   CaseSpec spec = square(kHeads, 1024, 64);
   spec.dtype = DType::f64;
@@ -168,6 +178,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_odd_shapes(groups);
   add_double_precision(groups);
   add_decoding(groups);
+  add_small_sequences(groups);
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }

@@ -72,10 +72,12 @@ struct FewQueriesScratch {
   FewQueriesScratch(Workspace& ws, const FewQueriesSizes<T>& n)
       : queries(ws.take<T>("queries", n.rows, n.D_padded)),
         scores(ws.take<T>("scores", n.rows, kStepKeys)),
+        widened(ws.take<T>("rows of k or v in T", kStepKeys, std::max(n.D_padded, n.Dv_padded))),
         row(ws.take<T>("a row", std::max({n.D_padded, 3 * n.Dv_padded, kStepKeys}))) {}
 
   View<T, 2> queries;  ///< times the factor of ScoreRules, zeros from D on
   View<T, 2> scores;
+  View<T, 2> widened;
   View<T, 1> row;
 };
 
@@ -85,6 +87,52 @@ std::int64_t PartialSoftmax<T>::scratch_bytes(const FewQueriesSizes<T>& n) {
   const FewQueriesScratch<T> counted(count, n);
   return static_cast<std::int64_t>(count.bytes());
 }
+
+/// Rows of k or v of one (b,h), for products with them.
+template <typename T, typename E>
+class KeyRows {
+ public:
+  KeyRows(const ConstTensorView& view, std::int64_t b, std::int64_t h, std::int64_t rows_against,
+          const View<T, 2>& widened)
+      : view_(view), b_(b), h_(h), widened_(widened) {
+    // Rows that several tiles of queries read are widened once.
+    in_place_ = loads_stored<T, E>() && view.strides[3] == 1 &&
+                view.shape[3] % static_cast<std::int64_t>(kLanes<T>) == 0 &&
+                (std::is_same_v<T, E> || rows_against <= kTileRows);
+  }
+
+  /// visit(rows) with rows j … j + n as StoredRows, n at most kStepKeys.
+  template <class Visit>
+  HWY_INLINE void with(std::int64_t j, std::int64_t n, const Visit& visit) const {
+    if constexpr (loads_stored<T, E>()) {
+      if (in_place_) return visit(StoredRows<E>{at(j), view_.strides[2]});
+    }
+    const std::int64_t columns = view_.shape[3];
+    const auto padded = static_cast<std::int64_t>(round_up(static_cast<std::size_t>(columns), kLanes<T>));
+    for (std::int64_t r = 0; r < n; ++r) {
+      load_row(view_, b_, h_, j + r, 0, static_cast<std::size_t>(columns), widened_.at(r));
+      std::fill(widened_.at(r) + columns, widened_.at(r) + padded, T{0});
+    }
+    visit(StoredRows<T>{widened_.data, widened_.strides[0]});
+  }
+
+  /// Asks for rows j … j + n over `steps` steps.
+  Prefetch prefetch(std::int64_t j, std::int64_t n, std::int64_t steps) const {
+    if (n <= 0) return {};
+    constexpr auto kBytes = static_cast<std::int64_t>(sizeof(E));
+    return {at(j), n, view_.shape[3] * view_.strides[3] * kBytes, view_.strides[2] * kBytes, steps};
+  }
+
+ private:
+  const E* at(std::int64_t j) const {
+    return static_cast<const E*>(view_.data) + b_ * view_.strides[0] + h_ * view_.strides[1] + j * view_.strides[2];
+  }
+
+  const ConstTensorView& view_;
+  std::int64_t b_, h_;
+  View<T, 2> widened_;
+  bool in_place_ = false;
+};
 
 /// One thread's work. E: the element type of k and v.
 template <typename T, typename E>
@@ -106,13 +154,20 @@ class FewQueriesWorker {
     const KeyRange seen = visibility.rows(0, p_.T);
     const std::int64_t begin = std::max(seen.begin, split * kSplitKeys);
     const std::int64_t end = std::min(seen.end, (split + 1) * kSplitKeys);
-    const StoredRows<E> keys(call_.inputs.k, b, h), values(call_.inputs.v, b, h);
+    const KeyRows<T, E> keys(call_.inputs.k, b, h, n_.rows, scratch_.widened);
+    const KeyRows<T, E> values(call_.inputs.v, b, h, n_.rows, scratch_.widened);
     for (std::int64_t j = begin; j < end; j += kStepKeys) {
       const std::int64_t n = std::min(kStepKeys, end - j);
-      score_step(keys, values, j, n);
+      const std::int64_t ahead = std::min(kStepKeys, end - j - n);
+      const Prefetch these_values = values.prefetch(j, n, score_steps(n_.rows, n));
+      keys.with(j, n, [&](const auto& rows) { score_rows(scratch_.scores, scratch_.queries, rows, n, these_values); });
       hide_and_rule(visibility, head, j, n);
       for (std::int64_t r = 0; r < n_.rows; ++r) exponentials(head, split, r, n);
-      add_values(keys, values, head, split, j, n, std::min(kStepKeys, end - j - n));
+      constexpr auto kN = static_cast<std::int64_t>(kLanes<T>);
+      const Prefetch next_keys = keys.prefetch(j + n, ahead, value_steps(n_.rows, n_.Dv_padded, n, kN));
+      values.with(j, n, [&](const auto& rows) {
+        add_weighted_rows(partial_.out[head][split], scratch_.scores, rows, n, next_keys);
+      });
     }
   }
 
@@ -154,15 +209,6 @@ class FewQueriesWorker {
       load_row(call_.inputs.q, b, head % p_.Hkv * p_.group + r / p_.T, r % p_.T, 0, static_cast<std::size_t>(p_.D), q);
       for (std::int64_t x = 0; x < n_.D; ++x) q[x] *= factor;
       std::fill(q + n_.D, q + n_.D_padded, T{0});
-    }
-  }
-
-  /// Scores of keys [j, j + n); meanwhile the values of the same keys are asked for.
-  void score_step(const StoredRows<E>& keys, const StoredRows<E>& values, std::int64_t j, std::int64_t n) const {
-    for (std::int64_t c = 0; c < n; c += kKeysAtOnce) {
-      const std::int64_t count = std::min(kKeysAtOnce, n - c);
-      for (std::int64_t x = 0; x < count; ++x) prefetch_row(values.row(j + c + x), n_.Dv);
-      score_keys<T, E>(scratch_.queries, keys, j + c, count, n_.D, scratch_.scores.at(0, c), kStepKeys);
     }
   }
 
@@ -212,13 +258,6 @@ class FewQueriesWorker {
       total = hn::Add(total, e);
     }
     sum += hn::GetLane(hn::SumOfLanes(d, total));
-  }
-
-  /// Values of keys [j, j + n) times their weights; meanwhile the next `ahead` keys are asked for.
-  void add_values(const StoredRows<E>& keys, const StoredRows<E>& values, std::int64_t head, std::int64_t split,
-                  std::int64_t j, std::int64_t n, std::int64_t ahead) const {
-    for (std::int64_t x = 0; x < ahead; ++x) prefetch_row(keys.row(j + n + x), n_.D);
-    add_weighted_values<T, E>(scratch_.scores, values, j, n, n_.Dv, partial_.out[head][split]);
   }
 
   void write_row(std::int64_t b, std::int64_t h, std::int64_t i, T max, T sum) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with rows of k and v where they lie, in their storage type; included once per Highway target.
+// Products of a few rows with rows of k and v as they are stored; included once per Highway target.
 #if defined(HEADGATE_ATTENTION_STORED_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_STORED_ROWS_INL_
 #undef HEADGATE_ATTENTION_STORED_ROWS_INL_
@@ -13,200 +13,225 @@
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/vec-inl.hpp"
 #include "core/view.hpp"
-#include "headgate/tensor.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of E, dense in themselves, of one (b,h) of a tensor.
+/// Rows of E, each dense in itself and a whole number of vectors of T long.
 template <typename E>
 struct StoredRows {
-  StoredRows(const ConstTensorView& view, std::int64_t b, std::int64_t h)
-      : data(static_cast<const E*>(view.data) + b * view.strides[0] + h * view.strides[1]), stride(view.strides[2]) {}
+  const E* data = nullptr;
+  std::int64_t stride = 0;
   const E* row(std::int64_t j) const { return data + j * stride; }
-  const E* data;
-  std::int64_t stride;
 };
+
+/// Whether load_stored has vector code for E.
+template <typename T, typename E>
+constexpr bool loads_stored() {
+  if constexpr (std::is_same_v<T, E>) return true;
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, BFloat16>) return HWY_TARGET != HWY_SCALAR;
+  // Highway's conversion in software (SSE4, scalar) knows no infinities.
+  return std::is_same_v<T, float> && std::is_same_v<E, Float16> &&
+         (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON);
+}
 
 /// kLanes<T> elements of E.
 template <typename T, typename E>
-HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* from) {
+HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
+  static_assert(loads_stored<T, E>());
   const Tag<T> d;
   if constexpr (std::is_same_v<T, E>) {
     return hn::LoadU(d, from);
   } else if constexpr (std::is_same_v<E, BFloat16>) {
-    const hn::RebindToUnsigned<Tag<T>> du;
-    const hn::Rebind<std::uint16_t, Tag<T>> dh;
-    const auto bits = hn::PromoteTo(du, hn::LoadU(dh, reinterpret_cast<const std::uint16_t*>(from)));
+    const hn::RebindToUnsigned<Tag<T>> wide;
+    const hn::Rebind<std::uint16_t, Tag<T>> half;
+    const auto bits = hn::PromoteTo(wide, hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(from)));
     return hn::BitCast(d, hn::ShiftLeft<16>(bits));
   } else {
-    HWY_ALIGN T lane[kLanes<T>];
-    load_strided(from, 1, kLanes<T>, lane);
-    return hn::Load(d, lane);
+    const hn::Rebind<hwy::float16_t, Tag<T>> half;
+    return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(from)));
   }
 }
 
-/// The first n < kLanes<T> elements, zeros after them; reads no others.
-template <typename T, typename E>
-HWY_INLINE hn::Vec<Tag<T>> load_stored_tail(const E* from, std::int64_t n) {
-  HWY_ALIGN T lane[kLanes<T>] = {};
-  load_strided(from, 1, static_cast<std::size_t>(n), lane);
-  return hn::Load(Tag<T>(), lane);
-}
+/// Cache lines of rows to come, asked for a few at a time while others are worked on, so that memory is never idle.
+class Prefetch {
+ public:
+  Prefetch() = default;
+  /// Rows of `row_bytes`, `stride_bytes` apart, over `steps` calls of step().
+  Prefetch(const void* first, std::int64_t rows, std::int64_t row_bytes, std::int64_t stride_bytes, std::int64_t steps)
+      : row_(static_cast<const char*>(first)),
+        row_bytes_(row_bytes),
+        stride_bytes_(stride_bytes),
+        lines_((row_bytes + kLine_bytes - 1) / kLine_bytes * rows),
+        lines_a_step_((lines_ + steps - 1) / std::max<std::int64_t>(steps, 1)) {}
 
-/// Asks for the cache lines of n elements.
-template <typename E>
-HWY_INLINE void prefetch_row(const E* row, std::int64_t n) {
-  constexpr std::int64_t kLine_bytes = 64;
-  const char* at = reinterpret_cast<const char*>(row);
-  for (std::int64_t x = 0; x < n * static_cast<std::int64_t>(sizeof(E)); x += kLine_bytes) {
-    __builtin_prefetch(at + x, 0, 2);
+  HWY_INLINE void step() {
+    for (std::int64_t n = std::min(lines_, lines_a_step_); n > 0; --n) {
+      __builtin_prefetch(row_ + in_row_, 0, 2);
+      --lines_;
+      in_row_ += kLine_bytes;
+      if (in_row_ < row_bytes_) continue;
+      row_ += stride_bytes_;
+      in_row_ = 0;
+    }
   }
-}
 
-/// Keys whose scores with a row are summed up side by side.
-inline constexpr std::int64_t kKeysAtOnce = 4;
+ private:
+  static constexpr std::int64_t kLine_bytes = 64;
+  const char* row_ = nullptr;
+  std::int64_t row_bytes_ = 0, stride_bytes_ = 0, in_row_ = 0, lines_ = 0, lines_a_step_ = 0;
+};
 
-/// sums[0 .. 4) of four vectors.
+/// Register tiles: kTileRows rows by kTileKeys keys for scores; for values kTileRows rows, or one, by as many vectors
+/// as leave registers for operands.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+inline constexpr std::int64_t kTileRows = 4;
+#else
+inline constexpr std::int64_t kTileRows = 2;
+#endif
+inline constexpr std::int64_t kTileKeys = 4;
+inline constexpr std::int64_t kTileVectors = 4;
+
+/// to[k] = sum of the lanes of v[k].
 template <typename T>
-HWY_INLINE void store_four_sums(const hn::Vec<Tag<T>> (&v)[kKeysAtOnce], T* HWY_RESTRICT to) {
+HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kTileKeys], T* HWY_RESTRICT to) {
   const Tag<T> d;
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (sizeof(T) == 4 && kLanes<T> >= 4) {
-    // In every block of four lanes: sums over pairs of lanes, then over the pairs of pairs.
-    const hn::Repartition<double, Tag<T>> wide;
-    const auto pairs = [&](auto a, auto b) HWY_ATTR {
-      return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  if constexpr (sizeof(T) == 4) {
+    // In every block of four lanes: sums of lanes two apart, then of neighbours, which leaves one lane for each v[k].
+    const hn::Repartition<double, Tag<T>> pair;
+    const auto halved = [&](auto a, auto b) HWY_ATTR {
+      return hn::BitCast(pair, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
     };
-    const auto low = hn::BitCast(wide, pairs(v[0], v[1]));
-    const auto high = hn::BitCast(wide, pairs(v[2], v[3]));
-    auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, low, high)),
-                        hn::BitCast(d, hn::InterleaveUpper(wide, low, high)));
-    const hn::FixedTag<T, 4> quad;
+    const auto low = halved(v[0], v[1]);
+    const auto high = halved(v[2], v[3]);
+    const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pair, low, high)),
+                                hn::BitCast(d, hn::InterleaveUpper(pair, low, high)));
+    const hn::FixedTag<T, 4> four;
     if constexpr (kLanes<T> == 4) {
-      hn::StoreU(sums, d, to);
-    } else if constexpr (kLanes<T> == 8) {
-      const hn::Half<Tag<T>> half;
-      hn::StoreU(hn::Add(hn::LowerHalf(half, sums), hn::UpperHalf(half, sums)), quad, to);
+      hn::StoreU(blocks, d, to);
     } else {
       const hn::Half<Tag<T>> half;
-      const hn::Half<decltype(half)> quarter;
-      const auto eight = hn::Add(hn::LowerHalf(half, sums), hn::UpperHalf(half, sums));
-      hn::StoreU(hn::Add(hn::LowerHalf(quarter, eight), hn::UpperHalf(quarter, eight)), quad, to);
+      const auto folded = hn::Add(hn::LowerHalf(half, blocks), hn::UpperHalf(half, blocks));
+      if constexpr (kLanes<T> == 8) {
+        hn::StoreU(folded, four, to);
+      } else {
+        hn::StoreU(hn::Add(hn::LowerHalf(four, folded), hn::UpperHalf(four, folded)), four, to);
+      }
     }
     return;
   }
 #endif
-  for (std::int64_t k = 0; k < kKeysAtOnce; ++k) to[k] = hn::GetLane(hn::SumOfLanes(d, v[k]));
+  for (std::int64_t k = 0; k < kTileKeys; ++k) to[k] = hn::GetLane(hn::SumOfLanes(d, v[k]));
 }
 
-/// s[r · stride + k] = q row r · key k for kRows rows and four keys.
+/// s[r · s_stride + k] = query r · key k for kRows rows and kTileKeys keys of `vectors` vectors.
 template <std::int64_t kRows, typename T, typename E>
-HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const E* const (&keys)[kKeysAtOnce],
-                           std::int64_t D, T* HWY_RESTRICT s, std::int64_t s_stride) {
+HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const E* const (&keys)[kTileKeys],
+                           std::int64_t vectors, T* HWY_RESTRICT s, std::int64_t s_stride) {
   const Tag<T> d;
   constexpr auto kN = static_cast<std::int64_t>(kLanes<T>);
   using V = hn::Vec<Tag<T>>;
-  V acc[kRows][kKeysAtOnce];
+  V acc[kRows][kTileKeys];
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeysAtOnce; ++k) acc[r][k] = hn::Zero(d);
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) acc[r][k] = hn::Zero(d);
   }
-  const auto add = [&](std::int64_t x, const V(&key)[kKeysAtOnce]) HWY_ATTR {
+  for (std::int64_t x = 0; x < vectors * kN; x += kN) {
+    V key[kTileKeys];
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) key[k] = load_stored<T>(keys[k] + x);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
       const V query = hn::Load(d, q + r * q_stride + x);
-      HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeysAtOnce; ++k) acc[r][k] = hn::MulAdd(query, key[k], acc[r][k]);
+      HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) acc[r][k] = hn::MulAdd(query, key[k], acc[r][k]);
     }
-  };
-  std::int64_t x = 0;
-  V key[kKeysAtOnce];
-  for (; x + kN <= D; x += kN) {
-    HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeysAtOnce; ++k) key[k] = load_stored<T>(keys[k] + x);
-    add(x, key);
   }
-  if (x < D) {
-    for (std::int64_t k = 0; k < kKeysAtOnce; ++k) key[k] = load_stored_tail<T>(keys[k] + x, D - x);
-    add(x, key);
-  }
-  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) store_four_sums<T>(acc[r], s + r * s_stride);
+  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) store_sums<T>(acc[r], s + r * s_stride);
 }
 
-/// Register tile: rows by four keys, or rows by vectors of v.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
-inline constexpr std::int64_t kStoredRows = 4;
-inline constexpr std::int64_t kStoredAccumulators = 16;
-#else
-inline constexpr std::int64_t kStoredRows = 2;
-inline constexpr std::int64_t kStoredAccumulators = 8;
-#endif
-
-/// Scores of every row of `queries` with keys j … j + n, n ≤ 4: columns of `s`, of which all four are written.
+/// scores(r, j) = row r of `queries` · row j of `keys`, j < n; n rounded up to kTileKeys columns are written.
 template <typename T, typename E>
-HWY_INLINE void score_keys(const View<T, 2>& queries, const StoredRows<E>& keys, std::int64_t j, std::int64_t n,
-                           std::int64_t D, T* HWY_RESTRICT s, std::int64_t s_stride) {
-  const E* key[kKeysAtOnce];
-  for (std::int64_t k = 0; k < kKeysAtOnce; ++k) key[k] = keys.row(j + std::min(k, n - 1));
-  const std::int64_t rows = queries.shape[0], stride = queries.strides[0];
-  std::int64_t r = 0;
-  for (; r + kStoredRows <= rows; r += kStoredRows) {
-    score_tile<kStoredRows>(queries.data + r * stride, stride, key, D, s + r * s_stride, s_stride);
+HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
+                             std::int64_t n, Prefetch prefetch) {
+  const std::int64_t rows = queries.shape[0], stride = queries.strides[0], s_stride = scores.strides[0];
+  const std::int64_t vectors = queries.shape[1] / static_cast<std::int64_t>(kLanes<T>);
+  for (std::int64_t j = 0; j < n; j += kTileKeys) {
+    const E* key[kTileKeys];
+    for (std::int64_t k = 0; k < kTileKeys; ++k) key[k] = keys.row(std::min(j + k, n - 1));
+    std::int64_t r = 0;
+    for (; r + kTileRows <= rows; r += kTileRows) {
+      prefetch.step();
+      score_tile<kTileRows>(queries.data + r * stride, stride, key, vectors, scores.data + r * s_stride + j, s_stride);
+    }
+    for (; r < rows; ++r) {
+      prefetch.step();
+      score_tile<1>(queries.data + r * stride, stride, key, vectors, scores.data + r * s_stride + j, s_stride);
+    }
   }
-  for (; r < rows; ++r) score_tile<1>(queries.data + r * stride, stride, key, D, s + r * s_stride, s_stride);
 }
 
-/// out row r += Σ_j p[r][j] · v row j over the columns of kVecs vectors, `tail` of the last of which exist.
-template <std::int64_t kRows, std::int64_t kVecs, bool kTail, typename T, typename E>
-HWY_INLINE void value_tile(const T* HWY_RESTRICT p, std::int64_t p_stride, const E* HWY_RESTRICT v,
-                           std::int64_t v_stride, std::int64_t n, std::int64_t tail, T* HWY_RESTRICT out,
-                           std::int64_t out_stride) {
+/// Calls of Prefetch::step() in score_rows.
+constexpr std::int64_t score_steps(std::int64_t rows, std::int64_t n) {
+  return (n + kTileKeys - 1) / kTileKeys * (rows / kTileRows + rows % kTileRows);
+}
+
+/// out[r][x …] += Σ_j weights[r][j] · v[j][x …] for kRows rows and kVecs vectors.
+template <std::int64_t kRows, std::int64_t kVecs, typename T, typename E>
+HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
+                           std::int64_t weights_stride, const E* HWY_RESTRICT v, std::int64_t v_stride, std::int64_t n,
+                           Prefetch& prefetch) {
   const Tag<T> d;
   constexpr auto kN = static_cast<std::int64_t>(kLanes<T>);
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::LoadU(d, out + r * out_stride + x * kN);
+    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, out + r * out_stride + x * kN);
   }
   for (std::int64_t j = 0; j < n; ++j) {
+    prefetch.step();
     V value[kVecs];
-    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) {
-      value[x] = kTail && x + 1 == kVecs ? load_stored_tail<T>(v + x * kN, tail) : load_stored<T>(v + x * kN);
-    }
+    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) value[x] = load_stored<T>(v + x * kN);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-      const V weight = hn::Set(d, p[r * p_stride + j]);
+      const V weight = hn::Set(d, weights[r * weights_stride + j]);
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(weight, value[x], acc[r][x]);
     }
     v += v_stride;
   }
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::StoreU(acc[r][x], d, out + r * out_stride + x * kN);
+    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, out + r * out_stride + x * kN);
   }
 }
 
 template <std::int64_t kRows, typename T, typename E>
-HWY_INLINE void value_rows(const T* HWY_RESTRICT p, std::int64_t p_stride, const StoredRows<E>& values, std::int64_t j,
-                           std::int64_t n, std::int64_t Dv, T* HWY_RESTRICT out, std::int64_t out_stride) {
+HWY_INLINE void value_rows(T* HWY_RESTRICT out, const View<T, 2>& all, const T* HWY_RESTRICT weights,
+                           std::int64_t weights_stride, const StoredRows<E>& values, std::int64_t n,
+                           Prefetch& prefetch) {
   constexpr auto kN = static_cast<std::int64_t>(kLanes<T>);
-  constexpr std::int64_t kVecs = kStoredAccumulators / kRows < 8 ? kStoredAccumulators / kRows : 8;
-  const E* v = values.row(j);
+  constexpr std::int64_t kVecs = kRows == 1 ? 2 * kTileVectors : kTileVectors;
+  const std::int64_t columns = all.shape[1], stride = all.strides[0];
   std::int64_t x = 0;
-  for (; x + kVecs * kN <= Dv; x += kVecs * kN) {
-    value_tile<kRows, kVecs, false>(p, p_stride, v + x, values.stride, n, kN, out + x, out_stride);
+  for (; x + kVecs * kN <= columns; x += kVecs * kN) {
+    value_tile<kRows, kVecs>(out + x, stride, weights, weights_stride, values.data + x, values.stride, n, prefetch);
   }
-  for (; x + kN <= Dv; x += kN) {
-    value_tile<kRows, 1, false>(p, p_stride, v + x, values.stride, n, kN, out + x, out_stride);
+  for (; x < columns; x += kN) {
+    value_tile<kRows, 1>(out + x, stride, weights, weights_stride, values.data + x, values.stride, n, prefetch);
   }
-  if (x < Dv) value_tile<kRows, 1, true>(p, p_stride, v + x, values.stride, n, Dv - x, out + x, out_stride);
 }
 
-/// out += weights · rows j … j + n of v, n ≤ columns of weights.
+/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n.
 template <typename T, typename E>
-HWY_INLINE void add_weighted_values(const View<T, 2>& weights, const StoredRows<E>& values, std::int64_t j,
-                                    std::int64_t n, std::int64_t Dv, const View<T, 2>& out) {
-  const std::int64_t rows = weights.shape[0], p_stride = weights.strides[0], o_stride = out.strides[0];
+HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
+                                    std::int64_t n, Prefetch prefetch) {
+  const std::int64_t rows = weights.shape[0], stride = weights.strides[0];
   std::int64_t r = 0;
-  for (; r + kStoredRows <= rows; r += kStoredRows) {
-    value_rows<kStoredRows>(weights.at(r), p_stride, values, j, n, Dv, out.at(r), o_stride);
+  for (; r + kTileRows <= rows; r += kTileRows) {
+    value_rows<kTileRows>(out.at(r), out, weights.at(r), stride, values, n, prefetch);
   }
-  for (; r < rows; ++r) value_rows<1>(weights.at(r), p_stride, values, j, n, Dv, out.at(r), o_stride);
+  for (; r < rows; ++r) value_rows<1>(out.at(r), out, weights.at(r), stride, values, n, prefetch);
+}
+
+/// Calls of Prefetch::step() in add_weighted_rows, about.
+constexpr std::int64_t value_steps(std::int64_t rows, std::int64_t columns, std::int64_t n, std::int64_t lanes) {
+  const std::int64_t tiles = std::max<std::int64_t>(1, columns / (kTileVectors * lanes));
+  return n * (rows / kTileRows * tiles + rows % kTileRows * std::max<std::int64_t>(1, tiles / 2));
 }
 
 }  // namespace headgate::HWY_NAMESPACE
