@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Several builds of libheadgate, in turns, on cases of `headgate bench`: what a constant of the kernels is worth.
+"""Compares several builds of libheadgate on cases of `headgate bench`, to measure the effect of a kernel constant.
 
     libraries.py CASE[,CASE...] LIBRARY_DIRECTORY LIBRARY_DIRECTORY...
 

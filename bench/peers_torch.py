@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Headgate beside PyTorch: sigmoid(z) * scaled_dot_product_attention(q, k, v) on the same tensors and threads.
+"""Headgate compared with PyTorch: sigmoid(z) * scaled_dot_product_attention(q, k, v) on the same tensors and threads.
 
 Needs PyTorch (`pip install torch`) and a shared libheadgate, which it calls through the C ABI. The two run in turns
 within one process, each after a pause in which the other's threads go to sleep; every call allocates its own outputs.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of headgate beside PyTorch's: the same gated decoder, the same batch, the same threads.
+"""Training steps of headgate compared with PyTorch's: the same gated decoder, the same batch, the same threads.
 
 Needs PyTorch (`pip install torch`) and a built `headgate`, whose `train/*` benchmarks give the models. A step is forward,
 backward, clipping of the gradient's norm and AdamW, in f32. Steps run in turns, one at a time: PyTorch's in this process,

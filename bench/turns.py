@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing of what is compared: in turns, within one process."""
+"""Timing of compared calls, alternately within one process."""
 
 import time
 

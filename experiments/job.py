@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run under way: `headgate train`, then `headgate eval`, then the record."""
+"""A run in progress: `headgate train`, then `headgate eval`, then the record."""
 
 import dataclasses
 import functools
@@ -35,19 +35,19 @@ class Setup:
 
 
 def relative(path):
-    """As seen from the top of the repository, where it lies below."""
+    """Relative to the root of the repository if the path lies in it, else absolute."""
     path = pathlib.Path(path).resolve()
     return str(path.relative_to(plan.ROOT)) if path.is_relative_to(plan.ROOT) else str(path)
 
 
 def without_folders(command):
-    """For records: a path outside the repository says nothing to others."""
+    """For records: without the folders of paths outside the repository."""
     return [pathlib.Path(part).name if part.startswith("/") else part for part in command]
 
 
 def last_line(path):
     lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"
 
 
 def work_of(setup, run):
@@ -86,9 +86,9 @@ def eval_command(setup, run):
 
 
 class Job:
-    """A run under way: a process that trains, then one that evaluates."""
+    """A run in progress: a process that trains, then one that evaluates."""
 
-    MARK = "run.json"  # in the work directory: whose it is, until the run is recorded
+    MARK = "run.json"  # in the work directory: identifies the run until it is recorded
 
     def __init__(self, setup, run):
         self.setup, self.run = setup, run
@@ -99,7 +99,7 @@ class Job:
         self.start(self.prepare())
 
     def prepare(self):
-        """A directory of the same run, data and program is gone on with; another is begun anew."""
+        """Resumes a directory of the same run, data and program; otherwise starts from the beginning."""
         mark = self.work / self.MARK
         known = mark.exists() and json.loads(mark.read_text(encoding="utf-8")) == self.mark
         if known and (self.work / "checkpoint" / "trainer_state.json").exists():
@@ -110,7 +110,7 @@ class Job:
         return train_command(self.setup, self.run)
 
     def start(self, command):
-        # A process group of its own: an interrupt at the terminal reaches it through forward() alone, once.
+        # In its own process group, so that an interrupt at the terminal reaches it once, through forward().
         with open(self.work / f"{self.stage}.out", "wb") as out, open(self.work / f"{self.stage}.err", "wb") as err:
             self.process = subprocess.Popen(
                 [str(self.setup.headgate), *command[1:]],
@@ -148,7 +148,7 @@ class Job:
     def finish(self, evaluation, diverged):
         self.record = self.make_record(evaluation, diverged)
         plan.write_whole(self.setup.results / f"{self.run.name}.json", json.dumps(self.record, indent=1) + "\n")
-        (self.work / self.MARK).unlink()  # without a record it is trained anew
+        (self.work / self.MARK).unlink()  # without a record the run is trained again
 
     def make_record(self, evaluation, diverged):
         run, setup = self.run, self.setup
@@ -171,7 +171,7 @@ class Job:
         }
 
     def share_done(self):
-        """Of the training, by the last whole line of metrics.jsonl."""
+        """The fraction of the training that is done, by the last complete line of metrics.jsonl."""
         try:
             with open(self.work / "metrics.jsonl", "rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
@@ -182,5 +182,5 @@ class Job:
 
     @functools.cache
     def steps(self):
-        """Of the whole run; the checkpoint of its start has them."""
+        """The steps of the whole run, from the checkpoint of its start."""
         return json.loads((self.work / "checkpoint" / "trainer_state.json").read_text(encoding="utf-8"))["steps"]

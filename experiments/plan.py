@@ -19,7 +19,7 @@ VARIANT_KEYS = {"name", "label", "note", "train", "paper"}
 
 
 class ExperimentError(Exception):
-    """One line for the user."""
+    """An error, in one line for the user."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def size(self):
-        """In proportion to the time it takes, among runs of models of about one size."""
+        """Proportional to the time of the run, among runs of models of about the same size."""
         size = 1.0
         for option in ("steps", "batch", "accumulate", "seq-len"):
             size *= self.train.get(option, 1)
@@ -85,7 +85,7 @@ class Experiment:
         return self.directory / "results"
 
     def runs(self):
-        """In an order that has all variants early: seeds and sweep points outside, variants inside."""
+        """All runs, with variants in the innermost loop, so that all variants are run early."""
         return [run for block in self.blocks for run in block_runs(block)]
 
     def block(self, name):
@@ -107,7 +107,7 @@ def block_runs(block):
 
 
 def points(block):
-    """The sweep's points; one without options where nothing is swept."""
+    """The points of the sweep; one empty point if nothing is swept."""
     return [{block.swept: value} for value in block.sweep[block.swept]] if block.sweep else [{}]
 
 
@@ -202,7 +202,7 @@ def read_experiment(directory):
 
 
 def find_experiment(name):
-    """By the name of a folder beside this file, or by a path."""
+    """Finds an experiment by the name of a folder beside this file, or by a path."""
     beside = ROOT / "experiments" / name
     return read_experiment(beside if beside.is_dir() else pathlib.Path(name).resolve())
 
@@ -220,7 +220,7 @@ def as_arguments(options):
 
 
 def write_whole(path, text):
-    """The file appears whole or not at all."""
+    """Writes the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -236,7 +236,7 @@ def write_whole(path, text):
 
 
 def read_record(path):
-    """None where there is no record; refuses what is not one."""
+    """Reads a record; None if there is no file. Raises ExperimentError for a file that is not a record."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -21,7 +21,7 @@ def rounded(value):
 
 
 def read_metrics(path):
-    """The steps of metrics.jsonl; a line that was cut off ends them."""
+    """The steps of metrics.jsonl, up to a line that was cut off."""
     steps = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -36,7 +36,7 @@ def read_metrics(path):
 
 
 def thinned(points, most=CURVE_POINTS):
-    """At most `most` of them, evenly, the last one included."""
+    """At most `most` of the points, evenly spaced, the last one included."""
     every = max(1, math.ceil(len(points) / most))
     return points[(len(points) - 1) % every :: every] if points else []
 
@@ -55,7 +55,7 @@ def parameter_count(path):
 
 
 def settings(checkpoint):
-    """What the run was trained with, defaults filled in."""
+    """The settings of the run, defaults included."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     dropped = {
         "data",
@@ -79,7 +79,7 @@ def model(checkpoint):
 
 
 def summarise(work, with_curve):
-    """All of a record that lies in the run's directory."""
+    """The part of a record that comes from the run's directory."""
     checkpoint = work / "checkpoint"
     steps = read_metrics(work / "metrics.jsonl")
     seconds = sum(step["seconds"] for step in steps)

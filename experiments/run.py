@@ -6,9 +6,9 @@
     experiments/run.py NAME --dry-run       print the commands
     experiments/run.py NAME --trial         four steps of each variant, outside the records: does every command work?
 
-A run is trained in build/experiments/NAME/RUN and recorded in experiments/NAME/results/RUN.json. Interrupt it at will:
-the same command goes on where it was. Afterwards the tables of the experiment's page are written anew from the records.
-A run that diverges is a result; any other failure stops all. Status: 0, 1 after a failure, 130 when interrupted.
+A run is trained in build/experiments/NAME/RUN and recorded in experiments/NAME/results/RUN.json. It may be
+interrupted: the same command continues. Afterwards the tables of the experiment's page are rewritten from the records.
+A run that diverges is a result; any other failure stops all runs. Status: 0, 1 after a failure, 130 when interrupted.
 """
 
 import argparse
@@ -33,7 +33,7 @@ TRIAL = {"train": {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-t
 
 
 class Stopped(Exception):
-    """A signal came, and the trainers have ended."""
+    """Raised when a signal was received and the trainers have ended."""
 
 
 def duration(seconds):
@@ -44,7 +44,7 @@ def duration(seconds):
 
 
 class Display:
-    """A line for each run that ends; on a terminal a last line with what is under way."""
+    """Prints a line for each finished run and, on a terminal, a last line with the runs in progress."""
 
     def __init__(self, runs, done_before):
         self.total, self.done = len(runs) + done_before, done_before
@@ -55,7 +55,7 @@ class Display:
         self.shown = 0.0
 
     def time_left(self, jobs):
-        """By the mean speed so far."""
+        """Estimated from the mean speed so far."""
         under_way = sum(job.run.size * job.share_done() for job in jobs)
         worked = self.size_done + under_way
         if worked <= 0:
@@ -132,8 +132,8 @@ class Scheduler:
                 self.display.finished(job, self.jobs)
 
     def interrupt(self, number, _frame=None):
-        """Lets the trainers save. A second signal ends them at once, unless it comes so soon that it is the first, sent
-        to the process and to its group."""
+        """Lets the trainers save. A second signal ends them at once, unless it comes within a second: then it is a copy
+        of the first, which was sent to the process and to its group."""
         now = time.monotonic()
         if self.signal is None or now - self.signalled > 1.0:
             for job in self.jobs:
@@ -207,14 +207,14 @@ def is_recorded(setup, run):
 
 
 def take_lock(setup):
-    """Two calls never train in one directory, nor does one beside trainers that another, killed, left running."""
+    """Keeps two calls from training in one directory, also while trainers of a killed call are still running."""
     setup.work.mkdir(parents=True, exist_ok=True)
     setup.lock = open(setup.work / "lock", "w", encoding="utf-8")
     try:
         fcntl.flock(setup.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise plan.ExperimentError(
-            f"{relative(setup.work)} is in use by another call or by a trainer that it left"
+            f"{relative(setup.work)} is in use by another call or by a trainer that it started"
         ) from error
 
 
@@ -275,7 +275,7 @@ def main(arguments):
         print(f"run.py: {error}", file=sys.stderr)
         return 1
     except (Stopped, KeyboardInterrupt):
-        print("run.py: interrupted; the same command goes on where it was", file=sys.stderr)
+        print("run.py: interrupted; the same command continues", file=sys.stderr)
         return 130
     return 0
 

@@ -3,7 +3,7 @@
 """Writes the tables and figures of an experiment's page from its records.
 
     experiments/table.py [NAME …]            rewrite experiments/NAME/README.md between <!-- table:T --> and its end
-    experiments/table.py --check [NAME …]    change nothing; fail where a page is not what the records give
+    experiments/table.py --check [NAME …]    change nothing; fail if a page differs from what the records give
 
 Without names, all experiments. A cell is the mean over seeds ± their sample standard deviation. Runs that diverged are
 counted beside the variant's name and are in no mean.
@@ -37,13 +37,13 @@ MARKED = re.compile(r"(<!-- table:([a-z0-9-]+) -->\n).*?(<!-- /table -->)", re.D
 
 
 def records_of(experiment, results):
-    """{run name: record}, of those that are there."""
+    """{run name: record} of the runs that have a record."""
     found = {run.name: plan.read_record(results / f"{run.name}.json") for run in experiment.runs()}
     return {name: record for name, record in found.items() if record is not None}
 
 
 def check_records(experiment, records):
-    """Records must be of the config's runs and of one recipe: then their means mean something."""
+    """Records must belong to runs of the config and have the same settings, so that their means are meaningful."""
     where = f"{experiment.name}/results"
     runs = {run.name: run for run in experiment.runs()}
     strangers = sorted({path.stem for path in experiment.results.glob("*.json")} - set(runs))
@@ -59,7 +59,7 @@ def check_records(experiment, records):
 
 
 def check_settings(where, records):
-    """What no option of a run names is a default of the program, and must be the same for all."""
+    """A setting that no option of a run names is a default of the program, and must be the same in all records."""
     seen = {}
     for record in records:
         model = {key: record["model"].get(key, default) for key, (_, default) in MODEL_OPTIONS.items()}
@@ -96,12 +96,12 @@ def render(experiment, results, checked=True):
 
 
 def all_tables(experiment, results):
-    """As text, of records anywhere and of any options."""
+    """All tables as text, without check_records."""
     return "\n".join(f"{name}\n{text}" for name, text in render(experiment, results, checked=False)[0].items())
 
 
 def page_with(experiment, page, given):
-    """The page with these tables in their places."""
+    """The page with the given tables at their marks."""
     marked = [match[1] for match in MARKED.findall(page)]
     where = f"{experiment.name}/README.md"
     plan.require(len(set(marked)) == len(marked), where, "a table is there twice")

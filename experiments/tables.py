@@ -22,7 +22,7 @@ def value_at(record, path):
 
 
 def number(value, digits):
-    """With thousands apart."""
+    """With separators of thousands."""
     return f"{value:,.{digits}f}".replace(",", " ")
 
 
@@ -70,7 +70,7 @@ def paper_cell(variant, key):
 
 
 def differences(path, records, others):
-    """Of a figure to that of the other variant at the same seed and sweep point."""
+    """Differences of a figure to that of the other variant at the same seed and sweep point."""
     there = {(other["seed"], str(other["point"])): value_at(other, path) for other in finished(others)}
     pairs = [
         (value_at(record, path), there.get((record["seed"], str(record["point"])))) for record in finished(records)
@@ -207,13 +207,13 @@ def curve_table(experiment, spec, records):
 
 
 def span(values, digits=None):
-    """One value, or the least and the largest."""
+    """One value, or the smallest and the largest."""
     least, most = (f"{value:g}" if digits is None else number(value, digits) for value in (min(values), max(values)))
     return least if least == most else f"{least} to {most}"
 
 
 def settings_table(experiment, spec, records):
-    """What the runs of a block were, from their records: defaults of the trainer included."""
+    """The settings of a block's runs, from their records: defaults of the trainer included."""
     block = experiment.block(spec.get("block", "main"))
     own = [records[run.name] for run in plan.block_runs(block) if run.name in records]
     if not own:
@@ -255,7 +255,7 @@ def counted(count, noun):
 
 
 def times(records):
-    """Of the training alone."""
+    """Of the training only."""
     seconds = [record["seconds"] for record in records]
     threads = counted(span([record["threads"] for record in records]), "thread")
     if len(seconds) == 1:

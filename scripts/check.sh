@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check.sh [COMMIT]: what `make check` does once the packages are there. A failed check does not keep the others from
-# running. clang-tidy reads what changed since COMMIT; by default since this branch left origin/main or, on main itself, by
+# check.sh [COMMIT]: what `make check` does once the packages are installed. All checks run, even if one fails. clang-tidy reads what changed since COMMIT; by default since this branch left origin/main or, on main itself, by
 # the last 20 commits.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -49,7 +48,7 @@ check "aarch64" aarch64
 check "places" scripts/places.sh
 check "mutants" python3 scripts/mutation_check.py --sample 6
 
-# Why, once more: the lines themselves may stand thousands of lines above.
+# Repeats the errors, since they may be thousands of lines above.
 for name in "${failed[@]}"; do
   echo "make check: failed: $name"
   { grep -E 'error|warning:|FAIL|Failed|\*\*\*' "$logs/$name" || tail -n 20 "$logs/$name"; } | head -n 20 | sed 's/^/  /'

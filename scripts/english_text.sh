@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # english_text.sh [FILE]: writes 40 MB of English text to FILE (build/text/gcide.txt) unless it is there, and prints its
 # path. The text is the GNU Collaborative International Dictionary of English. Its Debian package is unpacked, not
-# installed: installed, it would bring a dictionary server along.
+# installed, since installing it would also install a dictionary server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

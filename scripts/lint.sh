@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # lint.sh [--since COMMIT]: direction of includes, licence lines, whether mutation_check.py fits the code, formatting and
 # clang-tidy over the sources, or over those that changes since COMMIT reach; needs a configured build/, with --since a
-# built one. Every check runs, whatever the others say.
+# built one. Every check runs, even if another one fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# places.sh: how many places a new gate function and a new metric take. Applies the patches of scripts/places/, which add
+# places.sh: shows which files have to change for a new gate function and a new metric. Applies the patches of scripts/places/, which add
 # a made-up one of each, to a copy of the tree, builds it, and looks for them in the tool's help, in `eval --json`, in
 # `verify` and in the tests of gradients and metrics. Prints the files that each patch touches.
 set -euo pipefail
@@ -20,7 +20,7 @@ fail() {
 
 for patch in gate_function metric; do
   patch --quiet --strip=1 --directory="$tree" --fuzz=3 --no-backup-if-mismatch <"scripts/places/$patch.patch" ||
-    fail "scripts/places/$patch.patch no longer applies: make it anew"
+    fail "scripts/places/$patch.patch no longer applies: recreate it"
 done
 
 quiet() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && fail "failed: $*"; }; }
@@ -57,7 +57,7 @@ quiet "$build/tests/metrics/metrics_test"
 quiet "$build/tests/models/models_config_keys_test"
 quiet "$headgate" verify --problems 50
 
-# `verify` meets the function: its derivative with another sign is found, in a problem with that gate.
+# `verify` checks the function: a derivative with the wrong sign is found, in a problem with that gate.
 sed -i '/struct Gate<GateFn::wide_sigmoid>/,/^};/s/return half(d, SigmoidGate::derivative/return hn::Neg(half(d, SigmoidGate::derivative/;
         /struct Gate<GateFn::wide_sigmoid>/,/^};/s/derivative(d, half(d, z)));/derivative(d, half(d, z))));/' \
   "$tree/src/gates/gate_functions-inl.hpp"

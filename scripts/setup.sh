@@ -45,7 +45,7 @@ fi
 mapfile -t packages <<<"$names"
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
-  fail "this is no Debian system; install the equivalents of scripts/packages.txt and call cmake --preset release"
+  fail "this is not a Debian system; install the equivalents of scripts/packages.txt and call cmake --preset release"
 
 mapfile -t missing < <(missing_of "${packages[@]}")
 if ((${#missing[@]} == 0)); then
@@ -60,7 +60,7 @@ if (($(id -u) != 0)); then
   [[ -t 0 ]] || sudo -n true 2>/dev/null || fail "cannot install ${missing[*]}: sudo wants a password and there is no terminal"
 fi
 
-# Packages of another architecture need dpkg's consent to it, once.
+# dpkg has to be told once about another architecture.
 for architecture in $(printf '%s\n' "${missing[@]}" | sed -n 's/.*://p' | sort -u); do
   if ! { dpkg --print-architecture && dpkg --print-foreign-architectures; } | grep -qx "$architecture"; then
     echo "setup: adding the architecture $architecture to this machine's packages (dpkg --add-architecture)"
@@ -71,7 +71,7 @@ done
 echo "setup: installing ${missing[*]}"
 log=$(mktemp)
 
-# Old lists may name files that the mirror no longer has; without a network they may still do, so go on with a warning.
+# Old lists may name files that the mirror no longer has. Without a network they may still work, so this only warns.
 "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || echo "setup: apt-get update failed: $(grep -m1 '^[EW]:' "$log")" >&2
 
 unknown=()

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 bool is_float(DType dtype) { return dtype == DType::f16 || dtype == DType::f32 || dtype == DType::f64; }
 
-/// Element by element as they lie in memory: the strides stay.
+/// Converts the elements in the order of memory; the strides stay the same.
 io::Array converted(const io::Array& from, DType dtype) {
   io::Array to = io::make_array(dtype, from.shape);
   to.strides = from.strides;
@@ -45,7 +45,7 @@ io::Array read_float(const std::string& path) {
   return array;
 }
 
-/// Values that the library takes in f32 or f64.
+/// Reads values that the library takes in f32 or f64.
 io::Array read_small(const std::string& path) {
   io::Array array = read_float(path);
   return array.dtype == DType::f16 ? converted(array, DType::f32) : std::move(array);
@@ -56,7 +56,8 @@ struct OptionPath {
   std::string path;
 };
 
-/// Equal for two paths of one file, through links of either kind too. A file that is not there yet is its path.
+/// A string that is equal for all paths of one file, hard and symbolic links included. For a file that does not exist
+/// it is the canonical path.
 std::string identity_of(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);

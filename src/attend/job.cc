@@ -17,7 +17,7 @@
 namespace headgate::attend {
 namespace {
 
-// Heads in all, B·H. A file without elements may claim any number, and each of them would be visited.
+// Limit of B·H. A file without elements may have any number of heads, and each is visited.
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 24;
 
 template <typename Array>
@@ -62,7 +62,7 @@ void check_ranks(const Files& files, const Arrays& a) {
   }
 }
 
-/// The last `rank` dimensions of (B,Hq,T,last), without the last where it is absent (0 dimensions).
+/// An array of the dimensions of q without its last one, followed by `last`.
 io::Array make_output(DType dtype, const io::Array& q, std::vector<std::int64_t> last) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 1);
   shape.insert(shape.end(), last.begin(), last.end());
@@ -121,7 +121,7 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
   attention_backward(gradients, in, saved, incoming, options);
 }
 
-/// A message of the library without the function's name in front: the command line names the verb there.
+/// Removes the function's name from a library message: the command line prints the verb instead.
 std::string without_function(std::string what) {
   for (const std::string prefix : {"attention_forward: ", "attention_backward: "}) {
     if (what.starts_with(prefix)) what.erase(0, prefix.size());

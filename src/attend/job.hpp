@@ -28,18 +28,19 @@ struct Results {
   io::Array dq, dk, dv, dgate, dbias, dsinks;
 };
 
-/// Refuses two outputs at one path, and outputs in directories that take no file; nothing is written yet.
+/// Throws if two outputs have the same path, an output would overwrite an input, or the directory of an output is not
+/// writable. Writes nothing.
 void check_outputs(const Files& files);
 
 /// Reads every input. q, k, v, gate and grad-out are converted to `dtype`, or must share one dtype where it is empty.
 /// Throws io::FileError or Error.
 Arrays read_inputs(const Files& files, std::optional<DType> dtype);
 
-/// `files` says which results are wanted. `off_by_one`: a sink logit of 0 for every head. Throws io::FileError and
-/// Error on arrays that do not fit.
+/// Computes the results that `files` has paths for. `off_by_one`: a sink logit of 0 for every head. Throws
+/// io::FileError and Error for arrays that do not fit.
 Results compute(const Files& files, const Arrays& arrays, const AttentionOptions& options, bool off_by_one);
 
-/// Every output file whole, or none of them.
+/// Writes all output files atomically: all of them or none.
 void write_outputs(const Files& files, const Results& results);
 
 }  // namespace headgate::attend

@@ -10,27 +10,13 @@
 
 namespace headgate {
 
-struct ForwardCall {
-  const Problem& problem;
-  const AttentionInputs& inputs;
-  const AttentionOutputs& outputs;
-};
-
-struct BackwardCall {
-  const Problem& problem;
-  const AttentionInputs& inputs;
-  const AttentionSaved& saved;
-  const AttentionIncoming& incoming;
-  const AttentionGradients& gradients;
-};
-
 struct Backend {
   const char* name;
   /// Null where this backend can compute the problem; else why not, to follow "backend NAME: ".
   const char* (*declines)(const Problem& problem);
   // They throw nothing but std::bad_alloc, before any output is written.
-  void (*forward)(const ForwardCall& call);
-  void (*backward)(const BackwardCall& call);
+  void (*forward)(const ForwardProblem& problem);
+  void (*backward)(const BackwardProblem& problem);
 };
 
 /// Kernels for CPUs (src/attention/cpu). Declines nothing.

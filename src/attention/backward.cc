@@ -5,8 +5,8 @@ namespace headgate {
 
 void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs, const AttentionSaved& saved,
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
-  const Problem problem = check_backward(gradients, inputs, saved, incoming, options);
-  backend_for(problem).backward({problem, inputs, saved, incoming, gradients});
+  const BackwardProblem problem = check_backward(gradients, inputs, saved, incoming, options);
+  backend_for(problem).backward(problem);
 }
 
 }  // namespace headgate

@@ -5,8 +5,8 @@ namespace headgate {
 
 void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                        const AttentionOptions& options) {
-  const Problem problem = check_forward(outputs, inputs, options);
-  backend_for(problem).forward({problem, inputs, outputs});
+  const ForwardProblem problem = check_forward(outputs, inputs, options);
+  backend_for(problem).forward(problem);
 }
 
 }  // namespace headgate

@@ -34,7 +34,7 @@ struct Terms {
   }
 
   void add(const ConstTensorView& view, bool negated) {
-    const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
+    const std::int64_t bytes = dtype_bytes(view.dtype);
     for (std::size_t d = 0; d < 4; ++d) {
       if (view.shape[d] > 1 && view.strides[d] != 0) add(view.strides[d] * bytes, view.shape[d] - 1, negated);
     }
@@ -68,7 +68,7 @@ struct Range {
 };
 
 Range byte_range(const ConstTensorView& view) {
-  const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
+  const std::int64_t bytes = dtype_bytes(view.dtype);
   std::int64_t low = 0;
   std::int64_t high = bytes;
   for (std::size_t d = 0; d < 4; ++d) {
@@ -92,8 +92,8 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   terms.add(b, true);
   const auto distance =
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) - reinterpret_cast<std::uintptr_t>(b.data));
-  const auto bytes_a = static_cast<std::int64_t>(dtype_bytes(a.dtype));
-  const auto bytes_b = static_cast<std::int64_t>(dtype_bytes(b.dtype));
+  const std::int64_t bytes_a = dtype_bytes(a.dtype);
+  const std::int64_t bytes_b = dtype_bytes(b.dtype);
   int budget = 4096;  // microseconds; nested strides need tens of steps
   return reachable(terms, 0, 1 - bytes_a - distance, bytes_b - 1 - distance, budget);
 }

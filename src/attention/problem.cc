@@ -52,7 +52,7 @@ bool product_fits(const Shape& shape) {
 }
 
 bool span_fits(const ConstTensorView& view) {
-  const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
+  const std::int64_t bytes = dtype_bytes(view.dtype);
   std::int64_t low = 0;
   std::int64_t high = 0;
   for (std::size_t d = 0; d < 4; ++d) {
@@ -315,6 +315,7 @@ void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& o
   }
   p.gate_fn = options.gate_fn;
   p.gate_op = options.gate_op;
+  if (p.gate_fn == GateFn::none) p.inputs.gate = {};
 }
 
 void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
@@ -323,17 +324,17 @@ void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   if (call.given(bias)) {
     call.input(bias, {in.q.dtype, DType::f32});
     call.broadcastable(bias, full);
-    p.bias = broadcast_to(in.bias, full);
+    p.inputs.bias = broadcast_to(in.bias, full);
   }
   const Argument mask{"mask", in.mask};
   if (call.given(mask)) {
     call.input(mask, {DType::boolean});
     call.broadcastable(mask, full);
-    p.mask = broadcast_to(in.mask, full);
+    p.inputs.mask = broadcast_to(in.mask, full);
   }
 }
 
-void check_key_lengths(Call& call, const AttentionInputs& in, Problem& p) {
+void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) {
   const Argument lengths{"key_lengths", in.key_lengths};
   if (!call.given(lengths)) return;
   call.input(lengths, {DType::i32, DType::i64});
@@ -342,13 +343,11 @@ void check_key_lengths(Call& call, const AttentionInputs& in, Problem& p) {
     const std::int64_t n = load_index(in.key_lengths, b);
     if (n < 0 || n > p.S) call.fail("key_lengths[{}] is {} but must be 0 to S = {}", b, n, p.S);
   }
-  p.key_lengths = in.key_lengths;
 }
 
 /// One value per query head; −∞ passes where `may_hide`.
-ConstTensorView check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide,
-                               const Problem& p) {
-  if (!call.given(arg)) return {};
+void check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide, const Problem& p) {
+  if (!call.given(arg)) return;
   call.input(arg, {DType::f32, DType::f64});
   call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
   for (std::int64_t h = 0; h < p.Hq; ++h) {
@@ -358,19 +357,19 @@ ConstTensorView check_per_head(Call& call, const Argument& arg, const ScoreRange
       call.fail("{}[{}] is {} but must be finite in {}{}", arg.name, h, value, range.name, may_hide ? ", or -inf" : "");
     }
   }
-  return arg.view;
 }
 
 Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptions& options) {
   Problem p;
+  p.inputs = in;
   check_qkv(call, in, p);
   const ScoreRange range = score_range(in.q.dtype);
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
   check_bias_and_mask(call, in, p);
   check_key_lengths(call, in, p);
-  p.alibi_slopes = check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
-  p.sinks = check_per_head(call, {"sinks", in.sinks}, range, true, p);
+  check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
+  check_per_head(call, {"sinks", in.sinks}, range, true, p);
   return p;
 }
 
@@ -425,9 +424,10 @@ void leave_out_empty(Problem& p) {
 
 }  // namespace
 
-Problem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs, const AttentionOptions& options) {
+ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
+                             const AttentionOptions& options) {
   Call call("attention_forward");
-  Problem p = check_common(call, inputs, options);
+  ForwardProblem p{check_common(call, inputs, options), outputs};
   const Argument y{"y", outputs.y};
   call.require_given(y);
   call.output(y, {inputs.q.dtype});
@@ -452,10 +452,11 @@ Problem check_forward(const AttentionOutputs& outputs, const AttentionInputs& in
   return p;
 }
 
-Problem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs, const AttentionSaved& saved,
-                       const AttentionIncoming& incoming, const AttentionOptions& options) {
+BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
+                               const AttentionSaved& saved, const AttentionIncoming& incoming,
+                               const AttentionOptions& options) {
   Call call("attention_backward");
-  Problem p = check_common(call, inputs, options);
+  BackwardProblem p{check_common(call, inputs, options), saved, incoming, gradients};
   if (gradients.dgate.present() && inputs.gate.present() && p.gate_fn == GateFn::none) {
     call.fail("dgate is asked for but gate_fn is none");
   }

@@ -8,7 +8,7 @@
 
 namespace headgate {
 
-/// The arguments of one call, checked and in normal form: what kernels read beside the tensors.
+/// The arguments that both passes share, checked and in normal form.
 struct Problem {
   std::int64_t B = 0, Hq = 0, Hkv = 0, T = 0, S = 0, D = 0, Dv = 0;
   std::int64_t group = 1;  ///< Hq / Hkv
@@ -20,23 +20,36 @@ struct Problem {
   GateFn gate_fn = GateFn::none;  ///< none when no gate is present
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  ConstTensorView key_lengths;   ///< (1,1,1,B), or absent
-  ConstTensorView alibi_slopes;  ///< (1,1,1,Hq), or absent
-  ConstTensorView sinks;         ///< (1,1,1,Hq), or absent
-  ConstTensorView bias;          ///< stretched to (B,Hq,T,S), or absent
-  ConstTensorView mask;          ///< stretched to (B,Hq,T,S), or absent
-  ExecutionContext context;      ///< resolved()
+  ExecutionContext context;  ///< resolved()
+  /// As given, but for bias and mask, stretched to (B,Hq,T,S) by stride 0, and gate, absent where gate_fn is none.
+  AttentionInputs inputs;
 
   /// Keys of batch b; all S where the caller gave no lengths.
-  std::int64_t key_length(std::int64_t b) const { return key_lengths.present() ? load_index(key_lengths, b) : S; }
-  double alibi_slope(std::int64_t h) const { return load(alibi_slopes, 0, 0, 0, h); }
-  double sink(std::int64_t h) const { return load(sinks, 0, 0, 0, h); }
+  std::int64_t key_length(std::int64_t b) const {
+    return inputs.key_lengths.present() ? load_index(inputs.key_lengths, b) : S;
+  }
+  double alibi_slope(std::int64_t h) const { return load(inputs.alibi_slopes, 0, 0, 0, h); }
+  double sink(std::int64_t h) const { return load(inputs.sinks, 0, 0, 0, h); }
+};
+
+/// All that a forward pass reads and writes.
+struct ForwardProblem : Problem {
+  AttentionOutputs outputs;
+};
+
+/// All that a backward pass reads and writes.
+struct BackwardProblem : Problem {
+  AttentionSaved saved;
+  AttentionIncoming incoming;
+  AttentionGradients gradients;
 };
 
 /// Throws Error, naming the argument and the values, unless the arguments fit together. Reads the small vectors
 /// (key_lengths, alibi_slopes, sinks) and no other tensor data.
-Problem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs, const AttentionOptions& options);
-Problem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs, const AttentionSaved& saved,
-                       const AttentionIncoming& incoming, const AttentionOptions& options);
+ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
+                             const AttentionOptions& options);
+BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
+                               const AttentionSaved& saved, const AttentionIncoming& incoming,
+                               const AttentionOptions& options);
 
 }  // namespace headgate

@@ -18,7 +18,7 @@ using verify::GateInput;
 
 constexpr std::int64_t kHeads = 8;
 
-// Promised ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
+// Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
 // times as fast as one, odd shapes at most 15% slower than their neighbours.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
@@ -44,7 +44,7 @@ BenchGroup alone(std::string name, BenchOp op, const CaseSpec& spec, std::option
   return {{{std::move(name), attention_job(op, spec), 0, floor}}, {}};
 }
 
-void add_promised_rates(std::vector<BenchGroup>& groups) {
+void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   const auto f = BenchOp::forward;
   const auto b = BenchOp::backward;
   groups.push_back(alone("forward/D64", f, square(kHeads, 2048, 64), 0.85));
@@ -171,7 +171,7 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
 
 std::vector<BenchGroup> bench_groups(int threads) {
   std::vector<BenchGroup> groups;
-  add_promised_rates(groups);
+  add_guaranteed_rates(groups);
   if (threads > 1) add_one_head(groups);
   add_storage_types(groups);
   add_gate_cost(groups);

@@ -16,22 +16,22 @@ struct BenchCase {
   std::string name;
   JobFactory make_job;
   int threads = 0;              ///< 0: as many as the run has
-  std::optional<double> floor;  ///< least fraction of FMA peak that the project promises
+  std::optional<double> floor;  ///< the least fraction of FMA peak that the project guarantees
 };
 
-/// Rate of one case over that of another, measured in turns.
+/// The ratio of two cases' rates, which run alternately.
 struct BenchRatio {
   std::size_t numerator = 0, denominator = 0;  ///< indices in the group
-  std::optional<double> floor;                 ///< the least that the project promises
+  std::optional<double> floor;                 ///< the least ratio that the project guarantees
 };
 
-/// Cases that run in turns within one loop, so that a machine that slows down slows all of them alike.
+/// Cases that run alternately in one loop, so that a slowdown of the machine affects all of them alike.
 struct BenchGroup {
   std::vector<BenchCase> cases;
   std::vector<BenchRatio> ratios;
 };
 
-/// The cases with a promised rate, and those that explain them. Cases for two threads are left out when `threads` is 1.
+/// The cases with a guaranteed rate, and those that explain them. Cases for two threads are left out if `threads` is 1.
 std::vector<BenchGroup> bench_groups(int threads);
 
 /// The cases whose names are wanted; a ratio stays when both of its cases do.
@@ -41,7 +41,7 @@ std::vector<BenchGroup> select_cases(const std::vector<BenchGroup>& groups,
 /// The case of that name, or null.
 const BenchCase* find_case(const std::vector<BenchGroup>& groups, const std::string& name);
 
-/// Forward and backward at T = S = 32768, one head, D = 64, f32: what the memory promise is about.
+/// Forward and backward at T = S = 32768, one head, D = 64, f32: the case of the memory limit.
 verify::CaseSpec memory_spec();
 inline constexpr const char* kMemoryCase = "memory/T32768/D64";
 inline constexpr double kMemoryLimit_bytes = 200.0 * 1024 * 1024;

@@ -9,7 +9,7 @@
 
 namespace headgate::bench {
 
-/// What bench times, with its data.
+/// A unit of work that bench times, with its data.
 class BenchJob {
  public:
   BenchJob() = default;
@@ -18,11 +18,11 @@ class BenchJob {
   BenchJob& operator=(const BenchJob&) = delete;
 
   virtual void run() = 0;
-  /// Of one run.
+  /// FLOPs of one run.
   virtual double flops() const = 0;
   /// f32 or f64: what the FMA peak is measured in.
   virtual DType compute_dtype() const = 0;
-  /// Key by key what is run, for the report.
+  /// The parameters of the work, for the report.
   virtual nlohmann::ordered_json facts() const = 0;
 };
 

@@ -28,21 +28,21 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
 }
 
-// Keeps a measured loop's result alive.
+// Results of measured loops are stored here, so that the compiler cannot remove the loops.
 volatile double g_sink = 0.0;
 
 /// Runs work(thread) on all threads at once, from a common start; seconds from the first start to the last end.
 double run_together(int threads, const std::function<double(int)>& work) {
-  std::vector<Clock::time_point> starts(static_cast<std::size_t>(threads));
-  std::vector<Clock::time_point> ends(static_cast<std::size_t>(threads));
+  std::vector<Clock::time_point> starts(threads);
+  std::vector<Clock::time_point> ends(threads);
   int team = 0;
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp single  // its barrier is the common start
     team = omp_get_num_threads();
-    const auto t = static_cast<std::size_t>(omp_get_thread_num());
+    const int t = omp_get_thread_num();
     starts[t] = Clock::now();
-    const double result = work(static_cast<int>(t));
+    const double result = work(t);
     ends[t] = Clock::now();
 #pragma omp critical
     g_sink = result;
@@ -80,13 +80,15 @@ std::string cpu_name() {
 std::string blas_description() { return openblas_get_config(); }
 
 PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads_(threads), rounds_(4096) {
-  constexpr double kWindowSeconds = 1e-3;  // long against the barrier, short against a scheduler's slice
+  constexpr double kWindowSeconds = 1e-3;  // long compared with the barrier, short compared with a time slice
   constexpr std::int64_t kMaxRounds = std::int64_t{1} << 28;
   require(dtype == DType::f32 || dtype == DType::f64, "fma peak: dtype {} is neither f32 nor f64", dtype_name(dtype));
-  const PeakLoops loops = peak_loops(isa);
-  run_ = dtype == DType::f32 ? loops.fma_f32 : loops.fma_f64;
-  flops_per_round_ = static_cast<double>(dtype == DType::f32 ? loops.flops_per_round_f32 : loops.flops_per_round_f64);
-  const auto best_seconds = [&] {  // on this thread alone: a wait for another must not end the search
+  const auto take = [this](const auto& loops) {
+    run_ = loops.fma;
+    flops_per_round_ = static_cast<double>(loops.flops_per_round);
+  };
+  dtype == DType::f32 ? take(peak_loops<float>(isa)) : take(peak_loops<double>(isa));
+  const auto best_seconds = [&] {  // on this thread alone: waiting for another one must not end the search
     double best = kWindowSeconds;
     for (int i = 0; i < 5; ++i) {
       const auto start = Clock::now();
@@ -112,7 +114,7 @@ double PeakMeter::best_of(int windows) {
 double sgemm_gflops(int threads) {
   constexpr int kSize = 2048;
   constexpr int kRuns = 5;
-  constexpr auto kCount = static_cast<std::size_t>(kSize) * kSize;
+  constexpr std::size_t kCount = std::size_t{kSize} * kSize;
   const Buffer a = allocate_floats(kCount);  // (2048,2048)
   const Buffer b = allocate_floats(kCount);  // (2048,2048)
   const Buffer c = allocate_floats(kCount);  // (2048,2048)
@@ -140,10 +142,10 @@ double sgemm_gflops(int threads) {
 double read_gbps(const std::string& isa, int threads) {
   constexpr std::size_t kBytes = std::size_t{256} << 20;
   constexpr int kPasses = 20;
-  const PeakLoops loops = peak_loops(isa);
-  const std::size_t share = kBytes / sizeof(float) / static_cast<std::size_t>(threads) / kReadBlock * kReadBlock;
-  const Buffer data = allocate_floats(share * static_cast<std::size_t>(threads));
-  const auto part = [&](int t) { return data.get() + static_cast<std::size_t>(t) * share; };
+  const PeakLoops<float> loops = peak_loops<float>(isa);
+  const std::size_t share = kBytes / sizeof(float) / threads / kReadBlock * kReadBlock;
+  const Buffer data = allocate_floats(share * threads);
+  const auto part = [&](int t) { return data.get() + t * share; };
   // Each thread touches its own part first, which places the pages near it.
   run_together(threads, [&](int t) {
     std::fill_n(part(t), share, 1.0F);

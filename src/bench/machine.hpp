@@ -6,7 +6,7 @@
 
 #include "headgate/tensor.hpp"
 
-// What this machine can do, measured by the program itself: the limits that bench and demo compare kernels with.
+// The limits of this machine, measured by the program itself, with which bench and demo compare the kernels.
 
 namespace headgate::bench {
 
@@ -25,7 +25,7 @@ class PeakMeter {
 
   /// The rate over about a millisecond.
   double window();
-  /// The best of `windows` windows: noise only ever slows one down.
+  /// The best rate of `windows` windows: noise only lowers a rate.
   double best_of(int windows);
 
  private:

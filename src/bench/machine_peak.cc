@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "bench/machine_peak.hpp"
+
+#include "core/dispatch.hpp"
+#include "headgate/runtime.hpp"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/machine_peak.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// foreach_target.h comes first: it includes this file again once a target.
-#include <hwy/highway.h>
 
-#include "bench/machine_peak.hpp"
+// After foreach_target.h: per-target headers.
+#include "core/vec-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace headgate::bench {
-namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
+namespace headgate::HWY_NAMESPACE {
 
 // Chains a round: an FMA takes 4 or 5 cycles and two start a cycle, so 10 in flight reach the peak; 12 accumulators,
 // two constants and a temporary fit the 16 registers of AVX2.
@@ -18,9 +20,9 @@ constexpr std::int64_t kChains = 12;
 // Rounds for each count of the loop, so that counter and branch cost nothing.
 constexpr std::int64_t kUnroll = 4;
 
-template <class D>
-double fma_chains(D d, std::int64_t rounds) {
-  using T = hn::TFromD<D>;
+template <typename T>
+double fma_chains(std::int64_t rounds) {
+  const Tag<T> d;
   // x ← x·m + a tends to a / (1 − m) = 1: no overflow, no denormals.
   const auto m = hn::Set(d, static_cast<T>(0.5));
   const auto a = hn::Set(d, static_cast<T>(0.5));
@@ -51,14 +53,12 @@ double fma_chains(D d, std::int64_t rounds) {
   return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
 }
 
-double fma_f32(std::int64_t rounds) { return fma_chains(hn::ScalableTag<float>(), rounds); }
-double fma_f64(std::int64_t rounds) { return fma_chains(hn::ScalableTag<double>(), rounds); }
-
-double read(const float* HWY_RESTRICT data, std::size_t count) {
-  const hn::ScalableTag<float> d;
-  const std::size_t n = hn::Lanes(d);
+template <typename T>
+double read_all(const T* HWY_RESTRICT data, std::int64_t count) {
+  const Tag<T> d;
+  constexpr auto n = static_cast<std::int64_t>(kLanes<T>);
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-  for (std::size_t i = 0; i < count; i += 4 * n) {
+  for (std::int64_t i = 0; i < count; i += 4 * n) {
     s0 = hn::Add(s0, hn::Load(d, data + i));
     s1 = hn::Add(s1, hn::Load(d, data + i + n));
     s2 = hn::Add(s2, hn::Load(d, data + i + 2 * n));
@@ -67,67 +67,28 @@ double read(const float* HWY_RESTRICT data, std::size_t count) {
   return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)))));
 }
 
-// FLOPs a round: a function, because the number of lanes is known only in the code of the target.
-PeakLoops loops() {
-  PeakLoops out;
-  out.fma_f32 = &fma_f32;
-  out.fma_f64 = &fma_f64;
-  out.flops_per_round_f32 = 2 * kChains * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  out.flops_per_round_f64 = 2 * kChains * static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<double>()));
-  out.read = &read;
-  return out;
+template <typename T>
+bench::PeakLoops<T> loops() {
+  return {&fma_chains<T>, 2 * kChains * static_cast<std::int64_t>(kLanes<T>), &read_all<T>};
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace headgate::bench
+}  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+namespace headgate {
 
-#include <algorithm>
-#include <cctype>
+HEADGATE_TARGET_TABLE(loops);
 
-#include "core/check.hpp"
+namespace bench {
 
-namespace headgate::bench {
-namespace {
-
-using LoopsFunction = PeakLoops (*)();
-
-#if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0  // one target: the dispatch list does not apply
-constexpr std::int64_t kFallbackTarget = HWY_STATIC_TARGET;
-LoopsFunction loops_of(std::int64_t target) {
-  return target == HWY_STATIC_TARGET ? &HWY_STATIC_DISPATCH(loops) : nullptr;
+template <typename T>
+PeakLoops<T> peak_loops(const std::string& isa) {
+  return HEADGATE_FOR_TARGET(loops, T, find_target(isa))();
 }
-#else
-constexpr std::int64_t kFallbackTarget = (HWY_TARGETS & HWY_EMU128) != 0   ? HWY_EMU128
-                                         : (HWY_TARGETS & HWY_SCALAR) != 0 ? HWY_SCALAR
-                                                                           : HWY_STATIC_TARGET;
-// Entry i of the list belongs to target bit i above the lowest dynamic one.
-LoopsFunction loops_of(std::int64_t target) {
-  static const LoopsFunction kList[HWY_MAX_DYNAMIC_TARGETS] = {HWY_CHOOSE_TARGET_LIST(loops)};
-  for (int i = 0; i < HWY_MAX_DYNAMIC_TARGETS; ++i) {
-    if (target == (std::int64_t{1} << (HWY_HIGHEST_TARGET_BIT + 1 - HWY_MAX_DYNAMIC_TARGETS + i))) return kList[i];
-  }
-  return target == kFallbackTarget ? HWY_CHOOSE_FALLBACK(loops) : nullptr;
-}
-#endif
+template PeakLoops<float> peak_loops(const std::string& isa);
+template PeakLoops<double> peak_loops(const std::string& isa);
 
-}  // namespace
-
-// Highway's portable target has two forms, of which a build has one.
-PeakLoops peak_loops(const std::string& isa) {
-  for (std::int64_t rest = HWY_TARGETS; rest != 0; rest &= rest - 1) {
-    const std::int64_t target = rest & ~(rest - 1);
-    std::string name = hwy::TargetName(target);
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    const bool portable = target == kFallbackTarget && (isa == "emu128" || isa == "scalar");
-    if (name != isa && !portable) continue;
-    if (const LoopsFunction function = loops_of(target)) return function();
-  }
-  throw Error("fma peak: this build has no vector target \"" + isa + "\"");
-}
-
-}  // namespace headgate::bench
-
+}  // namespace bench
+}  // namespace headgate
 #endif  // HWY_ONCE

@@ -36,7 +36,7 @@ std::string own_path() {
   std::array<char, 4096> path{};
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
   if (length <= 0) throw std::runtime_error("memory case: cannot read /proc/self/exe");
-  return {path.data(), static_cast<std::size_t>(length)};
+  return std::string(path.data(), length);
 }
 
 std::string read_all(int descriptor) {
@@ -44,7 +44,7 @@ std::string read_all(int descriptor) {
   std::array<char, 256> part{};
   for (;;) {
     const ssize_t n = read(descriptor, part.data(), part.size());
-    if (n > 0) text.append(part.data(), static_cast<std::size_t>(n));
+    if (n > 0) text.append(part.data(), n);
     if (n == 0 || (n < 0 && errno != EINTR)) return text;
   }
 }
@@ -57,7 +57,7 @@ std::string run_self(std::array<std::string, 4> arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) argv[i + 1] = arguments[i].data();
 
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("memory case: no pipe");
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("memory case: cannot create a pipe");
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
@@ -71,7 +71,7 @@ std::string run_self(std::array<std::string, 4> arguments) {
 
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) throw std::runtime_error("memory case: lost the child process");
+    if (errno != EINTR) throw std::runtime_error("memory case: cannot wait for the child process");
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw std::runtime_error("memory case: the child process failed");
@@ -86,7 +86,7 @@ MemoryResult measure_memory(int threads) {
   MemoryResult result;
   if (std::sscanf(line.c_str(), "%lf %lf %lf", &result.peak_bytes, &result.forward_seconds, &result.backward_seconds) !=
       3) {
-    throw std::runtime_error("memory case: the child process said nothing");
+    throw std::runtime_error("memory case: the child process printed no result");
   }
   return result;
 }

@@ -8,8 +8,8 @@ struct MemoryResult {
   double forward_seconds = 0.0, backward_seconds = 0.0;
 };
 
-/// Runs memory_spec() forward and backward once in a process of its own: this program started anew as
-/// "headgate bench --memory-probe --threads N". Throws std::runtime_error if that fails.
+/// Runs memory_spec() forward and backward once in a process of its own, which runs this program as "headgate bench
+/// --memory-probe --threads N". Throws std::runtime_error if that fails.
 MemoryResult measure_memory(int threads);
 
 /// What that process does: the call, then one line "peak_bytes forward_seconds backward_seconds" on stdout.

@@ -81,24 +81,24 @@ std::string memory_row(const MemoryResult& memory) {
 
 std::string summary_text(const BenchReport& report) {
   std::vector<std::string> missed;
-  std::size_t promises = 0;
+  std::size_t goals = 0;
   for (const CaseResult& c : report.cases) {
     if (!c.floor) continue;
-    ++promises;
+    ++goals;
     if (!holds(c)) missed.push_back(fmt::format("{} {:.3f} < {:.2f}", c.name, c.fraction_of_peak(), *c.floor));
   }
   for (const RatioResult& r : report.ratios) {
     if (!r.floor) continue;
-    ++promises;
+    ++goals;
     if (!holds(r)) {
       missed.push_back(fmt::format("{} : {} {:.3f} < {:.3f}", r.numerator, r.denominator, r.value, *r.floor));
     }
   }
   if (report.memory) {
-    ++promises;
+    ++goals;
     if (!holds(*report.memory)) missed.push_back(fmt::format("{} above the limit", kMemoryCase));
   }
-  std::string out = fmt::format("{} of {} goals met\n", promises - missed.size(), promises);
+  std::string out = fmt::format("{} of {} goals met\n", goals - missed.size(), goals);
   for (const std::string& line : missed) out += "  below: " + line + "\n";
   return out;
 }

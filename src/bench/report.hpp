@@ -23,7 +23,7 @@ std::string table_head();
 /// One line a case, then one a ratio.
 std::string table_rows(const GroupResult& group);
 std::string memory_row(const MemoryResult& memory);
-/// How many promises hold, and which do not.
+/// How many goals are met, and which are not.
 std::string summary_text(const BenchReport& report);
 std::string report_json(const BenchReport& report);
 

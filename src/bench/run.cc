@@ -26,8 +26,8 @@ struct RunningCase {
     seconds.push_back(seconds_of([this] { job->run(); }));
   }
 
-  /// Measures FMA peak some more where none of its windows came near the best of the run: other programs were busy
-  /// meanwhile, and the machine is not as slow as it seemed.
+  /// Measures FMA peak again if none of its windows came near the best of the run: other programs were then busy, and
+  /// the machine is not as slow as it seemed.
   void measure_peak_again(PeakMeters& meters) {
     constexpr int kMoreWindows = 100;
     constexpr double kNear = 0.98;

@@ -15,7 +15,7 @@ struct BenchSettings {
   int threads = 1;
   int min_runs = 9;          ///< timed runs of each case, at least
   int min_slow_runs = 3;     ///< the same where a run takes kSlowRun_seconds or more
-  double min_seconds = 0.5;  ///< time spent in each case, at least; in cases of a ratio three times that
+  double min_seconds = 0.5;  ///< time spent in each case, at least; three times that in cases of a ratio
   int max_runs = 200;
 };
 
@@ -41,7 +41,7 @@ struct CaseResult {
 struct RatioResult {
   std::string numerator, denominator;
   std::optional<double> floor;
-  double value = 0.0;  ///< the median over the rounds of rate over rate
+  double value = 0.0;  ///< median over the rounds of the ratio of the rates
   double best = 0.0;   ///< ratio of the best rates
 };
 

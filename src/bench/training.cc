@@ -31,7 +31,7 @@ class RandomBytes : public train::SequenceSource {
   std::int64_t seq_len() const override { return seq_len_; }
   std::int64_t vocab() const override { return kVocab; }
   void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override {
-    train::RandomStream random(1, 0, static_cast<std::uint64_t>(index));
+    train::RandomStream random(1, 0, index);
     const auto draw = [&] { return static_cast<std::int32_t>(random.below(kVocab)); };
     tokens[0] = draw();
     for (std::int64_t t = 1; t < seq_len_; ++t) targets[t - 1] = tokens[t] = draw();
@@ -127,7 +127,7 @@ struct Size {
 constexpr Size kSizes[] = {{"1M", 4, 128, 4, 4, 32, 416, 4096, 0.45},
                            {"10M", 6, 384, 6, 3, 64, 1024, 4096, 0.60},
                            {"50M", 8, 704, 11, 11, 64, 1872, 2048, 0.60}};
-constexpr const char* kBesideBaseline = "train/10M/T256";
+constexpr const char* kComparedWithBaseline = "train/10M/T256";
 
 DecoderConfig gated_config(const Size& size, std::int64_t length) {
   DecoderConfig config;
@@ -161,7 +161,7 @@ std::vector<BenchGroup> training_groups() {
       const std::int64_t batch = size.tokens / length;
       const std::string name = fmt::format("train/{}/T{}", size.name, length);
       BenchGroup group{{{name, training_job(config, batch), 0, size.floor}}, {}};
-      if (name == kBesideBaseline) {
+      if (name == kComparedWithBaseline) {
         group.cases.push_back({name + "/plain", training_job(baseline_of_equal_size(config), batch), 0, {}});
         group.ratios.push_back({0, 1, {}});
       }

@@ -77,7 +77,7 @@ int list_cases(const std::vector<bench::BenchGroup>& groups, bool with_memory) {
 }
 
 int run_bench(const BenchArguments& arguments) {
-  const std::string isa = active_target();  // refuses a wrong HEADGATE_ISA before all else
+  const std::string isa = active_target();  // throws for a wrong HEADGATE_ISA
   const bench::BenchSettings settings = settings_of(arguments);
   if (arguments.memory_probe) {
     bench::run_memory_probe(settings.threads);
@@ -94,7 +94,7 @@ int run_bench(const BenchArguments& arguments) {
   }
   if (arguments.list) return list_cases(groups, with_memory);
 
-  std::optional<io::StagedFile> json;  // opened first: a path that takes no file is known before minutes are spent
+  std::optional<io::StagedFile> json;  // opened first: a bad path is reported before the measurements
   if (!arguments.json.empty()) json.emplace(arguments.json);
 
   const bench::BenchReport report =
@@ -119,14 +119,14 @@ Verb add_bench(CommandLine& line) {
       "bench",
       "Measure kernels and training steps against this machine's own limits\n\n"
       "The limits (FMA peak in the vector width of the kernels, OpenBLAS's sgemm, streaming read) are measured by this "
-      "program in the same run; what is compared runs in turns; times are medians.");
+      "program in the same run; cases that are compared run alternately; times are medians.");
   verb.footer(
       "The table:\n"
       "  share  fraction of FMA peak (same dtype and threads, measured between the\n"
       "         runs) at the median time\n"
       "  best   the same at the shortest time\n"
-      "  goal   the least share that the project promises on two cores\n"
-      "  A : B  the rate of A over that of B, run in turns");
+      "  goal   the least share that the project guarantees on two cores\n"
+      "  A : B  the rate of A over that of B, run alternately");
   verb.value("--filter", arguments->filter, "REGEX", "Run only the cases whose names match REGEX (anywhere)");
   verb.value("--json", arguments->json, "FILE", "Write machine facts and results to FILE");
   declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
@@ -134,9 +134,9 @@ Verb add_bench(CommandLine& line) {
              "Timed runs of each case, at least (default: 9, or 3 of runs of half a second and more)")
       .range(1, 10000);
   verb.value("--min-time", arguments->min_time, "SECONDS",
-             "Seconds spent in each case, at least (default: 0.5); thrice that in compared cases")
+             "Seconds spent in each case, at least (default: 0.5); three times that in compared cases")
       .range(0.0, 600.0);
-  verb.flag("--quick", arguments->quick, "Few runs: a glance, not a measurement");
+  verb.flag("--quick", arguments->quick, "Few runs, for a rough impression");
   verb.flag("--list", arguments->list, "Print the names of the cases and stop");
   verb.value("--on-demand", arguments->on_demand, "CASE",
              "Only run CASE, once for each line on stdin, and print the seconds it took");

@@ -25,14 +25,15 @@ class Option {
   explicit Option(CLI::Option* option) : option_(option) {}
 
   Option& required();
-  /// Refused without the other option, or with it.
+  /// Refuses the option without `other`.
   Option& needs(const Option& other);
+  /// Refuses the option together with `other`.
   Option& excludes(const Option& other);
   Option& one_of(const std::vector<std::string>& words);
   Option& existing_file();
-  /// Refused with what `complaint` says of the value, unless that is empty.
+  /// Refuses a value for which complaint(value) is not empty; that is the message.
   Option& checked(std::string (*complaint)(const std::string& value));
-  /// Not in --help.
+  /// Leaves the option out of --help.
   Option& hidden();
 
   template <typename N>
@@ -65,23 +66,23 @@ class VerbOptions {
   Option argument(const std::string& name, std::string& to, const std::string& help);
   /// One or more of them.
   Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
-  /// An option with a value, shown as `--name TYPE`; given twice, the last one holds. An empty word is refused: it is
-  /// what a shell variable that is not set leaves. T: std::string, int, std::int64_t, std::uint64_t, double, or
+  /// An option with a value, shown as `--name TYPE`; given twice, the last one counts. An empty value is refused,
+  /// since an unset shell variable gives one. T: std::string, int, std::int64_t, std::uint64_t, double, or
   /// std::optional of one, empty while the option is absent.
   template <typename T>
   Option value(const std::string& name, T& to, const std::string& type, const std::string& help);
-  /// An option that takes a value each time it is given, and keeps them all.
+  /// An option that may be repeated; all values are kept.
   Option values(const std::string& name, std::vector<std::string>& to, const std::string& type,
                 const std::string& help);
   /// The same, with one or more values each time.
   Option lists(const std::string& name, std::vector<std::string>& to, const std::string& type, const std::string& help);
-  /// An option whose value take(value) reads; the Error that it throws refuses the value.
+  /// An option whose value is passed to take(value); an Error thrown there refuses the value.
   Option word(const std::string& name, const std::function<void(const std::string& value)>& take,
               const std::string& type, const std::string& help);
   Option flag(const std::string& name, bool& to, const std::string& help);
-  /// set() is called where the flag is given.
+  /// Calls set() if the flag is given.
   Option flag(const std::string& name, const std::function<void()>& set, const std::string& help);
-  /// One declared before.
+  /// The option `name`, which was declared before.
   Option declared(const std::string& name) const;
 
  private:
@@ -91,11 +92,11 @@ class VerbOptions {
   std::string group_ = "Options";
 };
 
-/// What the arguments of the process ask for: one of the three is not empty.
+/// The result of parsing the process's arguments: one of the three is not empty.
 struct Request {
   std::string verb;     ///< to be run
   std::string text;     ///< to be printed: --help or --version
-  std::string refusal;  ///< what is wrong with the arguments; `verb` names the verb that refuses, if any
+  std::string refusal;  ///< what is wrong with the arguments; `verb` is then the verb, if one was named
 };
 
 /// `headgate VERB …`.
@@ -106,7 +107,7 @@ class CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
   ~CommandLine();
 
-  /// Verbs are listed in the order in which they are added; the first paragraph of the description is the verb's line.
+  /// Verbs are listed in the order of these calls, each with the first paragraph of its description.
   VerbOptions add_verb(const std::string& name, const std::string& description);
   Request parse(int argc, char** argv);
 

@@ -34,8 +34,8 @@ struct DemoArguments {
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
 
-/// Where the worked problems were installed, wherever the installed tree has been moved to; in a build folder, a link
-/// to those of the sources.
+/// The directory of the worked problems, found relative to the program: that of the installed tree, or, in a build
+/// folder, the link to the sources' examples.
 std::filesystem::path find_examples() {
   std::error_code unknown;
   const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
@@ -47,7 +47,7 @@ std::filesystem::path find_examples() {
       fmt::format("the worked problems are not in {}; --examples DIR says where they are", installed.string()));
 }
 
-/// Called before anything is shown, so that a text that will not do is refused at once.
+/// Called before anything is printed, so that unusable text is refused at once.
 std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
   std::vector<demo::Comparison> comparisons;
   if (!arguments.data) return comparisons;
@@ -103,7 +103,7 @@ int run_demo(const DemoArguments& arguments) {
   if (arguments.shows("layer") && !demo::show_layer(threads)) return kCheckFailed;
   if (!comparisons.empty()) return train(comparisons, budget, arguments, threads);
   if (arguments.trains()) {
-    fmt::print("\n\n--data PATH adds two trainings: what a gate does to attention sinks, and on a text.\n");
+    fmt::print("\n\n--data PATH adds two trainings: one on attention sinks, one on a text.\n");
   }
   return kSuccess;
 }
@@ -119,16 +119,15 @@ Verb add_demo(CommandLine& line) {
       "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
       "limits and checks sampled rows against the f64 oracle.\n\n"
       "With --data it then trains, in less than four minutes on two cores, writing no files: three models on "
-      "bigram-backcopy, a task on which attention without a gate comes to rest on the first token, and three "
+      "bigram-backcopy, a task on which attention without a gate settles on the first token, and three "
       "byte-level language models of equal size on the text; each time without a gate, with a headwise and with an "
-      "elementwise one. A slower machine takes fewer steps, and says so.");
+      "elementwise one. On a slower machine it takes fewer steps and says so.");
   verb.value("--data", arguments->data, "PATH",
              "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
   declare_include(verb, arguments->include);
-  verb.value("--only", arguments->only, "PART", "One part alone: worked, layer, backcopy or text")
+  verb.value("--only", arguments->only, "PART", "Show only one part: worked, layer, backcopy or text")
       .one_of({"worked", "layer", "backcopy", "text"});
-  verb.value("--examples", arguments->examples, "DIR",
-             "Where the worked problems lie (default: where they were installed)");
+  verb.value("--examples", arguments->examples, "DIR", "Directory of the worked problems (default: the installed one)");
   declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
   verb.footer(
       "Example:\n"

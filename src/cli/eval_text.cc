@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "layers/gate_variant.hpp"
 #include "metrics/registry.hpp"
@@ -32,7 +34,16 @@ Figures columns_of(const metrics::Report& report) {
   return out;
 }
 
-std::string heads_line(const Figures& columns) {
+/// Whether some metric has a column with a value for each layer.
+bool has_layer_columns(const metrics::Report& report) {
+  return std::any_of(report.metrics.begin(), report.metrics.end(), [](const Metric* metric) {
+    return (metric->scope == metrics::Scope::layers || metric->scope == metrics::Scope::layers_and_mean) &&
+           std::any_of(metric->figures.begin(), metric->figures.end(),
+                       [](const Figure& figure) { return figure.column.width > 0; });
+  });
+}
+
+std::string header_line(const Figures& columns) {
   std::string out;
   for (const Figure* figure : columns) out += fmt::format("{:>{}}", figure->column.head, figure->column.width);
   return out + '\n';
@@ -53,7 +64,7 @@ std::vector<const Metric*> trigger_metrics(const metrics::Report& report) {
 /// A table with a column for each metric that tells triggers from other positions, and a line for each other one.
 std::string backcopy_text(const std::vector<const Metric*>& all, const FigureRow& row) {
   constexpr int kWidth = 8;
-  std::string heads, trigger, other, lines;
+  std::string header, trigger, other, lines;
   for (const Metric* metric : all) {
     const Figure& first = metric->figures[0];
     if (metric->figures.size() == 1) {
@@ -61,33 +72,33 @@ std::string backcopy_text(const std::vector<const Metric*>& all, const FigureRow
       continue;
     }
     const Figure& second = metric->figures[1];
-    heads += fmt::format("{:>{}}", metric->heads.one_model, kWidth);
+    header += fmt::format("{:>{}}", metric->heads.one_model, kWidth);
     trigger += cell(row.find(first), kWidth, first.column.decimals);
     other += cell(row.find(second), kWidth, second.column.decimals);
   }
-  if (heads.empty()) return '\n' + lines;
-  return fmt::format("\n{:>16}{}\n{:>16}{}\n{:>16}{}\n", "", heads, "trigger", trigger, "other position", other) +
+  if (header.empty()) return '\n' + lines;
+  return fmt::format("\n{:>16}{}\n{:>16}{}\n{:>16}{}\n", "", header, "trigger", trigger, "other position", other) +
          lines;
 }
 
-/// The same of several models, a line each.
+/// The same table for several models, one line each.
 std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::vector<const Metric*>& all,
                           std::size_t name_width) {
-  std::string groups, heads;
+  std::string groups, header;
   std::vector<std::string> cells(models.size());
   for (const Metric* metric : all) {
-    groups.resize(std::max(groups.size(), heads.size() + static_cast<std::size_t>(metric->heads.indent)), ' ');
+    groups.resize(std::max(groups.size(), header.size() + metric->heads.indent), ' ');
     groups += metric->heads.compared;
     for (const Figure& figure : metric->figures) {
-      const int width = figure.column.width - (heads.empty() ? 1 : 0);  // the names end with no space
-      heads += fmt::format("{:>{}}", figure.column.head, width);
+      const int width = figure.column.width - (header.empty() ? 1 : 0);  // the names end with no space
+      header += fmt::format("{:>{}}", figure.column.head, width);
       for (std::size_t i = 0; i < models.size(); ++i) {
         const FigureRow& row = models[i].evaluation.report.backcopy.value();
         cells[i] += cell(row.find(figure), width, figure.column.decimals);
       }
     }
   }
-  std::string out = fmt::format("\n{:{}}{}\n{:{}}{}\n", "", name_width, groups, "", name_width, heads);
+  std::string out = fmt::format("\n{:{}}{}\n{:{}}{}\n", "", name_width, groups, "", name_width, header);
   for (std::size_t i = 0; i < models.size(); ++i) {
     out += fmt::format("{:{}}{}\n", models[i].name, name_width, cells[i]);
   }
@@ -96,7 +107,7 @@ std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::
 
 constexpr std::size_t kHelpColumns = 80;
 
-/// Words in lines of at most kHelpColumns, the second and all others indented.
+/// Wraps `text` at kHelpColumns; all lines but the first are indented.
 std::string in_lines(const std::string& text) {
   std::string out;
   std::size_t column = 0;
@@ -110,7 +121,7 @@ std::string in_lines(const std::string& text) {
   return out + '\n';
 }
 
-/// The keys of some figures. After those that a model without a gate lacks stands a note.
+/// The keys of the figures, with a note after those that models without a gate lack.
 std::string keys_text(bool of_triggers) {
   std::string out;
   const std::vector<const metrics::Figure*> figures = metrics::figures_of(metrics::all_metrics(), of_triggers);
@@ -131,9 +142,9 @@ std::string layers_text(const EvaluatedModel& model) {
   for (const Metric* metric : report.metrics) {
     if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
   }
-  const Figures columns = columns_of(report);
-  if (!columns.empty()) {
-    out += fmt::format("\n{:>6}{}", "layer", heads_line(columns));
+  if (has_layer_columns(report)) {
+    const Figures columns = columns_of(report);
+    out += fmt::format("\n{:>6}{}", "layer", header_line(columns));
     for (std::size_t i = 0; i < report.layers.size(); ++i) {
       out += fmt::format("{:>6}{}", i, cells_line(columns, report.layers[i]));
     }
@@ -158,7 +169,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   }
   const Figures columns = columns_of(models.front().evaluation.report);
   if (!columns.empty()) {
-    out += fmt::format("\n{:{}}{}", "", width, heads_line(columns));
+    out += fmt::format("\n{:{}}{}", "", width, header_line(columns));
     for (const EvaluatedModel& model : models) {
       out += fmt::format("{:{}}", model.name, width) + cells_line(columns, model.evaluation.report.overall);
     }
@@ -166,6 +177,24 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   const std::vector<const Metric*> by_trigger = trigger_metrics(models.front().evaluation.report);
   if (!by_trigger.empty()) out += backcopy_rows(models, by_trigger, width);
   return out;
+}
+
+std::string json_text(const std::vector<EvaluatedModel>& models) {
+  using nlohmann::ordered_json;
+  ordered_json out = ordered_json::array();
+  for (const EvaluatedModel& model : models) {
+    ordered_json figures = train::evaluation_json(model.evaluation);
+    if (models.size() == 1) {
+      out = std::move(figures);
+      break;
+    }
+    ordered_json object = {{"model", model.name},
+                           {"gate", layers::gate_name(model.config.gate)},
+                           {"parameters", models::parameter_count(model.config)}};
+    object.update(figures);
+    out.push_back(std::move(object));
+  }
+  return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + '\n';
 }
 
 std::string json_keys_help() {

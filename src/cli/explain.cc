@@ -46,8 +46,8 @@ int run_explain(const Options& options) {
 Verb add_explain(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "explain",
-      "Work a small attention problem step by step\n\n"
-      "Reads a problem from FILE.json and prints its solution as a student would write it: projections, scores, "
+      "Solve a small attention problem step by step\n\n"
+      "Reads a problem from FILE.json and prints every step of its solution: projections, scores, "
       "scaled scores, softmax weights, attention output, gate, gated output, each a labelled matrix, computed in f64.");
   auto options = std::make_shared<Options>();
   verb.argument("FILE.json", options->file, "The problem: one JSON object, described below");

@@ -12,7 +12,7 @@ namespace headgate::cli {
 namespace {
 
 int run_info() {
-  // The one call that may refuse (HEADGATE_ISA) comes before anything is printed.
+  // active_target() may throw (HEADGATE_ISA), so it is called before anything is printed.
   const std::string chosen = active_target();
   fmt::print("version            {}\n", version());
   fmt::print("cpu                {}\n", bench::cpu_name());

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -11,11 +13,13 @@
 #include "cli/signals.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
+#include "headgate/runtime.hpp"
+#include "layers/blas_core.hpp"
 
 namespace headgate::cli {
 namespace {
 
-/// One line, whatever `what` holds: control characters would let a file's text take over the terminal.
+/// Prints one line. Control characters are replaced: the text may come from a file.
 int report(const std::string& who, std::string what) {
   for (char& c : what) {
     const auto byte = static_cast<unsigned char>(c);
@@ -36,12 +40,16 @@ std::vector<Verb> add_verbs(CommandLine& line) {
 int run(int argc, char** argv) {
   std::string who = "headgate";
   try {
-    CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
-                     "`headgate VERB --help` tells more.\n\n"
-                     "Environment:\n"
-                     "  HEADGATE_ISA     vector target to use (`headgate info` lists them)\n"
-                     "  OMP_NUM_THREADS  threads to use where --threads is not given\n\n"
-                     "Of an option with one value that is given again the last counts.");
+    CommandLine line(
+        "Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
+        "`headgate VERB --help` explains a verb.\n\n"
+        "Environment:\n"
+        "  HEADGATE_ISA       vector target to use (`headgate info` lists them)\n"
+        "  OMP_NUM_THREADS    threads to use where --threads is not given\n"
+        "  OPENBLAS_CORETYPE  kernels of OpenBLAS (Haswell, SkylakeX, ...), if its own choice does not suit the "
+        "CPU\n"
+        "                     (default: headgate replaces kernels without AVX2)\n\n"
+        "If an option with one value is repeated, the last one counts.");
     const std::vector<Verb> verbs = add_verbs(line);
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;
@@ -60,10 +68,21 @@ int run(int argc, char** argv) {
   }
 }
 
+/// Restarts the program with OpenBLAS kernels that suit the CPU if OpenBLAS does not know the CPU and OPENBLAS_CORETYPE
+/// is not set, which OpenBLAS reads when it is loaded, before main. If that fails, this process continues.
+void restart_with_better_blas(char** argv) {
+  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
+  if (std::getenv(kVariable) != nullptr) return;
+  const std::string better(layers::better_blas_core(layers::blas_core(), supported_targets()));
+  if (better.empty() || setenv(kVariable, better.c_str(), 1) != 0) return;
+  execv("/proc/self/exe", argv);
+}
+
 }  // namespace
 }  // namespace headgate::cli
 
 int main(int argc, char** argv) {
+  headgate::cli::restart_with_better_blas(argv);
   headgate::cli::remove_unfinished_files_on_signals();
   const int status = headgate::cli::run(argc, argv);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -19,8 +19,8 @@ namespace {
 constexpr std::array kEndingSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ};
 constexpr std::array kWatchedSignals{SIGINT, SIGTERM, SIGHUP};
 
-// The handlers below may run in any thread at any moment: they call nothing but what POSIX calls async-signal-safe, and
-// touch nothing but lock-free atomics.
+// The handlers below may run in any thread at any moment: they call only functions that POSIX calls async-signal-safe,
+// and access only lock-free atomics.
 std::atomic<int> g_received{0};
 std::atomic<std::int64_t> g_received_at_ms{0};  // by the monotonic clock
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
@@ -37,7 +37,7 @@ extern "C" void headgate_cli_end_process(int number) {
   std::raise(number);
 }
 
-extern "C" void headgate_cli_note_signal(int number) {
+extern "C" void headgate_cli_record_signal(int number) {
   constexpr std::int64_t kCopies_ms = 1000;
   const std::int64_t now = milliseconds_now();
   int none = 0;
@@ -76,7 +76,7 @@ void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    // open gives the lowest number that is free: this stream's, since those below it are open.
+    // open returns the lowest free descriptor: this stream's, since those below it are open.
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
   }
 }
@@ -85,13 +85,14 @@ SignalWatch::SignalWatch() {
   g_received.store(0);
   for (std::size_t i = 0; i < kWatchedSignals.size(); ++i) {
     g_before_watch[i] = handler_of(kWatchedSignals[i]);
-    if (g_before_watch[i] != SIG_IGN) set_handler(kWatchedSignals[i], headgate_cli_note_signal);
+    if (g_before_watch[i] != SIG_IGN) set_handler(kWatchedSignals[i], headgate_cli_record_signal);
   }
 }
 
 SignalWatch::~SignalWatch() {
   for (std::size_t i = 0; i < kWatchedSignals.size(); ++i) {
-    if (handler_of(kWatchedSignals[i]) == headgate_cli_note_signal) set_handler(kWatchedSignals[i], g_before_watch[i]);
+    if (handler_of(kWatchedSignals[i]) == headgate_cli_record_signal)
+      set_handler(kWatchedSignals[i], g_before_watch[i]);
   }
 }
 

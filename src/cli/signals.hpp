@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the process does on signals. Only the tool decides that: no library of this project changes a signal's handling.
+// Handling of signals. Only the tool does this: no library of this project changes the handling of a signal.
 
 namespace headgate::cli {
 
-/// From here on, signals that ask the process to end, or tell that it exceeded a limit of its resources, remove the
-/// unfinished files of src/io before they end it. A signal that the parent process ignores (nohup) stays ignored.
+/// After this call, signals that end the process or report an exceeded resource limit first remove the unfinished files
+/// of src/io. A signal that the parent process ignores (nohup) stays ignored.
 void remove_unfinished_files_on_signals();
 
-/// From here on, a reader of the output that is gone and a file that may not grow are errors of the write instead of
-/// signals that end the process, and no file that is opened later takes the number of a standard stream that was
-/// closed. For work that must not be lost because of its output.
+/// After this call, writing to a closed pipe or beyond the limit of a file's size is an error of the write instead of a
+/// signal that ends the process, and files opened later never get the descriptor of a closed standard stream. For work
+/// that must not be lost because of its output.
 void survive_lost_output();
 
-/// While it lives, SIGINT, SIGTERM and SIGHUP are noted instead of ending the process. Another SIGINT or SIGTERM a
-/// second later ends it; within the second it is taken for a copy of the first, as `timeout` and a shell whose terminal
-/// closes send to the process and to its group.
+/// While an object exists, SIGINT, SIGTERM and SIGHUP are recorded instead of ending the process. Another SIGINT or
+/// SIGTERM ends it if it comes at least a second later; an earlier one counts as a copy of the first, since `timeout`
+/// and a closing terminal signal both the process and its group.
 class SignalWatch {
  public:
   SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
-  /// Signals do again what they did before.
+  /// Restores the previous handling.
   ~SignalWatch();
 
-  /// The signal that came, 0 if none did.
+  /// Returns the signal that was received, or 0.
   static int received();
 };
 
-inline constexpr int kSignalStatus = 128;  ///< of a process that a signal ended: this plus its number, as in shells
+inline constexpr int kSignalStatus = 128;  ///< exit status after a signal is this plus its number, as in shells
 
 }  // namespace headgate::cli

@@ -29,7 +29,7 @@ int run_train(const TrainOptions& o) {
   train::Trainer& trainer = *run.trainer;
   print_start(run);
   if (trainer.finished()) {
-    say(stdout, fmt::format("done    all {} steps are done already; a larger --steps goes on\n",
+    say(stdout, fmt::format("done    all {} steps are done already; a larger --steps continues the run\n",
                             trainer.settings().schedule.steps));
     return kSuccess;
   }
@@ -64,21 +64,21 @@ Verb add_train(CommandLine& line) {
       "train",
       "Train a small gated transformer on text\n\n"
       "A decoder as in Qwen3 (RMSNorm, RoPE, QK-norm, SwiGLU), in f32 on the CPU, with the gate of your choice. Ctrl-C "
-      "saves and says how to go on.");
+      "saves the run and prints how to resume it.");
   declare_train_options(verb, *options);
   verb.footer(
       "Files:\n"
       "  DIR/checkpoint/    config.json, model.safetensors (Hugging Face names),\n"
-      "                     optimizer.safetensors, trainer_state.json; replaced whole.\n"
-      "                     Where other files appear in it, checkpoint.1/ beside it\n"
+      "                     optimizer.safetensors, trainer_state.json; replaced whole\n"
+      "                     (checkpoint.1/ is used if other files are in it)\n"
       "  DIR/metrics.jsonl  one object a step: loss, grad_norm, lr, tokens_per_second,\n"
       "                     mfu, and eval, spike where there was one\n"
       "\n"
       "A loss spike is a run of losses above the mean of the 100 before by 6 standard\n"
       "deviations and 0.1 nats. A loss or gradient that is not finite ends the run with\n"
-      "status 1; a signal, once all is saved, with 128 and its number. A save that fails,\n"
-      "as on a full disk, is told and tried again at the next one; a run whose last save\n"
-      "fails ends with status 2.\n"
+      "status 1; a signal, once everything is saved, with 128 plus its number. A save\n"
+      "that fails, on a full disk for instance, is reported and retried at the next\n"
+      "one; a run whose last save fails ends with status 2.\n"
       "\n"
       "Examples:\n"
       "  headgate train --data book.txt --out run --gate headwise --match-params\n"

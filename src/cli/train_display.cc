@@ -64,8 +64,8 @@ void TrainDisplay::after_step(const train::Progress& progress) {
 void TrainDisplay::saved(std::int64_t step, const std::string& directory) {
   if (directory != checkpoint_) {
     bar_.clear();
-    say(stderr, fmt::format("headgate train: step {} is saved in {}: files in {} are no part of a checkpoint. "
-                            "--resume and `headgate eval` take the newest\n",
+    say(stderr, fmt::format("headgate train: step {} is saved in {}: {} holds files that are not part of a checkpoint. "
+                            "--resume and `headgate eval` use the newest\n",
                             step, directory, checkpoint_));
     checkpoint_ = directory;
   }

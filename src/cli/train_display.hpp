@@ -9,13 +9,13 @@
 
 namespace headgate::cli {
 
-/// One line: what the metrics have to say of themselves while a model is trained.
+/// Returns one line with the figures that metrics show during training.
 std::string evaluation_line(const train::Evaluation& evaluation);
 
-/// Shows a run as it goes: a progress bar on a terminal, lines elsewhere.
+/// Shows the progress of a run: a progress bar on a terminal, lines elsewhere.
 class TrainDisplay : public train::LoopObserver {
  public:
-  /// `checkpoint`: where the run's newest one lies, so far.
+  /// `checkpoint`: path of the run's newest checkpoint.
   TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every);
 
   void after_step(const train::Progress& progress) override;
@@ -23,7 +23,7 @@ class TrainDisplay : public train::LoopObserver {
   void not_written(const std::string& what) override;
   bool interrupted() override;
 
-  /// Takes the bar away.
+  /// Removes the progress bar.
   void clear() { bar_.clear(); }
   double loss() const { return loss_; }
 

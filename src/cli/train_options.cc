@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -15,27 +16,37 @@ namespace {
 using models::OptionGroup;
 using train::SettingGroup;
 
-/// "plain (default) or zero_centred": what the option takes; "none" only where it is the default.
 template <typename Enum>
-std::string words_text(Enum chosen) {
+concept Explained = requires(Enum value) {
+  explanation_of(value);
+};
+
+/// "plain (default) or zero_centred", "input (the layer's input; default), …": the values of an option, "none" only if
+/// it is the default. `chosen`: the default; empty: `help` names it.
+template <typename Enum>
+std::string words_text(std::optional<Enum> chosen) {
   std::vector<std::string> words;
   for (const auto& row : OptionWords<Enum>::kAll) {
-    if (row.word == "none" && row.value != chosen) continue;
-    words.push_back(std::string(row.word) + (row.value == chosen ? " (default)" : ""));
+    const bool is_default = row.value == chosen;
+    if (row.word == "none" && !is_default) continue;
+    std::string note = is_default ? "default" : "";
+    if constexpr (Explained<Enum>) note = std::string(explanation_of(row.value)) + (is_default ? "; default" : "");
+    words.push_back(std::string(row.word) + (note.empty() ? "" : " (" + note + ")"));
   }
   std::string out = words.front();
   for (std::size_t i = 1; i < words.size(); ++i) out += (i + 1 < words.size() ? ", " : " or ") + words[i];
   return out;
 }
 
-/// What --help says of a row: its text, and its default. of_task: as default_text takes it.
+/// The text of --help for a row, with its default. of_task: as for default_text.
 template <class Row, class OfTask>
 std::string help_of(const Row& row, const OfTask& of_task) {
   std::string help(row.help);
   if constexpr (std::is_enum_v<ValueOf<Row>>) {
+    using Enum = ValueOf<Row>;
     const auto object = of_task(train::Task::text);
-    if (row.default_text == nullptr) help += ": " + words_text(row.of(object));
-    return help;
+    if (row.default_text == nullptr) return help + ": " + words_text<Enum>(row.of(object));
+    return Explained<Enum> ? help + ": " + words_text<Enum>(std::nullopt) : help;
   } else {
     std::string text = train::default_text(row, of_task);
     if (text.empty()) return help;
@@ -87,7 +98,7 @@ void declare_keys(VerbOptions& verb, Given<models::kConfigKeys>& keys, OptionGro
   });
 }
 
-/// "--include, --data, …": what --resume takes anew.
+/// "--include, --data, …": the options that --resume may change.
 std::string options_that_may_change() {
   std::string out;
   for_each_row(train::kSettings, [&out](const auto& row) {
@@ -101,17 +112,17 @@ void declare_run(VerbOptions& verb, TrainOptions& o) {
   verb.group("Data");
   declare_settings(verb, o.run.settings, SettingGroup::data);
   verb.group("Run");
-  verb.value("--out", o.run.directory, "DIR", "The run's directory, made if missing: checkpoint/ and metrics.jsonl")
+  verb.value("--out", o.run.directory, "DIR", "The run's directory, created if missing: checkpoint/ and metrics.jsonl")
       .required();
   verb.flag("--resume", o.resume,
-            fmt::format("Go on with the run in --out, with its own settings: the same bits as a run that was never "
-                        "interrupted, at the same number of threads. These may be given anew, data of the same "
-                        "content: {}",
+            fmt::format("Continue the run in --out with its own settings: the same bits as a run that was never "
+                        "interrupted, at the same number of threads. These options may be given again, with data "
+                        "of the same content: {}",
                         options_that_may_change()));
-  verb.value("--stop-at", o.stop_at, "N", "Stop when N steps are done, as if interrupted there: all is saved")
+  verb.value("--stop-at", o.stop_at, "N", "Stop after step N as if interrupted there, with everything saved")
       .range(train::kFromOne.least, train::kFromOne.most);
   declare_settings(verb, o.run.settings, SettingGroup::run);
-  verb.value("--log-every", o.log_every, "N", "Where there is no terminal: a line every N steps (default 10)")
+  verb.value("--log-every", o.log_every, "N", "Without a terminal, print a line every N steps (default 10)")
       .range(train::kFromOne.least, train::kFromOne.most);
   verb.group("Optimizer (AdamW)");
   declare_settings(verb, o.run.settings, SettingGroup::optimizer);
@@ -119,7 +130,7 @@ void declare_run(VerbOptions& verb, TrainOptions& o) {
 
 void declare_model(VerbOptions& verb, train::ModelChoices& model) {
   verb.group("Model");
-  verb.value("--config", model.config_file, "FILE.json", "A config.json to start from; other options change it")
+  verb.value("--config", model.config_file, "FILE.json", "A config.json to start from; other options override it")
       .existing_file();
   declare_keys(verb, model.keys, OptionGroup::model);
   verb.group("Gate");

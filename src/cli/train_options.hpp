@@ -18,7 +18,7 @@ struct TrainOptions {
   std::optional<std::int64_t> stop_at, log_every;
 };
 
-/// Declares an option for each row of kConfigKeys and kSettings that has one, and those that have no row.
+/// Declares an option for each row of kConfigKeys and kSettings that has one, and the options without a row.
 void declare_train_options(VerbOptions& verb, TrainOptions& options);
 
 /// Declares --include, which belongs to --data, in a verb.

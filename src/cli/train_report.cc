@@ -42,7 +42,7 @@ std::string memory_text(const train::Trainer& trainer) {
     total += static_cast<double>(item.bytes);
     items += fmt::format("        {:>10}  {}\n", bytes_text(static_cast<double>(item.bytes)), item.name);
   }
-  return fmt::format("memory  {} for every step, taken now:\n{}", bytes_text(total), items);
+  return fmt::format("memory  {} for every step, allocated now:\n{}", bytes_text(total), items);
 }
 
 std::string resume_command(const std::string& out) {
@@ -70,9 +70,11 @@ void print_end(const train::Run& run, double seconds, double loss) {
 }
 
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number) {
-  say(stderr, fmt::format("headgate train: {} at step {} of {}, {} loss spikes so far; all is saved. To go on:\n  {}\n",
-                          signal_number != 0 ? "interrupted" : "stopped", trainer.steps_done(),
-                          trainer.settings().schedule.steps, trainer.spikes(), resume_command(out)));
+  say(stderr,
+      fmt::format(
+          "headgate train: {} at step {} of {}, {} loss spikes so far; everything is saved. To continue:\n  {}\n",
+          signal_number != 0 ? "interrupted" : "stopped", trainer.steps_done(), trainer.settings().schedule.steps,
+          trainer.spikes(), resume_command(out)));
   return signal_number != 0 ? kSignalStatus + signal_number : kSuccess;
 }
 
@@ -89,11 +91,11 @@ int report_loss(const train::Run& run, const std::string& out, const train::Loop
   const std::string& checkpoint = run.directory->checkpoint();
   if (end.not_saved.empty()) {
     say(stderr,
-        fmt::format("headgate train: {}; it lacks lines up to step {}. The checkpoint of step {} is whole, in {}\n",
+        fmt::format("headgate train: {}; it lacks lines up to step {}. The checkpoint of step {} is complete, in {}\n",
                     end.not_logged, done, end.saved_step, checkpoint));
   } else {
     say(stderr, fmt::format("headgate train: ended at step {} of {}, but steps {} to {} are lost: {}. {} has step {}. "
-                            "To take them again:\n  {}\n",
+                            "To repeat them:\n  {}\n",
                             done, run.trainer->settings().schedule.steps, end.saved_step + 1, done, end.not_saved,
                             checkpoint, end.saved_step, resume_command(out)));
   }

@@ -15,7 +15,7 @@ void print_end(const train::Run& run, double seconds, double loss);
 
 // Each returns the verb's exit status.
 
-/// The run ended early: by a signal, or where signal_number is 0 as --stop-at says.
+/// The run ended early: by signal_number or, if that is 0, by --stop-at.
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number);
 int report_divergence(const train::Diverged& error, const train::Run& run);
 /// The last checkpoint, or lines of metrics.jsonl, could not be written.

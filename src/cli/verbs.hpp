@@ -16,7 +16,7 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kCheckFailed = 1;
 inline constexpr int kBadUsage = 2;  ///< bad options, bad input, or a file that cannot be read or written
 
-/// Bad options or bad input: "headgate VERB: what()", exit status 2. headgate::Error is treated alike.
+/// Bad options or bad input: "headgate VERB: what()", exit status 2; the same as for headgate::Error.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -6,8 +6,8 @@
 
 namespace headgate::console {
 
-/// Prints and flushes. That it cannot is no error here: a stream whose reader is gone leads to /dev/null from then on,
-/// and any other failure stays with the stream, where ferror finds it.
+/// Prints and flushes; does not report errors. If the stream's reader is gone, the stream is redirected to /dev/null;
+/// any other failure remains visible by ferror.
 void say(std::FILE* stream, const std::string& text) noexcept;
 
 }  // namespace headgate::console

@@ -40,9 +40,8 @@ void ProgressBar::show(double fraction, const std::string& label) {
   const double part = std::clamp(fraction, 0.0, 1.0);
   const int filled = static_cast<int>(part * bar_width_);
   const int room = std::max(0, terminal_columns() - bar_width_ - kBesideLabel);
-  say(stderr, fmt::format("\r\x1b[K[{}{}] {:3.0f}%  {}", std::string(static_cast<std::size_t>(filled), '#'),
-                          std::string(static_cast<std::size_t>(bar_width_ - filled), '.'), 100.0 * part,
-                          label.substr(0, static_cast<std::size_t>(room))));
+  say(stderr, fmt::format("\r\x1b[K[{}{}] {:3.0f}%  {}", std::string(filled, '#'),
+                          std::string(bar_width_ - filled, '.'), 100.0 * part, label.substr(0, room)));
 }
 
 void ProgressBar::clear() {

@@ -6,10 +6,10 @@
 
 namespace headgate::console {
 
-/// A bar on stderr when that is a terminal; nothing at all otherwise.
+/// A progress bar on stderr if that is a terminal; otherwise nothing is shown.
 class ProgressBar {
  public:
-  /// `bar_width`: columns of the bar; what the terminal has beside it is the label's.
+  /// `bar_width`: columns of the bar; the label gets the rest of the line.
   explicit ProgressBar(int bar_width = 40);
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -18,7 +18,7 @@ class ProgressBar {
   bool visible() const { return visible_; }
   /// Redraws at most ten times a second. `label` is cut to what fits the line.
   void show(double fraction, const std::string& label);
-  /// Takes the bar away; what is printed next stands on a clean line.
+  /// Removes the bar from the line.
   void clear();
 
  private:

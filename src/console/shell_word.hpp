@@ -5,7 +5,7 @@
 
 namespace headgate::console {
 
-/// `text` as a POSIX shell reads it back: in quotes where it needs them.
+/// Quotes `text` for a POSIX shell where necessary.
 std::string shell_word(const std::string& text);
 
 }  // namespace headgate::console

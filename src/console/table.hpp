@@ -10,11 +10,11 @@ namespace headgate::console {
 inline constexpr std::size_t kTextColumns = 100;  ///< of the longest line of a paragraph
 inline constexpr std::size_t kTextIndent = 5;     ///< of tables and paragraphs
 
-/// Lines of cells, the headings among them: the first cell of a line left-aligned, the others right-aligned in columns
-/// as wide as they need. Every line has as many cells as the first.
+/// Formats lines of cells, headings included: the first column left-aligned, the others right-aligned, each as wide as
+/// needed. All lines have the same number of cells.
 std::string text_table(const std::vector<std::vector<std::string>>& lines);
 
-/// The words of `text` in lines of at most `columns`, each behind `indent` blanks.
+/// Wraps `text` into lines of at most `columns` columns, each indented by `indent` spaces.
 std::string paragraph(const std::string& text, std::size_t indent = kTextIndent, std::size_t columns = kTextColumns);
 
 }  // namespace headgate::console

@@ -8,7 +8,7 @@ namespace headgate::console {
 /// "1.2 MB": decimal units, from kB to TB.
 std::string bytes_text(double bytes);
 
-/// "2:03:20", "3:20": hours where there are any, minutes and seconds, a part of a second rounded up.
+/// "2:03:20", "3:20": hours if there are any, minutes and seconds; fractions of a second are rounded up.
 std::string duration_text(double seconds);
 
 }  // namespace headgate::console

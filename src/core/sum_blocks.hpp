@@ -6,8 +6,8 @@
 // Lengths at which the attention kernels cut their sums: the terms of a block are added one after the other in
 // registers, then the blocks. They decide the bits of every result, and with them how far equal terms can round away,
 // which the tests' oracle takes into account. Fixed, so that results do not depend on the caches of the machine: with
-// them a strip's scores stay in a first-level cache of 32 KiB, and what a tile needs beside them in a second-level one
-// of 1 MiB (measured beside halves and doubles in docs/notes/2026-11-21-constants.md).
+// them what a tile needs, its scores among it, stays in a second-level cache of 1 MiB (measured beside halves and
+// doubles in docs/notes/2026-11-21-constants.md).
 
 namespace headgate {
 

@@ -22,9 +22,11 @@ using Tag = hn::ScalableTag<T>;
 
 /// Lanes of one vector of T.
 template <typename T>
-constexpr std::size_t kLanes = hn::MaxLanes(Tag<T>());
+constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
 
-constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
+/// n / by, rounded up; n ≥ 0.
+constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return n / by + (n % by != 0 ? 1 : 0); }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return divide_up(n, to) * to; }
 
 inline constexpr double kLog2e = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;

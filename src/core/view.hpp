@@ -78,12 +78,17 @@ struct View {
   }
 
   /// The array of one dimension less at index i of the first dimension.
-  constexpr View<T, kRank - 1> operator[](std::int64_t i) const requires(kRank > 1) {
-    View<T, kRank - 1> inner;
-    inner.data = at(i);
-    for (std::size_t n = 1; n < kRank; ++n) {
-      inner.shape[n - 1] = shape[n];
-      inner.strides[n - 1] = strides[n];
+  constexpr View<T, kRank - 1> operator[](std::int64_t i) const requires(kRank > 1) { return sub(i); }
+
+  /// The array of the other dimensions at these leading indices.
+  template <typename... Index>
+  constexpr View<T, kRank - sizeof...(Index)> sub(Index... index) const {
+    constexpr std::size_t kGone = sizeof...(Index);
+    View<T, kRank - kGone> inner;
+    inner.data = at(index...);
+    for (std::size_t n = kGone; n < kRank; ++n) {
+      inner.shape[n - kGone] = shape[n];
+      inner.strides[n - kGone] = strides[n];
     }
     return inner;
   }

@@ -77,32 +77,37 @@ class Workspace {
   std::vector<WorkspaceItem>* items_ = nullptr;
 };
 
-/// Buffers and the memory that they lie in. Buffers is a struct of views whose constructor Buffers(Workspace&, args…)
-/// takes them; Memory owns the bytes (Arena: a call's scratch).
+// Buffers is a struct of views whose constructor Buffers(Workspace&, args…) takes them.
+
+/// Bytes that Buffers need.
+template <class Buffers, typename... Args>
+std::size_t count_bytes(const Args&... args) {
+  Workspace count;
+  Buffers(count, args...);
+  return count.bytes();
+}
+
+/// Buffers in `memory`, aligned to Block::kAlign_bytes, of count_bytes.
+template <class Buffers, typename... Args>
+Buffers place_buffers(std::byte* memory, const Args&... args) {
+  Workspace place(memory);
+  return Buffers(place, args...);
+}
+
+/// Buffers and the memory that they lie in. Memory owns the bytes (Arena: a call's scratch).
 template <class Buffers, class Memory = Arena>
 class Placed {
  public:
   /// Throws std::bad_alloc when memory runs out.
   template <typename... Args>
-  explicit Placed(const Args&... args) : memory_(counted(args...)), buffers_(placed(memory_.data(), args...)) {}
+  explicit Placed(const Args&... args)
+      : memory_(count_bytes<Buffers>(args...)), buffers_(place_buffers<Buffers>(memory_.data(), args...)) {}
 
   const Buffers& operator*() const { return buffers_; }
   const Buffers* operator->() const { return &buffers_; }
   std::size_t bytes() const { return memory_.bytes(); }
 
  private:
-  template <typename... Args>
-  static std::size_t counted(const Args&... args) {
-    Workspace count;
-    Buffers(count, args...);
-    return count.bytes();
-  }
-  template <typename... Args>
-  static Buffers placed(std::byte* memory, const Args&... args) {
-    Workspace place(memory);
-    return Buffers(place, args...);
-  }
-
   Memory memory_;
   Buffers buffers_;
 };

@@ -96,7 +96,7 @@ std::vector<ComparedModel> three_models(DecoderConfig model) {
   return out;
 }
 
-/// What both tasks have in common: the models, and their data, which is opened now.
+/// The common part of both tasks: the models and the data, which is opened here.
 Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings settings) {
   Comparison comparison;
   settings.task = task;
@@ -166,7 +166,7 @@ TrainSettings demo_text_settings() {
 
 std::string commands_to_try(const std::string& tool, const std::string& data) {
   return fmt::format(
-      "\n\nWhat to try next (Ctrl-C saves and says how to go on; {0} VERB --help tells more)\n\n"
+      "\n\nWhat to try next (Ctrl-C saves and prints how to resume; {0} VERB --help explains a verb)\n\n"
       "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-plain\n"
       "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-gated --gate headwise\n"
       "     {0} eval backcopy-plain backcopy-gated --data {1}\n\n"
@@ -183,9 +183,9 @@ Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings setting
   comparison.metrics = shown_metrics(/*of_triggers=*/true);
   comparison.result = backcopy_result;
   comparison.introduction = fmt::format(
-      "Sequences go by the text's bigrams, but after t, e and space, the triggers, comes a copy of the token before. "
-      "After a trigger a head has to look back by one; elsewhere it has nothing to do, and its attention has to go "
-      "somewhere: to BOS, the first token? {}; parameters: {}.",
+      "Sequences follow the text's bigrams, but after the triggers t, e and space the token before the trigger is "
+      "repeated. After a trigger a head has to attend to the token before; elsewhere no token helps it. How much of "
+      "that attention goes to BOS, the first token? {}; parameters: {}.",
       sizes_of(comparison.models.front().config), parameter_counts(comparison.models));
   return comparison;
 }
@@ -197,8 +197,8 @@ Comparison compare_on_text(const DecoderConfig& model, TrainSettings settings) {
   comparison.result = text_result;
   for (ComparedModel& compared : comparison.models) compared.config = models::match_params(compared.config);
   comparison.introduction = fmt::format(
-      "The text itself, byte by byte, the tail held out. {}; parameters: {}, the widths of the MLP, {}, making up for "
-      "what the gates cost. Same seed, same data in the same order.",
+      "The text itself, byte by byte, with the tail held out. {}; parameters: {}; widths of the MLP: {}, chosen for "
+      "equal parameter counts. All models have the same seed and the same data in the same order.",
       sizes_of(comparison.models.front().config), parameter_counts(comparison.models), ffn_widths(comparison.models));
   return comparison;
 }

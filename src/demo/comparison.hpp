@@ -30,17 +30,18 @@ struct TrainedModel {
 struct Comparison {
   std::string name;  ///< the task's
   std::string introduction;
-  train::TrainSettings settings;      ///< with the steps that are wanted
-  std::int64_t least_steps = 1;       ///< fewer would show nothing
+  train::TrainSettings settings;      ///< with the wanted number of steps
+  std::int64_t least_steps = 1;       ///< with fewer the result would not be meaningful
   std::vector<ComparedModel> models;  ///< the one without a gate first
   std::unique_ptr<train::SequenceSource> source;
-  metrics::MetricList metrics;  ///< that the result shows
+  metrics::MetricList metrics;  ///< shown in the result
   /// Table and verdict on all models, in their order, after training on so many tokens each.
   std::string (*result)(const std::vector<TrainedModel>& trained, std::int64_t tokens) = nullptr;
 };
 
 /// `model` is the one without a gate. `settings` name the data; task and seq_len are set here. Both throw io::FileError
-/// and Error where the data will not do. On text, the MLPs of gated models shrink to the same number of parameters.
+/// and Error if the data is not usable. On text, the MLPs of gated models are narrowed to the same number of
+/// parameters.
 Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainSettings settings);
 Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSettings settings);
 
@@ -50,7 +51,7 @@ Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSetti
 models::DecoderConfig demo_backcopy_model();
 train::TrainSettings demo_backcopy_settings();
 
-/// What it compares on text: smaller than the default model of `headgate train`, which takes minutes.
+/// What the demo compares on text: smaller than the default model of `headgate train`, which takes minutes.
 models::DecoderConfig demo_text_model();
 train::TrainSettings demo_text_settings();
 

@@ -26,8 +26,8 @@ constexpr std::int64_t kHeads = 16;
 constexpr std::int64_t kTokens = 4096;
 constexpr std::int64_t kDim = 128;
 
-/// The checked samples: single rows, and the last rows of a head, which alone see its last keys, so that the
-/// gradients of those keys follow from them.
+/// The samples that are checked: single rows, and the last rows of a head. Only the latter see the last keys of the
+/// head, so that the gradients of those keys follow from them alone.
 constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
 constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
 constexpr std::int64_t kLastRows = 16;
@@ -47,7 +47,7 @@ verify::CaseSpec layer_spec(int threads) {
 /// Rows [first, first + count) of head h, as (1,1,count,n).
 ConstTensorView rows_of(const ConstTensorView& view, std::int64_t h, std::int64_t first, std::int64_t count) {
   ConstTensorView part = view;
-  const auto offset = static_cast<std::size_t>(offset_of(view, 0, h, first, 0)) * dtype_bytes(view.dtype);
+  const std::size_t offset = offset_of(view, 0, h, first, 0) * dtype_bytes(view.dtype);
   part.data = static_cast<const std::byte*>(view.data) + offset;
   part.shape = {1, 1, count, view.shape[3]};
   return part;
@@ -65,7 +65,7 @@ struct Tally {
     const std::int64_t width = actual.shape[3];
     for (std::int64_t i = 0; i < actual.shape[2]; ++i) {
       for (std::int64_t d = 0; d < width; ++d) {
-        const auto at = static_cast<std::size_t>((skip + i) * width + d);
+        const std::int64_t at = (skip + i) * width + d;
         const double bound = tolerance(expected[at], magnitude[at], inherited != nullptr ? (*inherited)[at] : 0.0);
         worst = std::max(worst, verify::error_ratio(load(actual, 0, 0, i, d), expected[at], bound, actual.dtype));
         ++elements;
@@ -78,8 +78,8 @@ struct LayerCheck {
   Tally y, lse, dq, dgate, dk, dv;
 };
 
-/// Query rows [first, first + count) of head h with the keys up to the last of them: a whole problem of its own.
-/// With `keys`, dk and dv of those rows' own keys are compared too, which no other row may see.
+/// Compares query rows [first, first + count) of head h, which with the keys up to the last of them are a problem of
+/// its own. `keys`: also compares dk and dv of the keys of those rows, if no later row sees them.
 void check_rows(const verify::Case& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
                 LayerCheck& check) {
   const AttentionInputs whole = layer.inputs();
@@ -149,12 +149,12 @@ LayerSpeed measure(const bench::Workload& layer, int threads) {
 }
 
 void print_speed(const char* name, const Speed& speed, const LayerSpeed& limits) {
-  constexpr double kBarCells = 30.0;
+  constexpr int kBarCells = 30;
   const double part = speed.gflops / limits.fma_peak_gflops;
-  const auto filled = static_cast<std::size_t>(std::lround(std::clamp(part, 0.0, 1.0) * kBarCells));
+  const std::int64_t filled = std::lround(std::clamp(part, 0.0, 1.0) * kBarCells);
   fmt::print("     {:<9} {:>8.1f} ms {:>9.1f} {:>12.1f}% {:>11.1f}%   {}{}\n", name, 1e3 * speed.seconds, speed.gflops,
              100.0 * part, 100.0 * speed.gflops / limits.sgemm_gflops, std::string(filled, '#'),
-             std::string(static_cast<std::size_t>(kBarCells) - filled, '.'));
+             std::string(kBarCells - filled, '.'));
 }
 
 bool print_tally(const char* name, const Tally& tally) {

@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 using console::duration_text;
 using train::TrainSettings;
 
-/// Thrown where the caller of show_training wants it to end, and caught there.
+/// Thrown when interrupted() returns true; caught in show_training.
 struct Interruption {};
 
 void throw_if(const std::function<bool()>& interrupted) {
@@ -34,7 +34,7 @@ void throw_if(const std::function<bool()>& interrupted) {
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// Seconds of a step on this machine now, by a trainer that is thrown away.
+/// Seconds of a step on this machine, measured with a temporary trainer.
 double measured_step_seconds(const models::DecoderConfig& config, const TrainSettings& settings,
                              const train::SequenceSource& source, const std::function<bool()>& interrupted) {
   constexpr double kEnough_s = 0.5;
@@ -51,7 +51,7 @@ double measured_step_seconds(const models::DecoderConfig& config, const TrainSet
 }
 
 ComparisonCost cost_of(const Comparison& comparison, const std::function<bool()>& interrupted) {
-  // Of a step's time, what an evaluation of its tokens takes: it has neither backward pass nor optimizer.
+  // The time of an evaluation over that of training on as many tokens: it has no backward pass and no optimizer.
   constexpr double kForward = 0.4;
   ComparisonCost cost;
   cost.steps = comparison.settings.schedule.steps;
@@ -96,8 +96,8 @@ class Training {
     double planned = 0.0;
     for (std::size_t i = 0; i < rest.size(); ++i) {
       if (steps[i] < rest[i].steps) {
-        fmt::print("     {}: {} steps instead of {}, for want of time at this machine's speed\n",
-                   comparisons_[first + i].name, steps[i], rest[i].steps);
+        fmt::print("     {}: {} steps instead of {}, to finish in time on this machine\n", comparisons_[first + i].name,
+                   steps[i], rest[i].steps);
       }
       costs_[first + i].steps = steps[i];
       planned += planned_seconds(rest[i], steps[i]);
@@ -105,7 +105,7 @@ class Training {
     planned_seconds_ = done_seconds_ + planned;
     if (first == 0) {
       fmt::print("     about {} from here on{}\n", duration_text(planned),
-                 planned > time ? "; still fewer steps would not show much" : "");
+                 planned > time ? "; fewer steps would not show much" : "");
     }
     std::fflush(stdout);
   }
@@ -168,7 +168,7 @@ class Training {
     });
   }
 
-  /// For a trainer: its own evaluations could not be interrupted.
+  /// Settings of a trainer without evaluations of its own, which could not be interrupted.
   static TrainSettings without_evaluation(TrainSettings settings) {
     settings.eval_tokens = 0;
     return settings;
@@ -185,8 +185,8 @@ class Training {
   std::vector<ComparisonCost> costs_;
   console::ProgressBar bar_{16};
   Clock::time_point begin_;
-  double planned_seconds_ = 0.0;  ///< of all comparisons, by the speed that was measured
-  double done_seconds_ = 0.0;     ///< that the plan has for the work that is done, however long it took
+  double planned_seconds_ = 0.0;  ///< of all comparisons, at the measured speed
+  double done_seconds_ = 0.0;     ///< the planned time of the work done so far, not the time that it took
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ struct TrainingEnd {
 };
 
 /// Trains the models of the comparisons, one after the other, and prints the comparisons' tables and verdicts.
-/// `interrupted` is asked after every step and in evaluations: true ends the training there.
+/// `interrupted` is called after every step and during evaluations; true ends the training.
 TrainingEnd show_training(const std::vector<Comparison>& comparisons, const DemoBudget& budget,
                           const std::function<bool()>& interrupted);
 

@@ -29,7 +29,7 @@ std::string percent(double share) {
 
 bool has_learnt(const FigureRow& report) { return report.at(metrics::kLossTrigger) < kNotLearnt; }
 
-/// What the gate's score says of where it opens; empty without one.
+/// Where the gate opens, by its scores; empty without a gate.
 std::string gate_clause(const FigureRow& report) {
   if (!report.find(metrics::kGateTrigger) || !report.find(metrics::kGateOther)) return "";
   const double after = report.at(metrics::kGateTrigger);
@@ -46,14 +46,14 @@ std::string baseline_sentence(const FigureRow& report) {
     return fmt::format("Without a gate {} of the attention goes to BOS where there is nothing to copy: no sink here. ",
                        share);
   }
-  constexpr double kDrained = 0.5;
-  const bool drained = report.at(metrics::kBosValueNormRatio) < kDrained;
-  return fmt::format(
-      "Without a gate {} of the attention goes to BOS where there is nothing to copy{}. ", share,
-      drained ? fmt::format(", and reads next to nothing there: BOS's value has {:.2f} of the norm of the others",
-                            report.at(metrics::kBosValueNormRatio))
-              : fmt::format(", though BOS's value is not drained ({:.2f} of the norm of the others)",
-                            report.at(metrics::kBosValueNormRatio)));
+  constexpr double kSmallNorm = 0.5;
+  const bool small = report.at(metrics::kBosValueNormRatio) < kSmallNorm;
+  return fmt::format("Without a gate {} of the attention goes to BOS where there is nothing to copy{}. ", share,
+                     small
+                         ? fmt::format(", which adds next to nothing: BOS's value has {:.2f} of the norm of the others",
+                                       report.at(metrics::kBosValueNormRatio))
+                         : fmt::format(", although BOS's value is not small ({:.2f} of the norm of the others)",
+                                       report.at(metrics::kBosValueNormRatio)));
 }
 
 std::string gated_sentence(const std::string& name, SinkEffect effect, const FigureRow& report) {
@@ -63,7 +63,7 @@ std::string gated_sentence(const std::string& name, SinkEffect effect, const Fig
     case SinkEffect::clear: return fmt::format("With {} gate it is {}{}. ", name, share, clause);
     case SinkEffect::small: return fmt::format("With {} gate it is {}, only somewhat less{}. ", name, share, clause);
     case SinkEffect::none:
-      return fmt::format("With {} gate it is {}: that gate changes nothing to speak of{}. ", name, share, clause);
+      return fmt::format("With {} gate it is {}: that gate makes no clear difference{}. ", name, share, clause);
     case SinkEffect::opposite:
       return fmt::format("With {} gate it is {}, more than without one{}. ", name, share, clause);
     case SinkEffect::no_sink: return fmt::format("With {} gate it is {}{}. ", name, share, clause);
@@ -71,7 +71,7 @@ std::string gated_sentence(const std::string& name, SinkEffect effect, const Fig
   }
   return fmt::format(
       "With {} gate the model has not learnt to copy (loss {:.2f} after a trigger), so its attention "
-      "says nothing yet. ",
+      "is not meaningful yet. ",
       name, report.at(metrics::kLossTrigger));
 }
 
@@ -122,7 +122,7 @@ std::string sink_sentence(const FigureRow& baseline, const std::vector<NamedFigu
     parts.push_back(
         fmt::format("{} with {} gate", percent(model.figures.at(metrics::kSinkRate)), with_article(model.name)));
   }
-  return fmt::format("Heads that rest on the first token: {}. ", joined(parts));
+  return fmt::format("Heads with a sink on the first token: {}. ", joined(parts));
 }
 
 std::string activation_sentence(const FigureRow& baseline, const std::vector<NamedFigures>& gated) {

@@ -26,7 +26,7 @@ using explain::Matrix;
 using explain::Solution;
 using explain::WorkedProblem;
 
-/// A problem with the output that its author printed, row by row.
+/// A problem with its published output, row by row.
 struct Published {
   const char* file;
   const char* title;

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <set>
 #include <string>
 #include <string_view>
@@ -42,7 +43,7 @@ class Reader {
 
   bool has(const char* key) const { return root_.contains(key); }
 
-  void only(const std::set<std::string>& keys, const char* form) const {
+  void require_keys(const std::set<std::string>& keys, const char* form) const {
     for (const auto& item : root_.items()) {
       if (!keys.contains(item.key()))
         fail("unknown key \"{}\" in a problem with \"{}\"", io::printable(item.key()), form);
@@ -57,19 +58,19 @@ class Reader {
     const Json& rows = get(key);
     if (!rows.is_array() || rows.empty()) fail("{} is not a matrix: nested arrays of numbers, [[...], ...]", key);
     Matrix m;
-    m.rows = static_cast<std::int64_t>(rows.size());
+    m.rows = std::ssize(rows);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const Json& row = rows[i];
       if (!row.is_array() || row.empty()) fail("{} row {} is not an array of numbers", key, i);
-      if (i == 0) m.cols = static_cast<std::int64_t>(row.size());
+      if (i == 0) m.cols = std::ssize(row);
       if (m.rows > kMaxDim || m.cols > kMaxDim) {
         fail("{} is {}; at most {} rows and columns are read", key, size_text(m), kMaxDim);
       }
-      if (static_cast<std::int64_t>(row.size()) != m.cols) {
+      if (std::ssize(row) != m.cols) {
         fail("{} row {} has {} numbers, row 0 has {}", key, i, row.size(), m.cols);
       }
       for (std::size_t j = 0; j < row.size(); ++j) {
-        if (!row[j].is_number()) fail("{} row {} column {} is no number", key, i, j);
+        if (!row[j].is_number()) fail("{} row {} column {} is not a number", key, i, j);
         m.values.push_back(row[j].get<double>());
         if (!std::isfinite(m.values.back())) fail("{} row {} column {} is not finite", key, i, j);
       }
@@ -120,7 +121,7 @@ struct Sizes {
 };
 
 void check_heads(const Reader& in, const WorkedProblem& p, const Sizes& s) {
-  if (p.heads % p.kv_heads != 0) in.fail("heads is {}, no multiple of kv_heads, {}", p.heads, p.kv_heads);
+  if (p.heads % p.kv_heads != 0) in.fail("heads is {}, not a multiple of kv_heads, {}", p.heads, p.kv_heads);
   if (s.q_cols % p.heads != 0) in.fail("{} has {} columns, which {} heads do not divide", s.q, s.q_cols, p.heads);
   const std::int64_t D = s.q_cols / p.heads;
   if (s.k_cols != p.kv_heads * D) {
@@ -163,7 +164,8 @@ void read_options(const Reader& in, WorkedProblem& p) {
 }
 
 void read_from_x(const Reader& in, WorkedProblem& p) {
-  in.only({"X", "W_q", "W_k", "W_v", "W_g", "W_o", "heads", "kv_heads", "causal", "gate_fn", "gate_grain"}, "X");
+  in.require_keys({"X", "W_q", "W_k", "W_v", "W_g", "W_o", "heads", "kv_heads", "causal", "gate_fn", "gate_grain"},
+                  "X");
   p.X = in.matrix("X");
   p.W_q = in.matrix("W_q");
   p.W_k = in.matrix("W_k");
@@ -177,7 +179,7 @@ void read_from_x(const Reader& in, WorkedProblem& p) {
 }
 
 void read_from_q(const Reader& in, WorkedProblem& p) {
-  in.only({"Q", "K", "V", "Z", "W_o", "heads", "kv_heads", "causal", "gate_fn", "gate_grain"}, "Q");
+  in.require_keys({"Q", "K", "V", "Z", "W_o", "heads", "kv_heads", "causal", "gate_fn", "gate_grain"}, "Q");
   p.Q = in.matrix("Q");
   p.K = in.matrix("K");
   p.V = in.matrix("V");
@@ -198,7 +200,7 @@ WorkedProblem read_worked_problem(const std::string& path) {
   } else if (in.has("Q")) {
     read_from_q(in, problem);
   } else {
-    in.fail("neither \"X\" nor \"Q\" is there");
+    in.fail("neither \"X\" nor \"Q\" is given");
   }
   return problem;
 }

@@ -17,11 +17,11 @@ struct Matrix {
   std::int64_t cols = 0;
   std::vector<double> values;  // (rows,cols)
 
-  double operator()(std::int64_t i, std::int64_t j) const { return values[static_cast<std::size_t>(i * cols + j)]; }
-  double& operator()(std::int64_t i, std::int64_t j) { return values[static_cast<std::size_t>(i * cols + j)]; }
+  double operator()(std::int64_t i, std::int64_t j) const { return values[i * cols + j]; }
+  double& operator()(std::int64_t i, std::int64_t j) { return values[i * cols + j]; }
 };
 
-/// The file's contents, sizes checked against each other. Heads lie side by side in columns.
+/// The contents of a problem's file, with consistent sizes. Heads lie side by side in columns.
 struct WorkedProblem {
   // One of two forms: X with its weights, or Q, K, V and perhaps Z.
   std::optional<Matrix> X;    // (T,C)

@@ -14,11 +14,9 @@
 namespace headgate::explain {
 namespace {
 
-Matrix zeros(std::int64_t rows, std::int64_t cols) {
-  return {rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols))};
-}
+Matrix zeros(std::int64_t rows, std::int64_t cols) { return {rows, cols, std::vector<double>(rows * cols)}; }
 
-/// The projections keep to a plain matrix product; everything about attention comes from the oracle.
+/// A plain matrix product, for the projections; attention itself is computed by the oracle.
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix c = zeros(a.rows, b.cols);
   for (std::int64_t i = 0; i < a.rows; ++i) {

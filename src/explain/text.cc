@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -50,7 +51,7 @@ class Page {
   std::string text() {
     given();
     projections();
-    for (std::size_t h = 0; h < s_.scores.size(); ++h) attention(h);
+    for (std::int64_t h = 0; h < p_.heads; ++h) attention(h);
     if (p_.heads > 1) {
       step("Heads side by side");
       matrix("attention", s_.attention);
@@ -85,7 +86,7 @@ class Page {
     }
   }
 
-  void attention(std::size_t h) {
+  void attention(std::int64_t h) {
     const std::string where = p_.heads > 1 ? fmt::format(", head {}", h) : "";
     step("Scores" + where);
     matrix("scores = Q · Kᵀ", s_.scores[h]);
@@ -108,11 +109,11 @@ class Page {
     matrix(fmt::format("{} = G ∘ attention", s_.projected ? "gated" : "output"), s_.gated);
   }
 
-  Matrix head_columns(const Matrix& m, std::size_t h) const {
+  Matrix head_columns(const Matrix& m, std::int64_t h) const {
     const std::int64_t dim = m.cols / p_.heads;
     Matrix part{m.rows, dim, {}};
     for (std::int64_t i = 0; i < m.rows; ++i) {
-      for (std::int64_t d = 0; d < dim; ++d) part.values.push_back(m(i, static_cast<std::int64_t>(h) * dim + d));
+      for (std::int64_t d = 0; d < dim; ++d) part.values.push_back(m(i, h * dim + d));
     }
     return part;
   }
@@ -127,9 +128,9 @@ class Page {
       width = std::max(width, cells.back().size());
     }
     out_ += fmt::format("\n  {}  ({}×{})\n", label, m.rows, m.cols);
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      const bool starts = i % static_cast<std::size_t>(m.cols) == 0;
-      const bool ends = (i + 1) % static_cast<std::size_t>(m.cols) == 0;
+    for (std::int64_t i = 0; i < std::ssize(cells); ++i) {
+      const bool starts = i % m.cols == 0;
+      const bool ends = (i + 1) % m.cols == 0;
       out_ += fmt::format("{}{:>{}}{}", starts ? "    [ " : "  ", cells[i], width, ends ? " ]\n" : "");
     }
   }

@@ -10,7 +10,7 @@
 
 namespace headgate::explain {
 
-/// As a student would write it: numbered steps, each with its labelled matrices.
+/// Numbered steps, each with its labelled matrices.
 std::string page_text(const WorkedProblem& problem, const Solution& solution, int decimals);
 
 /// One JSON object, one key a line.

@@ -16,8 +16,8 @@
 namespace headgate::io {
 namespace {
 
-/// "process 123" by the kernel's list of locks, whose lines are "1: FLOCK ADVISORY WRITE 123 08:01:4567 0 EOF" with the
-/// device in hexadecimal; "another process" where the file system gives its directories other numbers there.
+/// Returns "process 123", read from /proc/locks, whose lines are "1: FLOCK ADVISORY WRITE 123 08:01:4567 0 EOF" with
+/// the device in hexadecimal; "another process" where the file system reports other device numbers there.
 std::string holder_of(int descriptor) {
   struct stat facts {};
   if (::fstat(descriptor, &facts) != 0) return "another process";

@@ -7,7 +7,7 @@
 
 namespace headgate::io {
 
-/// A directory for one process at a time, by flock: the kernel lets go of it when the process ends, however it ends.
+/// An exclusive lock (flock) on a directory. The kernel releases it when the process ends, however it ends.
 class DirectoryLock {
  public:
   /// Throws FileError where the directory cannot be opened or is locked already, then with the holder's process id if
@@ -17,7 +17,7 @@ class DirectoryLock {
   DirectoryLock& operator=(const DirectoryLock&) = delete;
   ~DirectoryLock();
 
-  /// Why there is no lock, where the file system has none; empty where the directory is locked.
+  /// Empty if the directory is locked; otherwise why the file system cannot lock it.
   const std::string& unavailable() const { return unavailable_; }
 
  private:

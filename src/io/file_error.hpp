@@ -15,13 +15,13 @@ class FileError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A file or directory that cannot be written now; what was there stays, and it may be tried again.
+/// A file or directory that cannot be written. What was there before is unchanged, and the write may be retried.
 class WriteError : public FileError {
  public:
   using FileError::FileError;
 };
 
-/// A directory that is not replaced because it is not, or not only, what was put there before.
+/// A directory that is not replaced because it holds files other than those written there before.
 class NotReplaceable : public WriteError {
  public:
   using WriteError::WriteError;

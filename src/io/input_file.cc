@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMaxRead = std::size_t{1} << 30;
 
-/// take(to, bytes, done) is read or pread: bytes taken, 0 at the end, negative on an error.
+/// Calls take(to, bytes, done), which is read or pread, until `bytes` bytes are read.
 template <class Take>
 void read_all(const std::string& path, void* to, std::size_t bytes, const Take& take) {
   std::size_t done = 0;

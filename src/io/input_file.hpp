@@ -9,11 +9,10 @@
 
 namespace headgate::io {
 
-/// Bytes of a file that is not trusted, fit for one line of a terminal: at most `most` of them, those beyond ASCII as
-/// \xNN.
+/// Untrusted bytes, made safe to print on one line: at most `most` of them, those that are not printable ASCII as \xNN.
 std::string printable(std::string_view text, std::size_t most = 40);
 
-/// A regular file open for reading; its size is that at opening. Throws FileError for anything else.
+/// A regular file opened for reading; its size is taken at opening. The constructor throws FileError for anything else.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
@@ -24,9 +23,9 @@ class InputFile {
   const std::string& path() const { return path_; }
   std::size_t size() const { return size_; }
 
-  /// The next `bytes`. Throws FileError when there are fewer.
+  /// Reads the next `bytes` bytes. Throws FileError if fewer are left.
   void read(void* to, std::size_t bytes) const;
-  /// `bytes` from `offset` on; the place of read() stays.
+  /// Reads `bytes` bytes from `offset`; does not move the position of read().
   void read_at(void* to, std::size_t bytes, std::size_t offset) const;
 
  private:
@@ -35,10 +34,10 @@ class InputFile {
   std::size_t size_ = 0;
 };
 
-/// All that can be read from a file of any kind, such as a pipe: at most `most` bytes. Throws FileError for more.
+/// Reads a file of any kind, such as a pipe, to its end. Throws FileError for more than `most` bytes.
 std::string read_stream(const std::string& path, std::size_t most);
 
-/// A whole file of at most `most` bytes. Throws FileError for a larger one, before anything is allocated.
+/// Reads a whole regular file. Throws FileError, before anything is allocated, for more than `most` bytes.
 std::string read_text(const std::string& path, std::size_t most);
 
 }  // namespace headgate::io

@@ -11,7 +11,7 @@ namespace headgate::io {
 
 Json parse_json(const std::string& path, std::string_view text, int max_depth) {
   using Event = Json::parse_event_t;
-  std::vector<std::set<std::string>> keys;  // of every bracket that is open
+  std::vector<std::set<std::string>> keys;  // of every open object or array
   const auto check = [&](int, Event event, const Json& value) {
     if (event == Event::object_start || event == Event::array_start) {
       if (static_cast<int>(keys.size()) >= max_depth) fail(path, "brackets nested more than {} deep", max_depth);

@@ -11,8 +11,8 @@ namespace headgate::io {
 
 using Json = nlohmann::json;
 
-/// JSON from a file that is not trusted, and whose path begins every message: one value, no key twice in an object,
-/// brackets nested at most `max_depth` deep. Throws FileError.
+/// Parses the text of an untrusted JSON file: one value, no duplicate keys in an object, brackets nested at most
+/// `max_depth` deep. Throws FileError, whose message begins with `path`.
 Json parse_json(const std::string& path, std::string_view text, int max_depth);
 
 }  // namespace headgate::io

@@ -16,7 +16,7 @@
 
 #include "io/input_file.hpp"
 
-static_assert(std::endian::native == std::endian::little, "headgate: .npy elements are read as they lie in the file");
+static_assert(std::endian::native == std::endian::little, "headgate: .npy elements are read without byte swapping");
 
 namespace headgate::io {
 namespace {
@@ -61,13 +61,13 @@ class HeaderParser {
       const std::string_view key = string("a key");
       expect(':');
       if (key == "descr") {
-        once(has_descr, key);
+        set_once(has_descr, key);
         header.dtype = dtype();
       } else if (key == "fortran_order") {
-        once(has_order, key);
+        set_once(has_order, key);
         header.fortran_order = boolean();
       } else if (key == "shape") {
-        once(has_shape, key);
+        set_once(has_shape, key);
         header.shape = shape();
       } else {
         fail(path_, "header: unknown key '{}'", printable(key));
@@ -104,7 +104,7 @@ class HeaderParser {
     if (!accept(c)) unexpected(fmt::format("'{}'", c));
   }
 
-  void once(bool& seen, std::string_view key) const {
+  void set_once(bool& seen, std::string_view key) const {
     if (seen) fail(path_, "header: '{}' twice", key);
     seen = true;
   }
@@ -185,7 +185,7 @@ class HeaderParser {
 
 std::size_t little_endian(const unsigned char* bytes, std::size_t count) {
   std::size_t value = 0;
-  for (std::size_t i = 0; i < count; ++i) value |= static_cast<std::size_t>(bytes[i]) << (8 * i);
+  for (std::size_t i = 0; i < count; ++i) value |= std::size_t{bytes[i]} << (8 * i);
   return value;
 }
 
@@ -238,15 +238,19 @@ std::vector<std::int64_t> order_strides(const std::vector<std::int64_t>& shape, 
 
 }  // namespace
 
-std::int64_t Array::numel() const {
+std::int64_t element_count(const std::vector<std::int64_t>& shape) {
   std::int64_t count = 1;
   for (const std::int64_t n : shape) count *= n;
   return count;
 }
 
+std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape) {
+  return element_count(shape) * dtype_bytes(dtype);
+}
+
 bool fits_in_memory(const std::vector<std::int64_t>& shape, std::size_t element_bytes) {
   constexpr std::int64_t kMaxBytes = std::int64_t{1} << 62;
-  auto bytes = static_cast<std::int64_t>(element_bytes);
+  std::int64_t bytes = element_bytes;
   for (const std::int64_t n : shape) {
     const std::int64_t factor = std::max<std::int64_t>(n, 1);
     if (factor > kMaxBytes / bytes) return false;
@@ -294,7 +298,7 @@ Array read_npy(const std::string& path) {
     const std::byte* end = begin + claimed;
     const std::byte* bad = std::find_if(begin, end, [](std::byte b) { return b > std::byte{1}; });
     if (bad != end) {
-      fail(path, "byte {} at element {} is no boolean", static_cast<int>(*bad), bad - begin);
+      fail(path, "byte {} at element {} is not a boolean", static_cast<int>(*bad), bad - begin);
     }
   }
   return array;
@@ -336,7 +340,7 @@ void NpyWriter::commit() {
   for (StagedFile& file : files_) file.flush();
   std::error_code error;
   const bool made = !new_directory_.empty() && fs::create_directory(new_directory_, error);
-  if (error) fail(new_directory_, "cannot make the directory: {}", error.message());
+  if (error) fail(new_directory_, "cannot create the directory: {}", error.message());
   try {
     for (StagedFile& file : files_) file.commit();
   } catch (const FileError&) {

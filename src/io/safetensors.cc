@@ -17,7 +17,7 @@
 #include "io/npy.hpp"
 #include "io/staged_file.hpp"
 
-static_assert(std::endian::native == std::endian::little, "headgate: safetensors are read as they lie in the file");
+static_assert(std::endian::native == std::endian::little, "headgate: safetensors are read without byte swapping");
 
 namespace headgate::io {
 namespace {
@@ -58,7 +58,7 @@ class HeaderReader {
   TensorEntry entry(const std::string& name, const Json& value) const {
     const std::string shown = printable(name);
     if (name.empty() || name.size() > kMaxName) fail(path_, "a tensor's name has {} bytes", name.size());
-    if (!value.is_object()) fail(path_, "tensor '{}' is no JSON object", shown);
+    if (!value.is_object()) fail(path_, "tensor '{}' is not a JSON object", shown);
     for (const auto& item : value.items()) {
       if (item.key() != "dtype" && item.key() != "shape" && item.key() != "data_offsets") {
         fail(path_, "tensor '{}' has an unknown key '{}'", shown, printable(item.key()));
@@ -73,10 +73,10 @@ class HeaderReader {
   }
 
   std::map<std::string, std::string> metadata(const Json& value) const {
-    if (!value.is_object()) fail(path_, "__metadata__ is no JSON object");
+    if (!value.is_object()) fail(path_, "__metadata__ is not a JSON object");
     std::map<std::string, std::string> out;
     for (const auto& item : value.items()) {
-      if (!item.value().is_string()) fail(path_, "__metadata__: '{}' is no string", printable(item.key()));
+      if (!item.value().is_string()) fail(path_, "__metadata__: '{}' is not a string", printable(item.key()));
       out[item.key()] = item.value().get<std::string>();
     }
     return out;
@@ -91,7 +91,7 @@ class HeaderReader {
         fail(path_, "tensors '{}' and '{}' overlap", printable(entries[i - 1].name), printable(entry.name));
       }
       if (entry.offset > end)
-        fail(path_, "no tensor has the {} bytes before '{}'", entry.offset - end, printable(entry.name));
+        fail(path_, "no tensor covers the {} bytes before '{}'", entry.offset - end, printable(entry.name));
       end = entry.offset + entry.bytes;
     }
     if (end != data_bytes_) fail(path_, "trailing data: {} bytes after the last tensor", data_bytes_ - end);
@@ -105,7 +105,7 @@ class HeaderReader {
   }
 
   DType dtype(const std::string& shown, const Json& value) const {
-    if (!value.is_string()) fail(path_, "tensor '{}': its dtype is no string", shown);
+    if (!value.is_string()) fail(path_, "tensor '{}': its dtype is not a string", shown);
     const std::string& text = value.get_ref<const std::string&>();
     for (const DTypeName& entry : kDTypeNames) {
       if (text == entry.name) return entry.dtype;
@@ -113,28 +113,28 @@ class HeaderReader {
     fail(path_, "tensor '{}': dtype '{}' is not read; F32 F16 BF16 F64 I32 I64 BOOL are", shown, printable(text));
   }
 
-  std::uint64_t count(const std::string& shown, const Json& value, const char* what) const {
-    if (!value.is_number_unsigned()) fail(path_, "tensor '{}': {} is no whole number from 0 on", shown, what);
+  std::int64_t count(const std::string& shown, const Json& value, const char* what) const {
+    if (!value.is_number_unsigned()) fail(path_, "tensor '{}': {} is not a non-negative integer", shown, what);
     const auto number = value.get<std::uint64_t>();
     if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       fail(path_, "tensor '{}': {} {} is too large", shown, what, number);
     }
-    return number;
+    return value.get<std::int64_t>();
   }
 
   std::vector<std::int64_t> shape(const std::string& shown, const Json& value) const {
-    if (!value.is_array()) fail(path_, "tensor '{}': its shape is no list", shown);
+    if (!value.is_array()) fail(path_, "tensor '{}': its shape is not a list", shown);
     if (value.size() > kMaxRank) fail(path_, "tensor '{}': more than {} dimensions", shown, kMaxRank);
     std::vector<std::int64_t> out;
-    for (const Json& item : value) out.push_back(static_cast<std::int64_t>(count(shown, item, "a dimension")));
+    for (const Json& item : value) out.push_back(count(shown, item, "a dimension"));
     return out;
   }
 
   void place(TensorEntry& out, const std::string& shown, const Json& value) const {
-    if (!value.is_array() || value.size() != 2) fail(path_, "tensor '{}': data_offsets are no two numbers", shown);
-    const std::uint64_t begin = count(shown, value[0], "a data offset");
-    const std::uint64_t end = count(shown, value[1], "a data offset");
-    if (begin > end) fail(path_, "tensor '{}' ends at {}, before its begin {}", shown, end, begin);
+    if (!value.is_array() || value.size() != 2) fail(path_, "tensor '{}': data_offsets are not two numbers", shown);
+    const std::size_t begin = count(shown, value[0], "a data offset");
+    const std::size_t end = count(shown, value[1], "a data offset");
+    if (begin > end) fail(path_, "tensor '{}' ends at {}, before its start {}", shown, end, begin);
     if (end > data_bytes_) {
       fail(path_, "tensor '{}' ends at byte {} of the data, but the file has {}: truncated", shown, end, data_bytes_);
     }
@@ -143,8 +143,7 @@ class HeaderReader {
     if (!fits_in_memory(out.shape, dtype_bytes(out.dtype))) {
       fail(path_, "tensor '{}': shape {} is too large", shown, shape_text(out.shape));
     }
-    std::size_t claimed = dtype_bytes(out.dtype);
-    for (const std::int64_t n : out.shape) claimed *= static_cast<std::size_t>(n);
+    const std::size_t claimed = bytes_of(out.dtype, out.shape);
     if (claimed != out.bytes) {
       fail(path_, "tensor '{}': shape {} of {} takes {} bytes, but its offsets span {}", shown, shape_text(out.shape),
            name_of(out.dtype), claimed, out.bytes);
@@ -155,7 +154,7 @@ class HeaderReader {
   std::size_t data_bytes_;
 };
 
-/// The header's text; the file's place is then the first byte of data.
+/// Returns the header's text and leaves the file positioned at the first byte of data.
 std::string read_header(const InputFile& file) {
   const std::string& path = file.path();
   if (file.size() < kPreamble) fail(path, "not a safetensors file: only {} bytes", file.size());
@@ -168,7 +167,7 @@ std::string read_header(const InputFile& file) {
   if (length > kMaxHeader) fail(path, "the header claims {} bytes; at most {} are read", length, kMaxHeader);
   std::string text(length, '\0');
   file.read(text.data(), length);
-  if (!text.starts_with('{')) fail(path, "not a safetensors file: its header is no JSON object");
+  if (!text.starts_with('{')) fail(path, "not a safetensors file: its header is not a JSON object");
   return text;
 }
 
@@ -284,8 +283,7 @@ void write_safetensors(const std::string& path, const std::vector<TensorSource>&
   std::size_t end = 0;
   Checksum checksum;
   for (const TensorSource& tensor : tensors) {
-    std::size_t bytes = dtype_bytes(tensor.dtype);
-    for (const std::int64_t n : tensor.shape) bytes *= static_cast<std::size_t>(n);
+    const std::size_t bytes = bytes_of(tensor.dtype, tensor.shape);
     entries += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", Json(tensor.name).dump(),
                            name_of(tensor.dtype), fmt::join(tensor.shape, ","), end, end + bytes);
     end += bytes;

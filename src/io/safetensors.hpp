@@ -12,14 +12,14 @@
 #include "io/file_error.hpp"
 #include "io/input_file.hpp"
 
-// Files of named tensors, as the safetensors library has them: u64 n (little-endian), n bytes of JSON, data.
+// The safetensors format, files of named tensors: u64 n (little-endian), n bytes of JSON, data.
 //   {"NAME": {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, …, "__metadata__": {"KEY": "TEXT", …}}
-// Offsets count from the first byte of data; tensors cover the data without overlap or hole. Whatever a header claims
-// is checked against the file's size before anything is allocated for it.
+// Offsets count from the first byte of data; tensors cover the data without overlap or gap. Sizes in a
+// header are checked against the size of the file before anything is allocated.
 
 namespace headgate::io {
 
-/// A tensor as it lies in a file: row-major, little-endian.
+/// A tensor in a file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::none;
@@ -38,11 +38,11 @@ class SafetensorsReader {
   const std::string& path() const { return file_.path(); }
   /// In the order of the data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  /// Null when there is none of that name.
+  /// Returns null if no tensor has that name.
   const TensorEntry* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Where the metadata has a checksum: reads all data and compares.
+  /// Reads all data and compares its checksum with the one in the metadata, if there is one.
   void verify_checksum() const;
   /// out(entry.bytes) = the tensor's bytes.
   void read(const TensorEntry& entry, void* out) const;
@@ -65,17 +65,17 @@ struct TensorSource {
   const void* data = nullptr;
 };
 
-/// Writes a file, whole or not at all, on the disk when this returns. "format": "pt", which transformers asks for, and
-/// a checksum of the data are added to the metadata. Throws FileError.
+/// Writes a file atomically; it is on the disk when the function returns. "format": "pt", which transformers requires,
+/// and a checksum of the data are added to the metadata. Throws FileError.
 void write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
                        std::map<std::string, std::string> metadata = {});
 
-/// A checksum against damage: a change within one aligned 8-byte word always changes it, any other change does with a
-/// probability of nearly 1. Bytes may be added in pieces.
+/// Detects damaged data: a change within one aligned 8-byte word always changes the checksum, any other change almost
+/// surely. Bytes may be added in pieces.
 class Checksum {
  public:
   void add(const void* data, std::size_t bytes);
-  /// Of all bytes so far: 16 hexadecimal digits.
+  /// Returns the checksum of the bytes added so far as 16 hexadecimal digits.
   std::string text() const;
 
  private:

@@ -30,7 +30,7 @@ std::string old_name(const fs::path& target) {
   return (target.parent_path() / fmt::format(".{}.old", target.filename().string().substr(0, kMaxName))).string();
 }
 
-/// The directory that a path stands for: symbolic links followed, no slash at the end.
+/// Resolves symbolic links and removes a trailing slash.
 fs::path resolved(const std::string& path) {
   std::error_code error;
   fs::path target = fs::absolute(path, error);
@@ -71,7 +71,7 @@ void check_replaceable(const std::string& target, const std::vector<std::string>
   for (const auto& entry : entries) {
     const std::string file = entry.path().filename().string();
     if (std::find(names.begin(), names.end(), file) == names.end()) {
-      fail<NotReplaceable>(target, "is not replaced: '{}' in it is no part of a checkpoint; move it away",
+      fail<NotReplaceable>(target, "is not replaced: '{}' in it is not part of a checkpoint; move it away",
                            printable(file));
     }
   }
@@ -138,7 +138,7 @@ void StagedDirectory::commit(Replacing replacing) {
   path_.clear();
 }
 
-/// False where the file system cannot exchange two directories.
+/// Returns false if the file system cannot exchange two directories.
 bool StagedDirectory::exchange() const {
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, resolved_.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == ENOENT) {  // there is no old directory

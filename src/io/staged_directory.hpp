@@ -8,27 +8,30 @@
 
 namespace headgate::io {
 
-/// How a directory takes another's place. exchange: in one step of the file system (renameat2). two_renames: for file
-/// systems without it; between the two the old directory lies at ".NAME.old", where present_directory finds it.
+/// How commit() replaces an existing directory. automatic: in one atomic exchange (renameat2) where the file system
+/// supports it, else by two renames. two_renames: always by two; between them the old directory is at ".NAME.old",
+/// where present_directory finds it.
 enum class Replacing { automatic, two_renames };
 
-/// Throws NotReplaceable where `target` is there and is no directory or holds anything but `names`.
+/// Throws NotReplaceable if `target` exists and is not a directory or holds anything but `names`.
 void check_replaceable(const std::string& target, const std::vector<std::string>& names);
 
-/// A directory of known files that appears at its path whole or not at all, over the one that was there.
+/// Writes a directory of known files atomically, replacing the one that was there.
 ///
-/// Files are written below path(), ".NAME.XXXXXXXX.new" beside the target, which the destructor removes; what a killed
-/// process left of the kind is removed by the next one. A directory that holds anything but `names` is never replaced.
+/// Files are written to path(), the directory ".NAME.XXXXXXXX.new" beside the target. The destructor removes it unless
+/// it was committed; if the process is killed, the next StagedDirectory of the same target removes it. A directory that
+/// holds anything but `names` is never replaced.
 class StagedDirectory {
  public:
-  /// Makes parent directories that are missing. Throws WriteError.
+  /// Creates missing parent directories. Throws WriteError.
   StagedDirectory(const std::string& target, std::vector<std::string> names);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
   ~StagedDirectory();
 
   const std::string& path() const { return path_; }
-  /// Files must be on the disk already. Throws WriteError; what was at the target then stays.
+  /// Moves the directory to its target. Its files must already be on the disk. Throws WriteError; the target is then
+  /// unchanged.
   void commit(Replacing replacing = Replacing::automatic);
 
  private:
@@ -44,14 +47,14 @@ class StagedDirectory {
   std::string parent_;
   std::string name_;  ///< the target's, in its parent
   std::vector<std::string> names_;
-  std::string resolved_;  ///< the target, links resolved
+  std::string resolved_;  ///< the target with symbolic links resolved
   std::string old_;       ///< ".NAME.old" beside it
   std::string path_;
-  int lock_ = -1;  ///< path_ itself, locked: whoever finds it unlocked knows it abandoned
+  int lock_ = -1;  ///< locks path_: an unlocked staging directory was left by a killed process
 };
 
-/// Where a directory that StagedDirectory put at `target` lies: there, or where a process that died between two renames
-/// has left it. Nothing at all: `target`.
+/// Returns where the directory committed to `target` is: `target`, or ".NAME.old" if a process was killed between two
+/// renames. Returns `target` if neither exists.
 std::string present_directory(const std::string& target);
 
 }  // namespace headgate::io

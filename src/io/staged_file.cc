@@ -20,8 +20,8 @@ namespace headgate::io {
 namespace {
 
 // Named temporary files of this process, for remove_unfinished_files, which a signal handler may call in any thread at
-// any moment: it touches nothing but lock-free atomics and the path of a slot that it has moved from `named` to
-// `removing`. Whoever moves a slot out of `empty` or `named` owns its path until the slot is `empty` or `named` again.
+// any moment: it accesses only lock-free atomics and the path of a slot that it has moved from `named` to `removing`. A
+// thread that moves a slot out of `empty` or `named` owns its path until the slot is `empty` or `named` again.
 enum class SlotState { empty, writing, named, removing };
 
 struct Slot {
@@ -29,29 +29,29 @@ struct Slot {
   std::array<char, PATH_MAX> path{};
 };
 
-constexpr std::size_t kSlots = 64;
+constexpr int kSlots = 64;
 std::array<Slot, kSlots> g_temporaries{};
 static_assert(std::atomic<SlotState>::is_always_lock_free);
 
-/// False where the slot is not in the state `from`.
+/// Returns false if the slot is not in the state `from`.
 bool change_state(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
 
-/// The slot that now holds the path; −1 where there is none for it.
-int remember(const std::string& path) {
+/// Returns the index of the slot that holds the path, or −1 if there is no room for it.
+int register_temporary(const std::string& path) {
   if (path.size() >= PATH_MAX) return -1;
-  for (std::size_t i = 0; i < kSlots; ++i) {
+  for (int i = 0; i < kSlots; ++i) {
     Slot& slot = g_temporaries[i];
     if (!change_state(slot, SlotState::empty, SlotState::writing)) continue;
     std::memcpy(slot.path.data(), path.c_str(), path.size() + 1);
     slot.state.store(SlotState::named);
-    return static_cast<int>(i);
+    return i;
   }
   return -1;
 }
 
-/// A slot that remove_unfinished_files has moved to `removing` is emptied there.
-void forget(int slot) {
-  if (slot >= 0) change_state(g_temporaries[static_cast<std::size_t>(slot)], SlotState::named, SlotState::empty);
+/// Does nothing to a slot in the state `removing`, which remove_unfinished_files empties.
+void unregister_temporary(int slot) {
+  if (slot >= 0) change_state(g_temporaries[slot], SlotState::named, SlotState::empty);
 }
 
 std::string directory_of(const std::string& target) {
@@ -66,7 +66,7 @@ std::string random_name(const std::string& directory, const std::string& target)
   return fmt::format("{}/.{}.{:08x}.tmp", directory, name.substr(0, 240), random());
 }
 
-/// The file that a path stands for: symbolic links followed, and either nothing there or a regular file.
+/// Resolves symbolic links. Throws WriteError if something else than a regular file is there.
 std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -89,7 +89,7 @@ void remove_unfinished_files() noexcept {
 }
 
 void check_writable(const std::string& path) {
-  const std::string directory = directory_of(resolved(path)) + "/.";  // the dot: a file is no directory
+  const std::string directory = directory_of(resolved(path)) + "/.";  // the dot: fails if the parent is a file
   if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
     fail<WriteError>(path, "cannot write: {}", std::strerror(errno));
   }
@@ -113,12 +113,12 @@ StagedFile::StagedFile(StagedFile&& other) noexcept
 StagedFile::~StagedFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  forget(slot_);
+  unregister_temporary(slot_);
 }
 
 void StagedFile::open_nameless() {
 #ifdef O_TMPFILE
-  // The name is given through /proc: without it, no nameless file.
+  // give_name() links the file through /proc; without it a nameless file could not be named.
   if (::access("/proc/self/fd", X_OK) != 0) return;
   descriptor_ = ::open(stage_in_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 #endif
@@ -128,12 +128,12 @@ void StagedFile::open_named() {
   constexpr int kAttempts = 16;
   for (int i = 0; i < kAttempts && descriptor_ < 0; ++i) {
     temporary_ = random_name(stage_in_, target_);
-    slot_ = remember(temporary_);
+    slot_ = register_temporary(temporary_);
     descriptor_ = ::open(temporary_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
     if (descriptor_ >= 0) return;
     const int reason = errno;
     temporary_.clear();
-    forget(std::exchange(slot_, -1));
+    unregister_temporary(std::exchange(slot_, -1));
     if (reason != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(reason));
   }
   fail<WriteError>(path_, "cannot write: no free temporary name");
@@ -161,9 +161,9 @@ void StagedFile::give_name() {
   const std::string source = fmt::format("/proc/self/fd/{}", descriptor_);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
   if (errno != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
-  // A link replaces nothing; a rename does.
+  // linkat does not replace an existing file; rename does.
   const std::string name = random_name(stage_in_, target_);
-  slot_ = remember(name);
+  slot_ = register_temporary(name);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
     fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
   }
@@ -178,7 +178,7 @@ void StagedFile::commit() {
       fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
     temporary_.clear();
   }
-  forget(std::exchange(slot_, -1));
+  unregister_temporary(std::exchange(slot_, -1));
   ::close(std::exchange(descriptor_, -1));
 }
 

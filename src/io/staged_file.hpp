@@ -8,26 +8,27 @@
 
 namespace headgate::io {
 
-/// Throws WriteError if a StagedFile at `path` is bound to fail; touches nothing.
+/// Throws WriteError if a StagedFile cannot be created for `path`. Changes nothing.
 void check_writable(const std::string& path);
 
-/// automatic: nameless where the file system offers it; named: always under a temporary name.
+/// automatic: a nameless temporary file where the file system supports it, else a named one. named: always a named one.
 enum class Staging { automatic, named };
 
-/// Removes the temporary files of every StagedFile of this process that is not committed and has one. A signal handler
-/// may call it, in any thread, before it ends the process: it is async-signal-safe (and may change errno).
+/// Removes the named temporary files of all uncommitted StagedFiles of this process. Async-signal-safe: a signal
+/// handler may call it in any thread before it ends the process. May change errno.
 void remove_unfinished_files() noexcept;
 
-/// A file that appears at its path whole or not at all.
+/// Writes a file atomically: it appears at its path complete or not at all.
 ///
-/// Bytes go to a nameless file in the target's directory (O_TMPFILE), which vanishes however the process ends; where
-/// the file system has none of those, to ".NAME.XXXXXXXX.tmp" there, which the destructor removes. A process that a
-/// signal ends leaves that file behind, unless the signal's handler calls remove_unfinished_files(). `commit` flushes
-/// to the disk and renames. A symbolic link at the path is followed; anything else but a regular file there is refused.
+/// Bytes are written to a nameless file in the target's directory (O_TMPFILE), which disappears when the process ends.
+/// Where the file system does not support that, they are written to ".NAME.XXXXXXXX.tmp" there, which the destructor
+/// removes; if a signal ends the process, that file remains unless the signal's handler calls
+/// remove_unfinished_files(). commit() flushes the data to the disk and renames the file. A symbolic link at the path
+/// is followed; if anything but a regular file is there, the constructor throws.
 class StagedFile {
  public:
-  /// `stage_in`: another directory of the same file system for the bytes, where the target's own is yet to be made.
-  /// Throws WriteError if the directory takes no new file; so do write, flush and commit where they fail.
+  /// `stage_in`: the directory of the temporary file, on the same file system, if the target's directory does not exist
+  /// yet. Throws WriteError if no file can be created there; write, flush and commit throw it if they fail.
   explicit StagedFile(const std::string& path, Staging staging = Staging::automatic, const std::string& stage_in = {});
   StagedFile(StagedFile&& other) noexcept;
   StagedFile(const StagedFile&) = delete;
@@ -36,9 +37,9 @@ class StagedFile {
   ~StagedFile();
 
   void write(const void* data, std::size_t bytes);
-  /// Everything is on the disk, under no name or a temporary one: what is left for commit() is a rename.
+  /// Flushes all data to the disk. commit() then only gives the file its name.
   void flush();
-  /// Puts the file at its path, over what was there.
+  /// Moves the file to its path, replacing an existing one.
   void commit();
 
  private:

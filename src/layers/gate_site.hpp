@@ -48,6 +48,12 @@ constexpr const GateSiteRow* find_site(GateSite site) {
   return nullptr;
 }
 
+/// What a gate at `site` acts on, for help texts; empty for none.
+constexpr std::string_view explanation_of(GateSite site) {
+  const GateSiteRow* row = find_site(site);
+  return row == nullptr ? std::string_view{} : row->acts_on;
+}
+
 }  // namespace headgate::layers
 
 template <>

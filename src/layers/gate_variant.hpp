@@ -22,6 +22,11 @@ enum class GateGrain : std::int32_t { headwise, elementwise, head_shared };
 /// input: z = h·Wz. parameter: z is a learned (heads, features) tensor that starts at zero, the same for every token.
 enum class GateSource : std::int32_t { input, parameter };
 
+/// Where the logits come from, for help texts.
+constexpr std::string_view explanation_of(GateSource source) {
+  return source == GateSource::input ? "the layer's input" : "learned, the same for every token";
+}
+
 /// learned: a vector added to z = h·Wz; it starts at GateVariant::bias_init.
 enum class GateBias : std::int32_t { none, learned };
 

@@ -54,13 +54,6 @@ bool is_known(std::string_view name) {
          std::any_of(kAll.begin(), kAll.end(), [name](const Metric* metric) { return is_word(name, metric->name); });
 }
 
-/// "loss, layer_loss, …, all".
-std::string known_names() {
-  std::string out;
-  for (const Metric* metric : kAll) out += std::string(metric->name) + ", ";
-  return out.append(kEveryMetric);
-}
-
 std::vector<std::string_view> split_at_commas(std::string_view text) {
   std::vector<std::string_view> out;
   for (std::size_t at = 0; at != std::string_view::npos;) {
@@ -79,12 +72,18 @@ MetricList default_metrics() {
   return those([](const Metric* metric) { return metric->by_default; });
 }
 
+std::string metric_names(const MetricList& metrics) {
+  std::string out;
+  for (const Metric* metric : metrics) out += fmt::format("{}{}", out.empty() ? "" : ", ", metric->name);
+  return out;
+}
+
 MetricList parse_metrics(const std::vector<std::string>& words) {
   if (words.empty()) return default_metrics();
   std::vector<std::string_view> names;
   for (const std::string& word : words) {
     for (const std::string_view name : split_at_commas(word)) {
-      require(is_known(name), "metrics: '{}' is none of {}", name, known_names());
+      require(is_known(name), "metrics: '{}' is none of {}, {}", name, metric_names(all_metrics()), kEveryMetric);
       names.push_back(name);
     }
   }

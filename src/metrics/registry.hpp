@@ -17,6 +17,9 @@ MetricList all_metrics();
 /// Those of an evaluation that names none.
 MetricList default_metrics();
 
+/// "loss, layer_loss, …".
+std::string metric_names(const MetricList& metrics);
+
 /// Names of metrics, several in one word by commas, or "all"; no word: default_metrics(). Throws Error with the names
 /// that exist.
 MetricList parse_metrics(const std::vector<std::string>& words);

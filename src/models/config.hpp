@@ -225,8 +225,7 @@ inline constexpr std::tuple kConfigKeys{
               {.name = "gate_site",
                .option = "--gate-site",
                .type = "SITE",
-               .help = "What the gate acts on: g1 the attention output (default), g2 values, g3 keys, g4 queries, g5 "
-                       "the output of W_o",
+               .help = "What the gate acts on, g1 by default",
                .default_text = ""},
               {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::gate}),
     ConfigKey(&layers::GateVariant::grain,
@@ -234,12 +233,7 @@ inline constexpr std::tuple kConfigKeys{
                .help = "What has a gate of its own: a head, a feature of a head, or a feature for all heads"},
               {.presence = Presence::with_gate, .group = OptionGroup::gate}),
     ConfigKey(&layers::GateVariant::source,
-              {.name = "gate_source",
-               .option = "--gate-source",
-               .type = "SOURCE",
-               .help = "Where logits come from: input (default), the layer's input; parameter, learned, the same for "
-                       "every token",
-               .default_text = ""},
+              {.name = "gate_source", .option = "--gate-source", .type = "SOURCE", .help = "Where logits come from"},
               {.presence = Presence::with_gate, .group = OptionGroup::gate}),
     ConfigKey(&layers::GateVariant::fn,
               {.name = "gate_fn", .option = "--gate-fn", .type = "FN", .help = "The gate's function"},

@@ -6,8 +6,8 @@
 
 #include "headgate/attention.hpp"
 
-// The gate functions as the oracle computes them, a line each. R is a real type, or one with the arithmetic of reals
-// that keeps track of errors or derivatives; then exp and log1p are found by its namespace.
+// The gate functions as the oracle computes them. R is a real type, or a type with the same arithmetic that also tracks
+// errors or derivatives; its exp and log1p are then found in its namespace.
 
 namespace headgate::reference {
 

@@ -111,9 +111,9 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
                std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::vector<double> q = load_row(in.q, b, h, i);
   const double slope = in.alibi_slopes.present() ? load(in.alibi_slopes, 0, 0, 0, h) : 0.0;
-  row.p.assign(static_cast<std::size_t>(n.S), -kInfinity);
-  row.visible.assign(static_cast<std::size_t>(n.S), 0);
-  row.cap_slope.assign(static_cast<std::size_t>(n.S), 1.0);
+  row.p.assign(n.S, -kInfinity);
+  row.visible.assign(n.S, 0);
+  row.cap_slope.assign(n.S, 1.0);
   for (std::int64_t j = 0; j < kv.keys; ++j) {
     if (!is_visible(options, n, b, h, i, j)) continue;
     CompensatedSum terms;
@@ -182,10 +182,10 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
   }
   for (std::int64_t j = 0; j < n.S; ++j) row.p[j] = row.visible[j] ? std::exp(row.p[j] - row.lse) : 0.0;
 
-  row.o.assign(static_cast<std::size_t>(n.Dv), 0.0);
-  row.o_abs.assign(static_cast<std::size_t>(n.Dv), 0.0);
-  std::vector<CompensatedSum> sums(static_cast<std::size_t>(n.Dv));
-  std::vector<LikeTerms> like(static_cast<std::size_t>(n.Dv));
+  row.o.assign(n.Dv, 0.0);
+  row.o_abs.assign(n.Dv, 0.0);
+  std::vector<CompensatedSum> sums(n.Dv);
+  std::vector<LikeTerms> like(n.Dv);
   for (std::int64_t j = 0; j < n.S; ++j) {
     if (!row.visible[j]) continue;
     for (std::int64_t d = 0; d < n.Dv; ++d) {
@@ -258,20 +258,20 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
   }
 }
 
-/// A gradient with its error companions, added to together.
-class Sum {
+/// A gradient and the quantities that bound its error, which are summed with it.
+class GradientSum {
  public:
   /// `roundoff`: of the type in which the kernels hold this sum, as far as it is what they compute in; 0 where they
   /// hold it in a wider one.
-  Sum(Backward& out, std::vector<double> BackwardArrays::*which, std::int64_t size, double roundoff)
+  GradientSum(Backward& out, std::vector<double> BackwardArrays::*which, std::int64_t size, double roundoff)
       : value_(out.*which),
         magnitude_(out.magnitude.*which),
         inherited_(out.inherited.*which),
         like_terms_(out.like_terms.*which),
         roundoff_(roundoff),
-        sums_(static_cast<std::size_t>(size)),
-        like_(static_cast<std::size_t>(size)) {
-    for (auto* x : {&value_, &magnitude_, &inherited_, &like_terms_}) x->assign(static_cast<std::size_t>(size), 0.0);
+        sums_(size),
+        like_(size) {
+    for (auto* x : {&value_, &magnitude_, &inherited_, &like_terms_}) x->assign(size, 0.0);
   }
 
   /// `block`: where the kernels' sum puts the term (LikeTerms).
@@ -323,19 +323,19 @@ class BackwardPass {
   }
 
  private:
-  /// do, Δ and what bounds their errors, for one row.
+  /// do, Δ and the bounds of their errors, for one row.
   struct RowGradient {
     std::vector<double> d_o;      // (Dv)  dy ∘ g, or dy
     std::vector<double> d_o_abs;  // (Dv)
     double delta = 0.0;           // rowsum(do ∘ o)
     double delta_abs = 0.0;
-    double delta_inherited = 0.0;  // Σ |dy| |y|: Δ is read off the rounded y
+    double delta_inherited = 0.0;  // Σ |dy| |y|: Δ is computed from the rounded y
   };
 
   void add_row(const KeyValue& kv, std::int64_t b, std::int64_t h, std::int64_t i) {
     const Row row = softmax_row(in_, options_, n_, kv, b, h, i);
     const RowGradient g = through_gate(row, b, h, i);
-    if (row.lse == -kInfinity) return;  // nothing visible, no sink: nothing but an added gate reaches y
+    if (row.lse == -kInfinity) return;  // no visible key and no sink: y depends on an added gate alone
     const double dlse = incoming_.dlse.present() ? load(incoming_.dlse, b, h, i, 0) : 0.0;
     const std::vector<double> q = load_row(in_.q, b, h, i);
     const std::int64_t at_q = ((b * n_.Hq + h) * n_.T + i) * n_.D;
@@ -399,7 +399,7 @@ class BackwardPass {
           d_o_abs = dy_abs * g_abs + n_.tiny;
           saved = std::abs(o * g.value);
         } else {
-          o_abs += g_abs;  // o may be had as y − g
+          o_abs += g_abs;  // o may be recovered as y − g
           saved += std::abs(g.value);
         }
         add_dgate(row, dy, dy_abs, o, z, g, b, h, i, d);
@@ -440,7 +440,7 @@ class BackwardPass {
   const AttentionIncoming& incoming_;
   const AttentionOptions& options_;
   const Sizes n_;
-  Sum dq_, dk_, dv_, dgate_, dbias_, dsinks_;
+  GradientSum dq_, dk_, dv_, dgate_, dbias_, dsinks_;
 };
 
 }  // namespace

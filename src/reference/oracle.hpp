@@ -7,8 +7,8 @@
 #include "headgate/attention.hpp"
 #include "reference/gates.hpp"
 
-// Gated attention in f64, forward and backward, by plain loops over materialised softmax rows: what the kernels are
-// held against. Arguments are taken as valid (attention_forward and attention_backward check them); any dtype and any
+// Gated attention in f64, forward and backward, by plain loops over materialised softmax rows: the reference for the
+// kernels. Arguments are assumed to be valid (attention_forward and attention_backward check them); any dtype and any
 // strides. Results are contiguous. A hidden key is never read.
 
 namespace headgate::reference {

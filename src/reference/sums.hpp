@@ -8,28 +8,28 @@
 
 namespace headgate::reference {
 
-/// A sum that carries what its additions drop (Neumaier): as good as one in twice the precision. The oracle's own f64
-/// sums would otherwise err as much as those of the f64 kernels.
+/// A sum that also sums what its additions lose to rounding (Neumaier), as accurate as one in twice the precision.
+/// Plain f64 sums of the oracle would err as much as those of the f64 kernels.
 class CompensatedSum {
  public:
   void add(double term) {
     const double next = sum_ + term;
-    dropped_ += std::abs(sum_) >= std::abs(term) ? (sum_ - next) + term : (term - next) + sum_;
+    lost_ += std::abs(sum_) >= std::abs(term) ? (sum_ - next) + term : (term - next) + sum_;
     sum_ = next;
   }
-  double value() const { return std::isfinite(dropped_) ? sum_ + dropped_ : sum_; }  // ∞ − ∞ leaves no ∞ to carry
+  double value() const { return std::isfinite(lost_) ? sum_ + lost_ : sum_; }  // ∞ − ∞ leaves no ∞ to carry
 
  private:
   double sum_ = 0.0;
-  double dropped_ = 0.0;
+  double lost_ = 0.0;
 };
 
-/// Follows a kernel's sum, term by term, and bounds the rounding errors that its like terms can add up to.
+/// Repeats a kernel's sum, term by term, and bounds the rounding errors that its like terms can add up to.
 ///
-/// An addition errs by at most u times the partial sum that it makes, and by no more than the term. What it drops are
-/// the term's bits below the spacing of numbers at the partial sum. Terms that agree in those bits drop the same, so
-/// that their errors add up in full, where those of other terms walk at random. The bound takes the additions of terms
-/// that are like the one before them: the sum of their partial sums, in units of u.
+/// An addition errs by at most u times the partial sum that it makes, and by no more than the term. It loses the term's
+/// bits below the spacing of numbers at the partial sum. Terms that agree in those bits lose the same, so that their
+/// errors add up in full, while those of other terms partly cancel. The bound counts the additions of terms that are
+/// like the term before: the sum of their partial sums, in units of u.
 class LikeTerms {
  public:
   /// The next term, which belongs to `block`: the terms of a block are added from zero, then the blocks.

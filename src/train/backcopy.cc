@@ -12,44 +12,45 @@ namespace headgate::train {
 
 namespace {
 
-constexpr std::size_t kBytes = 256;
+constexpr std::int64_t kBytes = 256;
 constexpr std::int64_t kHeldOutSequences = 4096;
 
 enum Stream : std::uint64_t { kTrainingStream = 3, kHeldOutStream = 4 };
 
 bool trigger(std::int32_t token) { return std::find(kTriggers.begin(), kTriggers.end(), token) != kTriggers.end(); }
 
-/// A byte drawn with its share of the row's counts as probability; row[b] counts the bytes up to b.
-std::int32_t draw_byte(const std::uint64_t* row, RandomStream& random) {
-  const std::uint64_t place = random.below(row[kBytes - 1]);
+/// Draws a byte with a probability proportional to its count; row[b] is the sum of the counts of the bytes up to b.
+std::int32_t draw_byte(const std::int64_t* row, RandomStream& random) {
+  const std::int64_t place = random.below(row[kBytes - 1]);
   return static_cast<std::int32_t>(std::upper_bound(row, row + kBytes, place) - row);
 }
 
 }  // namespace
 
-BigramTable::BigramTable(const Corpus& corpus) : below_((kBytes + 1) * kBytes) {
+BigramTable::BigramTable(const Corpus& corpus) : cumulative_((kBytes + 1) * kBytes) {
   constexpr std::int64_t kMaxBytes = std::int64_t{64} << 20;
   const std::int64_t bytes = std::min(corpus.size(), kMaxBytes);
   require(bytes >= 2, "the text has {} bytes, too few for a bigram table", bytes);
-  std::size_t last = kBytes;  // before the first byte there is none
+  std::int64_t last = kBytes;  // no byte precedes the first
   corpus.for_pieces(0, bytes, [&](const std::uint8_t* data, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::size_t byte = data[i];
-      if (last < kBytes) ++below_[last * kBytes + byte];
-      if (!trigger(data[i])) ++below_[kBytes * kBytes + byte];
+      const std::int64_t byte = data[i];
+      if (last < kBytes) ++cumulative_[last * kBytes + byte];
+      if (!trigger(data[i])) ++cumulative_[kBytes * kBytes + byte];
       last = byte;
     }
   });
-  for (std::size_t row = 0; row <= kBytes; ++row) {
-    for (std::size_t byte = 1; byte < kBytes; ++byte) below_[row * kBytes + byte] += below_[row * kBytes + byte - 1];
+  for (std::int64_t row = 0; row <= kBytes; ++row) {
+    for (std::int64_t byte = 1; byte < kBytes; ++byte)
+      cumulative_[row * kBytes + byte] += cumulative_[row * kBytes + byte - 1];
   }
-  require(below_.back() > 0, "the text has no byte but the triggers t, e and space");
+  require(cumulative_.back() > 0, "the text has only the triggers t, e and space");
 }
 
-std::int32_t BigramTable::first(RandomStream& random) const { return draw_byte(&below_[kBytes * kBytes], random); }
+std::int32_t BigramTable::first(RandomStream& random) const { return draw_byte(&cumulative_[kBytes * kBytes], random); }
 
 std::int32_t BigramTable::after(std::int32_t byte, RandomStream& random) const {
-  const std::uint64_t* row = &below_[static_cast<std::size_t>(byte) * kBytes];
+  const std::int64_t* row = &cumulative_[byte * kBytes];
   return row[kBytes - 1] > 0 ? draw_byte(row, random) : first(random);  // the text's last byte may have no follower
 }
 
@@ -74,13 +75,13 @@ void BackcopySource::draw(std::int32_t* tokens, std::int32_t* targets, RandomStr
 }
 
 void BackcopySource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
-  draw(tokens, targets, RandomStream(seed_, kTrainingStream, static_cast<std::uint64_t>(index)));
+  draw(tokens, targets, RandomStream(seed_, kTrainingStream, index));
 }
 
 std::int64_t BackcopySource::held_out_count() const { return kHeldOutSequences; }
 
 void BackcopySource::held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
-  draw(tokens, targets, RandomStream(seed_, kHeldOutStream, static_cast<std::uint64_t>(index)));
+  draw(tokens, targets, RandomStream(seed_, kHeldOutStream, index));
 }
 
 bool BackcopySource::is_trigger(std::int32_t token) const { return trigger(token); }

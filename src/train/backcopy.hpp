@@ -9,27 +9,29 @@
 #include "train/data.hpp"
 #include "train/random.hpp"
 
-// Bigram-backcopy (arXiv 2410.13835): x₀ is BOS; x₁ is drawn from the text's bytes that are no triggers; then
-// x_{i+1} = x_{i−1} where x_i is a trigger, else a byte that follows x_i in the text, as often as it does there. A copy
-// is never a trigger: only a byte drawn after another byte can be one. A head need look back by one after triggers and
-// has nothing to do elsewhere.
+// Bigram-backcopy (arXiv 2410.13835): x₀ is BOS; x₁ is drawn from the bytes of the text that are not triggers; then
+// x_{i+1} = x_{i−1} if x_i is a trigger, else a byte drawn with the frequency at which it follows x_i in the text. A
+// copied byte is never a trigger: only a byte drawn after another byte can be one. After a trigger, a head has to
+// attend to the token before; elsewhere no token helps it.
 
 namespace headgate::train {
 
 inline constexpr std::int32_t kBos = 256;
 inline constexpr std::array<std::int32_t, 3> kTriggers{'t', 'e', ' '};
 
-/// How often each byte follows each other in a text.
+/// How often each byte follows each other byte in a text.
 class BigramTable {
  public:
-  /// From the text's first 64 MiB. Throws Error when it has fewer than two bytes, or none but triggers.
+  /// Counts the first 64 MiB of the text. Throws Error if it has fewer than two bytes or only triggers.
   explicit BigramTable(const Corpus& corpus);
 
+  /// Draws the byte after BOS.
   std::int32_t first(RandomStream& random) const;
+  /// Draws a byte that follows `byte`.
   std::int32_t after(std::int32_t byte, RandomStream& random) const;
 
  private:
-  std::vector<std::uint64_t> below_;  // (257,256) inclusive running counts; row 256: bytes that are no triggers
+  std::vector<std::int64_t> cumulative_;  // (257,256) cumulative counts by row; row 256: bytes that are not triggers
 };
 
 class BackcopySource : public SequenceSource {

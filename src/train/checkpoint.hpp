@@ -8,16 +8,16 @@
 #include "models/config.hpp"
 #include "models/parameters.hpp"
 
-// A checkpoint is a directory in the Hugging Face way:
+// A checkpoint is a directory in the layout of Hugging Face:
 //   config.json            the model
 //   model.safetensors      its parameters, one tensor each, by their names
 //   optimizer.safetensors  AdamW's moments, "NAME.first_moment" and "NAME.second_moment"
 //   trainer_state.json     the trainer's state
-// The last two are absent from a model that is not to be trained on.
+// A model without the last two cannot be trained further.
 
 namespace headgate::train {
 
-/// What is saved. Buffers are flat, laid out as `table` has it.
+/// What is saved. Buffers are flat, in the layout of `table`.
 struct CheckpointView {
   const models::DecoderConfig& config;
   const models::ParameterTable& table;
@@ -36,29 +36,29 @@ struct Checkpoint {
   std::string trainer_state;         ///< JSON text, unchecked, or empty
 };
 
-/// Which of a checkpoint's files are wanted.
+/// Which files of a checkpoint are read.
 enum class CheckpointParts { model, all };
 
-/// Puts a checkpoint at `directory`, over the one that is there, whole or not at all, whenever the process ends: until
-/// the new one is on the disk under its name, the old one is. Parent directories are made. Throws io::WriteError, and
-/// io::NotReplaceable for a directory that holds anything but a checkpoint's files; the old one then stays.
+/// Writes a checkpoint to `directory` atomically: the old one remains until the new one is complete on the disk, even
+/// if the process is killed. Creates parent directories. Throws io::WriteError, and io::NotReplaceable for a directory
+/// that holds anything but a checkpoint's files; the old checkpoint then remains.
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint);
 
 /// Whether `directory` holds a checkpoint (it has a config.json); its content is not looked at.
 bool is_checkpoint(const std::string& directory);
 
-/// Whether it is one to go on training from (it has a trainer_state.json too).
+/// Whether `directory` holds a checkpoint to resume from (it has a trainer_state.json too).
 bool is_training_checkpoint(const std::string& directory);
 
-/// Throws io::NotReplaceable where save_checkpoint would find another's files in `directory`.
+/// Throws io::NotReplaceable if `directory` holds files that are not part of a checkpoint.
 void check_checkpoint_replaceable(const std::string& directory);
 
-/// The steps that a checkpoint's trainer has done. Throws io::FileError.
+/// The number of steps that a checkpoint was trained for. Throws io::FileError.
 std::int64_t checkpoint_step(const std::string& directory);
 
-/// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, mis-shaped, oversized, or not fitting
-/// the config. Nothing that a file claims is used before it has been checked. With `all`, moments and trainer state
-/// must be there; with `model`, moments are not looked at, and the trainer state is read where there is one.
+/// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, of wrong shape, too large, or not
+/// fitting the config. Everything in a file is checked before use. all: moments and trainer state must be present.
+/// model: moments are not read, and the trainer state is read if present.
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts);
 
 }  // namespace headgate::train

@@ -23,7 +23,7 @@ constexpr std::string_view option_of() {
   }
 }
 
-/// Sizes that were not given follow those that were.
+/// Derives sizes that were not given from those that were.
 void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   const bool dim = keys.of<&DecoderConfig::dim>().has_value();
   const bool heads = keys.of<&DecoderConfig::heads>().has_value();
@@ -39,7 +39,7 @@ void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   }
 }
 
-/// What --gate and --gate-site make of the gate, before its other parts are laid over it.
+/// Applies --gate and --gate-site to `before`. The other options of the gate are applied after this.
 GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) {
   GateVariant gate = before;
   if (!choices.gate.empty()) {
@@ -54,7 +54,7 @@ GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) 
   return gate;
 }
 
-/// Parts of a gate are refused where there is none.
+/// Throws if options of a gate were given without a gate.
 void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   keys.for_each([&](const auto& row, const auto& slot) {
     const bool part = row.group == models::OptionGroup::gate && keys.is_given(slot);
@@ -63,7 +63,7 @@ void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   });
 }
 
-/// An evaluation takes whole sequences; fewer tokens than one has would not be what was asked for.
+/// Throws if --eval-tokens is less than a sequence, since evaluations use whole sequences.
 void require_whole_sequence(const RunChoices& choices, const TrainSettings& settings) {
   const auto& tokens = choices.of<&TrainSettings::eval_tokens>();
   require(!tokens || *tokens >= settings.seq_len, "{} {} is less than a sequence, which has {} tokens",

@@ -12,12 +12,12 @@
 #include "train/settings.hpp"
 #include "train/task_defaults.hpp"
 
-// From what a user gives to a model's config and a run's settings: what was given, laid over the values of a file, of a
-// task or of a run. Errors name options.
+// Makes a model's config and a run's settings from the options that a user gave and, for the rest, from the values of a
+// file, a task or a resumed run. Error messages name options.
 
 namespace headgate::train {
 
-/// What was given of a model.
+/// The options of a model that were given.
 struct ModelChoices {
   std::string config_file;  ///< a config.json to start from; empty: the task's own model
   Given<models::kConfigKeys> keys;
@@ -28,19 +28,21 @@ struct ModelChoices {
   bool any() const { return keys.any() || !config_file.empty() || !gate.empty() || match_params; }
 };
 
-/// What was given of a run.
+/// The options of a run that were given.
 using RunChoices = Given<kSettings>;
 
-/// The model's config, valid. Throws Error, and io::FileError for the file.
+/// Returns a valid config. Throws Error, and io::FileError for the config file.
 models::DecoderConfig make_config(const ModelChoices& choices, Task task);
 
-/// The settings of a fresh run, valid, for the task that was given, or text. `seq_len` is the model's. Throws Error.
+/// Returns valid settings of a new run, for the task that was given, or text. `seq_len` is that of the model. Throws
+/// Error.
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);
 
-/// A run's settings with those choices over them that may change on the way. Throws Error for any other that differs.
+/// Returns the settings `run` of a resumed run with the choices that may change applied. Throws Error if any other
+/// choice differs from `run`.
 TrainSettings resumed_settings(const RunChoices& choices, const TrainSettings& run);
 
-/// A value as options and --help have it.
+/// Formats a value as options and --help write it.
 template <typename Value>
 std::string option_value_text(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -50,8 +52,8 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// The default of a field by row: "10000", or "text 6, bigram-backcopy 1" where tasks differ, or the row's own text.
-/// of_task(task): the config or settings that the task has by default.
+/// The default of a row's field, for --help: "10000", or "text 6, bigram-backcopy 1" if tasks differ, or the row's own
+/// text. of_task(task): the default config or settings of the task.
 template <class Row, class OfTask>
 std::string default_text(const Row& row, const OfTask& of_task) {
   if (row.default_text != nullptr) return row.default_text;

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;  ///< of each file, held to be UTF-8
+constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;  ///< of each file that must be UTF-8
 
 struct Descriptor {
   int number = -1;
@@ -30,7 +30,8 @@ struct Descriptor {
   }
 };
 
-/// Where the part of a file that is checked is not UTF-8; its length if it is.
+/// Returns the offset of the first byte of a file's checked part that is not UTF-8; the length of that part if there is
+/// none.
 std::int64_t first_bad_checked(const MappedFile& file) {
   return first_bad_utf8(file.data(), std::min(file.size(), kCheckedBytes));
 }
@@ -45,7 +46,7 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
                      : lead >= 0xE0 && lead < 0xF0 ? 3
                      : lead >= 0xF0 && lead < 0xF5 ? 4
                                                    : 0;
-  // Overlong forms, surrogates and what lies beyond U+10FFFF show in the second byte.
+  // Overlong forms, surrogates and code points beyond U+10FFFF are recognised by the second byte.
   const std::uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const std::uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (int i = 1; i < length; ++i) {
@@ -66,7 +67,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   inode_ = facts.st_ino;
   size_ = facts.st_size;
   if (size_ == 0) return;
-  data_ = ::mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ, MAP_PRIVATE, file.number, 0);
+  data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number, 0);
   if (data_ == MAP_FAILED) {
     data_ = nullptr;
     io::fail(path, "cannot read: {}", std::strerror(errno));
@@ -81,19 +82,19 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
       size_(std::exchange(other.size_, 0)) {}
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+  if (data_ != nullptr) ::munmap(data_, size_);
 }
 
 void MappedFile::check_whole() const {
   struct stat now {};
-  // A path that is gone or names another file by now leaves the mapped one as it was.
+  // If the path no longer exists or names another file, the mapped file is unchanged.
   if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
   if (now.st_size < size_) io::fail(path_, "shortened from {} to {} bytes while it was read", size_, now.st_size);
 }
 
 Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice) {
   for (const std::string& path : paths) {
-    std::error_code ignored;  // what is wrong with the path shows when it is opened
+    std::error_code ignored;  // MappedFile reports what is wrong with the path
     if (fs::is_directory(path, ignored)) {
       add_directory(path, choice);
     } else {
@@ -140,7 +141,7 @@ void Corpus::add_file(MappedFile file) {
 
 std::size_t Corpus::file_at(std::int64_t position) const {
   const auto after = std::upper_bound(starts_.begin(), starts_.end(), position);
-  return static_cast<std::size_t>(after - starts_.begin()) - 1;
+  return after - starts_.begin() - 1;
 }
 
 void Corpus::copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const {

@@ -27,7 +27,7 @@ class MappedFile {
 
   const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(data_); }
   std::int64_t size() const { return size_; }
-  /// Throws io::FileError if the file has become shorter: reading what is gone from it would end the process.
+  /// Throws io::FileError if the file has been shortened: reading the missing part would raise SIGBUS.
   void check_whole() const;
 
  private:
@@ -38,24 +38,24 @@ class MappedFile {
   std::int64_t size_ = 0;
 };
 
-/// Text files, one after the other, as one run of bytes.
+/// Text files, concatenated.
 class Corpus {
  public:
-  /// Files, or directories with the files below them that `choice` takes (files_below). Throws io::FileError for a path
-  /// that cannot be read, for a file that does not begin as UTF-8 text does, and for a directory without a file that
-  /// does: below a directory, other files are left out.
+  /// `paths`: files, or directories of which `choice` selects files (files_below). Throws io::FileError for a path that
+  /// cannot be read, for a file whose beginning is not UTF-8, and for a directory without a UTF-8 file. Other files
+  /// below a directory are left out.
   explicit Corpus(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
   std::int64_t size() const { return size_; }  ///< bytes
   std::size_t files() const { return files_.size(); }
   const LeftOut& left_out() const { return left_out_; }
-  /// out(count) = bytes [begin, begin + count), which must lie inside. Throws io::FileError if a file has become
-  /// shorter.
+  /// out(count) = bytes [begin, begin + count), which must lie in the text. Throws io::FileError if a file has been
+  /// shortened.
   void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
-  /// A number that another text will not have: from the sizes and samples of all files.
+  /// A hash of the sizes and of samples of all files, which identifies the text.
   std::uint64_t fingerprint() const;
 
-  /// body(data, count) for every piece of [begin, end), in order. Throws as copy does.
+  /// Calls body(data, count) for each contiguous piece of [begin, end), in order. Throws as copy does.
   template <class Body>
   void for_pieces(std::int64_t begin, std::int64_t end, const Body& body) const {
     for (std::size_t i = file_at(begin); begin < end; ++i) {
@@ -78,8 +78,8 @@ class Corpus {
   LeftOut left_out_;
 };
 
-/// Offset of the first byte that is not well-formed UTF-8 (or is a zero byte), `count` if there is none. A character
-/// that the end cuts off passes.
+/// Returns the offset of the first byte that is not well-formed UTF-8 or is zero, `count` if there is none. A character
+/// cut off by the end is accepted.
 std::int64_t first_bad_utf8(const std::uint8_t* text, std::int64_t count);
 
 }  // namespace headgate::train

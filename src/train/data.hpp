@@ -12,12 +12,12 @@
 
 namespace headgate::train {
 
-/// text: the bytes of the data, to be predicted. bigram_backcopy: sequences drawn from the data's bigram table, see
+/// text: predict the bytes of the data. bigram_backcopy: sequences drawn from the bigram table of the data, see
 /// backcopy.hpp.
 enum class Task { text, bigram_backcopy };
 
-/// Where sequences come from. All of them have T = seq_len tokens; targets(T) are the tokens that follow. A sequence
-/// depends on its index alone, so that a run may be resumed anywhere.
+/// A source of sequences of T = seq_len tokens; targets(T) are the tokens that follow. A sequence depends on its index
+/// alone, so that a run can be resumed at any step.
 class SequenceSource {
  public:
   virtual ~SequenceSource() = default;
@@ -34,11 +34,11 @@ class SequenceSource {
   /// Whether a token is a trigger of the task; tasks without triggers have none.
   virtual bool is_trigger(std::int32_t /*token*/) const { return false; }
   virtual bool has_triggers() const { return false; }
-  /// A number that other data will not have.
+  /// A hash that identifies the data.
   virtual std::uint64_t fingerprint() const = 0;
-  /// One line on what there is, for people.
+  /// One line that describes the data.
   virtual std::string description() const = 0;
-  /// What the paths hold that is no part of the data.
+  /// What the paths hold that is not part of the data.
   virtual LeftOut left_out() const { return {}; }
 };
 

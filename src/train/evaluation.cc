@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/evaluation.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "core/check.hpp"
 
@@ -40,7 +41,7 @@ std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& c
   const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
   const metrics::MetricList applying = metrics::that_apply(metrics, source.has_triggers());
   items.push_back({"figures", metrics::Evaluator<float>::planned_bytes(config, shape, applying)});
-  items.push_back({"tokens and targets", static_cast<std::size_t>(shape.batch * shape.seq) * of_token});
+  items.push_back({"tokens and targets", shape.batch * shape.seq * of_token});
   return items;
 }
 
@@ -50,7 +51,7 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
       plan_(plan),
       metrics_(metrics::that_apply(metrics, source.has_triggers())),
       decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate),
-      tokens_(static_cast<std::size_t>(plan.batch * source.seq_len())),
+      tokens_(plan.batch * source.seq_len()),
       targets_(tokens_.size()),
       triggers_(source.has_triggers() ? tokens_.size() : 0) {
   require(config.vocab >= source.vocab(), "the model's vocabulary has {} tokens but the data {}", config.vocab,
@@ -69,6 +70,14 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
   }
   for (std::size_t i = 0; i < triggers_.size(); ++i) triggers_[i] = source_.is_trigger(tokens_[i]) ? 1 : 0;
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
+}
+
+std::string first_not_finite(const metrics::Report& report) {
+  for (std::size_t i = 0; i < report.layers.size(); ++i) {
+    if (!metrics::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
+  }
+  if (!metrics::is_finite(report.overall)) return "in the loss";
+  return report.backcopy && !metrics::is_finite(*report.backcopy) ? "in the figures by trigger" : "";
 }
 
 ordered_json evaluation_json(const Evaluation& evaluation) {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "metrics/evaluator.hpp"
@@ -14,7 +14,7 @@ namespace headgate::train {
 
 struct Evaluation {
   metrics::Report report;
-  std::int64_t tokens = 0;  ///< that the figures are over
+  std::int64_t tokens = 0;  ///< number of tokens evaluated
 };
 
 /// Which held-out sequences an evaluation takes: batches of equal size, spread evenly.
@@ -23,23 +23,24 @@ struct EvaluationPlan {
   std::int64_t batches = 1;
 };
 
-/// At most `sequences` (but one at least) of `held_out`, in batches of at most `max_batch`. The batch is chosen so that
-/// the fewest are left over.
+/// Plans the evaluation of at most `sequences` of `held_out` sequences, but at least one, in batches of at most
+/// `max_batch`. The size of the batches is chosen to leave out the fewest sequences.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
-/// What evaluating takes beside the parameters, by purpose; nothing is taken. Throws Error for sizes beyond all memory.
+/// The memory of an evaluation in bytes besides the parameters, by purpose; allocates nothing. Throws Error if the
+/// sizes overflow.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
                                                   const EvaluationPlan& plan, const metrics::MetricList& metrics);
 
-/// Evaluates a model of one shape again and again.
+/// Evaluates models of one shape on held-out sequences.
 class HeldOutEvaluator {
  public:
-  /// `source` is used for the evaluator's life. Of `metrics`, those that its task has are evaluated. Throws Error where
-  /// the model's vocabulary is too small for it.
+  /// `source` must outlive the evaluator. Of `metrics`, those that apply to its task are computed. Throws Error if the
+  /// model's vocabulary is too small for the data.
   HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
                    const metrics::MetricList& metrics);
 
-  /// `progress`, if given, is called after each batch with the share that is done.
+  /// Calls progress(fraction) after each batch with the fraction that is done.
   template <class Progress>
   Evaluation evaluate(const float* parameters, const Progress& progress) {
     metrics::Evaluator<float> evaluator(decoder_, metrics_);
@@ -64,6 +65,9 @@ class HeldOutEvaluator {
   std::vector<std::int32_t> targets_;   // (batch,T)
   std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without
 };
+
+/// Where a report first has a number that is not finite: "in layer 1", "in the loss"; empty where it has none.
+std::string first_not_finite(const metrics::Report& report);
 
 /// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects),
 /// backcopy where the task has triggers, tokens.

@@ -32,7 +32,7 @@ Progress advance(Trainer& trainer, const LoopOptions& options) {
   return progress;
 }
 
-/// Why the loop ends after the step that was taken; empty where it goes on.
+/// Why the loop ends after the step just taken; empty if it continues.
 std::optional<LoopReason> reason_to_end(const Trainer& trainer, LoopObserver& observer, const LoopOptions& options) {
   const bool interrupted = observer.interrupted();
   if (trainer.finished()) return LoopReason::finished;
@@ -41,10 +41,10 @@ std::optional<LoopReason> reason_to_end(const Trainer& trainer, LoopObserver& ob
   return std::nullopt;
 }
 
-/// Saves and logs, and outlives what cannot be written.
-class Record {
+/// Saves checkpoints and logs metrics. A write that fails does not end the run.
+class RunWriter {
  public:
-  Record(const Trainer& trainer, RunDirectory& run, LoopObserver& observer)
+  RunWriter(const Trainer& trainer, RunDirectory& run, LoopObserver& observer)
       : trainer_(trainer),
         run_(run),
         observer_(observer),
@@ -56,7 +56,7 @@ class Record {
     observer_.saved(saved_step_, run_.checkpoint());
   }
 
-  /// The reason where it could not; then the last checkpoint stays.
+  /// Returns why it failed, or an empty string. After a failure the last checkpoint remains.
   std::string save() {
     try {
       run_.save(trainer_);
@@ -68,7 +68,7 @@ class Record {
     return "";
   }
 
-  void save_and_go_on() {
+  void save_or_report() {
     const std::string reason = save();
     if (reason.empty()) return;
     observer_.not_written(fmt::format("step {} is not saved: {}; {} keeps step {}, and the next save tries again",
@@ -76,16 +76,16 @@ class Record {
   }
 
   void log(const Progress& progress) {
-    const bool behind = !log_.trouble().empty();
+    const bool behind = !log_.error().empty();
     log_.add(progress);
-    if (behind || log_.trouble().empty()) return;
+    if (behind || log_.error().empty()) return;
     observer_.not_written(fmt::format("{}; its lines from step {} on are kept in memory until it takes them",
-                                      log_.trouble(), progress.step.step));
+                                      log_.error(), progress.step.step));
   }
 
   LoopEnd end(LoopReason reason, std::string not_saved) {
     log_.flush();
-    return {reason, saved_step_, std::move(not_saved), log_.trouble()};
+    return {reason, saved_step_, std::move(not_saved), log_.error()};
   }
 
  private:
@@ -99,20 +99,20 @@ class Record {
 }  // namespace
 
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options) {
-  Record record(trainer, run, observer);
-  // A directory that takes no file is known before the first step, and a run that diverges early leaves its start.
-  if (trainer.steps_done() == 0) record.save_start();
+  RunWriter writer(trainer, run, observer);
+  // An unusable directory is thus reported before the first step, and a run that diverges early has a checkpoint.
+  if (trainer.steps_done() == 0) writer.save_start();
   std::optional<LoopReason> reason;
   if (trainer.finished()) reason = LoopReason::finished;
   while (!reason) {
     const Progress progress = advance(trainer, options);
-    record.log(progress);
+    writer.log(progress);
     observer.after_step(progress);
     reason = reason_to_end(trainer, observer, options);
-    if (reason) return record.end(*reason, record.save());
-    if (due(trainer.steps_done(), trainer.settings().save_every)) record.save_and_go_on();
+    if (reason) return writer.end(*reason, writer.save());
+    if (due(trainer.steps_done(), trainer.settings().save_every)) writer.save_or_report();
   }
-  return record.end(*reason, "");
+  return writer.end(*reason, "");
 }
 
 }  // namespace headgate::train

@@ -42,7 +42,7 @@ struct GroupFiles {
   const char* root;
   const char* limit;
   const char* usage;
-  const char* file_cache[2];  ///< in memory.stat: what is freed on demand
+  const char* file_cache[2];  ///< in memory.stat: page cache, which is freed on demand
 };
 constexpr GroupFiles kVersions[] = {
     {"", "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -66,7 +66,7 @@ void lower(std::optional<std::uint64_t>& least, std::optional<std::uint64_t> val
   if (value) least = std::min(least.value_or(*value), *value);
 }
 
-/// Least over the process's groups and those that they lie in.
+/// The minimum over the process's control groups and their ancestors.
 std::optional<std::uint64_t> left_in_groups(const std::string& root) {
   std::optional<std::uint64_t> least;
   std::ifstream groups(root + "/proc/self/cgroup");

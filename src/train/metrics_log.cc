@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
@@ -19,37 +20,37 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// What every record has, in the file's order: written, and looked for where a record is read.
-template <class Take>
-void visit(const Take& take, const Progress& progress) {
-  take("step", progress.step.step);
-  take("loss", progress.step.loss);
-  take("grad_norm", progress.step.grad_norm);
-  take("lr", progress.step.lr);
-  take("tokens", progress.step.tokens);
-  take("seconds", progress.step.seconds);
-  take("tokens_per_second", progress.tokens_per_second);
+/// Visits the fields that every record has, in the order of the file, to write a record and to recognise one.
+template <class Visit>
+void visit_fields(const Visit& visit, const Progress& progress) {
+  visit("step", progress.step.step);
+  visit("loss", progress.step.loss);
+  visit("grad_norm", progress.step.grad_norm);
+  visit("lr", progress.step.lr);
+  visit("tokens", progress.step.tokens);
+  visit("seconds", progress.step.seconds);
+  visit("tokens_per_second", progress.tokens_per_second);
 }
 
 ordered_json record_of(const Progress& progress) {
   ordered_json out;
-  visit([&out](const char* key, const auto& value) { out[key] = value; }, progress);
+  visit_fields([&out](const char* key, const auto& value) { out[key] = value; }, progress);
   if (progress.mfu) out["mfu"] = *progress.mfu;
   if (progress.step.spike) out["spike"] = true;
   if (progress.evaluation) out["eval"] = evaluation_json(*progress.evaluation);
   return out;
 }
 
-/// The step that a line records, −1 for what is no record.
+/// Returns the step of a record, −1 for a line that is not a record.
 std::int64_t step_of(const std::string& line) {
   const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return -1;
   bool whole = true;
-  visit([&](const char* key, const auto&) { whole = whole && record.contains(key); }, Progress{});
+  visit_fields([&](const char* key, const auto&) { whole = whole && record.contains(key); }, Progress{});
   return whole && record["step"].is_number_integer() ? record["step"].get<std::int64_t>() : -1;
 }
 
-/// Whether a last line may be the first bytes of a record whose writer was killed.
+/// Whether the last line may be the beginning of a record whose writer was killed.
 bool cut_off(std::string_view line) {
   constexpr std::string_view kBegin = "{\"step\":";
   return line.starts_with(kBegin) || kBegin.starts_with(line);
@@ -60,7 +61,7 @@ struct Kept {
   bool ends_line = true;  ///< its last byte is a newline
 };
 
-/// How much of the file is records of steps up to `step`. Throws for anything that no run wrote.
+/// Returns how much of the file holds records of steps up to `step`. Throws if it holds anything else than records.
 Kept kept_part(const std::string& path, std::int64_t step) {
   Kept kept;
   std::error_code error;
@@ -73,10 +74,10 @@ Kept kept_part(const std::string& path, std::int64_t step) {
     const bool ended = !in.eof();
     const std::int64_t at = step_of(line);
     if (at < 0 && !ended && cut_off(line)) break;
-    if (at < 0) io::fail(path, "line {} is no record of a run; move the file away", number);
+    if (at < 0) io::fail(path, "line {} is not a record of a run; move the file away", number);
     if (at <= last) io::fail(path, "line {} has step {} after step {}; move the file away", number, at, last);
     last = at;
-    begin += static_cast<std::int64_t>(line.size()) + (ended ? 1 : 0);
+    begin += std::ssize(line) + (ended ? 1 : 0);
     if (at <= step) kept = {begin, ended};
   }
   return kept;
@@ -95,7 +96,7 @@ MetricsLog::MetricsLog(const std::string& path, std::int64_t step) : path_(path)
     if (::ftruncate(descriptor_, kept.bytes) != 0) {
       io::fail<io::WriteError>(path, "cannot write: {}", std::strerror(errno));
     }
-    if (!kept.ends_line) waiting_ = "\n";
+    if (!kept.ends_line) unwritten_ = "\n";
   } catch (const io::FileError&) {
     ::close(descriptor_);
     throw;
@@ -105,22 +106,22 @@ MetricsLog::MetricsLog(const std::string& path, std::int64_t step) : path_(path)
 MetricsLog::~MetricsLog() { ::close(descriptor_); }
 
 void MetricsLog::add(const Progress& progress) {
-  waiting_ += record_of(progress).dump() + "\n";
+  unwritten_ += record_of(progress).dump() + "\n";
   flush();
 }
 
 void MetricsLog::flush() {
-  trouble_.clear();
+  error_.clear();
   std::size_t written = 0;
-  while (written < waiting_.size() && trouble_.empty()) {
-    const ssize_t put = ::write(descriptor_, waiting_.data() + written, waiting_.size() - written);
+  while (written < unwritten_.size() && error_.empty()) {
+    const ssize_t put = ::write(descriptor_, unwritten_.data() + written, unwritten_.size() - written);
     if (put >= 0) {
-      written += static_cast<std::size_t>(put);
+      written += put;
     } else if (errno != EINTR) {
-      trouble_ = fmt::format("{}: cannot write: {}", path_, std::strerror(errno));
+      error_ = fmt::format("{}: cannot write: {}", path_, std::strerror(errno));
     }
   }
-  waiting_.erase(0, written);
+  unwritten_.erase(0, written);
 }
 
 }  // namespace headgate::train

@@ -10,7 +10,7 @@
 
 namespace headgate::train {
 
-/// What there is to tell of a step.
+/// What is recorded of a step.
 struct Progress {
   StepReport step;
   double tokens_per_second = 0.0;
@@ -18,32 +18,32 @@ struct Progress {
   std::optional<Evaluation> evaluation;  ///< where one was due
 };
 
-/// Throws io::FileError where `path` holds anything that no run wrote.
+/// Throws io::FileError if `path` holds anything but records of a run.
 void check_metrics(const std::string& path);
 
-/// metrics.jsonl: one JSON object a line, one line a step. Each line is in the file as soon as it is added, unless the
-/// file takes no more, as on a full disk: lines then wait in memory and are written with the next one that can be.
+/// Writes metrics.jsonl, one JSON object in a line for each step. A line is written as soon as it is added. If that
+/// fails, on a full disk for instance, lines are kept in memory and written with the next one.
 class MetricsLog {
  public:
-  /// Keeps the records of steps up to `step`, drops what a run wrote after its last checkpoint, and appends from there.
-  /// Throws io::FileError, also as check_metrics does; the file is then left as it is.
+  /// Keeps the records of steps up to `step`, removes later ones, which a run wrote after its last checkpoint, and
+  /// appends. Throws io::FileError, also where check_metrics does; the file is then unchanged.
   MetricsLog(const std::string& path, std::int64_t step);
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
   ~MetricsLog();
 
   void add(const Progress& progress);
-  /// Tries once more to write what waits.
+  /// Retries writing the lines that are kept in memory.
   void flush();
 
-  /// Why lines wait, as "PATH: …"; empty when all are in the file.
-  const std::string& trouble() const { return trouble_; }
+  /// Why lines are kept in memory, as "PATH: …"; empty if all are written.
+  const std::string& error() const { return error_; }
 
  private:
   std::string path_;
   int descriptor_ = -1;
-  std::string waiting_;  ///< from the first byte on that is not in the file
-  std::string trouble_;
+  std::string unwritten_;  ///< not yet written to the file
+  std::string error_;
 };
 
 }  // namespace headgate::train

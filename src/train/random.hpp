@@ -7,35 +7,36 @@
 
 namespace headgate::train {
 
-/// Random numbers that depend on (seed, stream, index) alone: what a run draws at a step needs no state to be resumed.
+/// Random numbers that depend on (seed, stream, index) alone, so that a resumed run draws the same ones without saved
+/// state.
 class RandomStream {
  public:
-  RandomStream(std::uint64_t seed, std::uint64_t stream, std::uint64_t index)
-      : state_(mix64(mix64(mix64(seed) ^ stream) ^ index)) {}
+  RandomStream(std::uint64_t seed, std::uint64_t stream, std::int64_t index)
+      : state_(mix64(mix64(mix64(seed) ^ stream) ^ static_cast<std::uint64_t>(index))) {}
 
   std::uint64_t next() { return mix64(state_++); }
-  /// In [0, n), n ≥ 1; the bias of at most n/2^64 is of no account.
-  std::uint64_t below(std::uint64_t n) { return next() % n; }
+  /// In [0, n), n ≥ 1; its bias of at most n/2^64 is negligible.
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
 
  private:
   std::uint64_t state_;
 };
 
-/// A permutation of [0, n) chosen by `key`: the place of `index`. Four Feistel rounds on the next even number of bits,
-/// walked until they land below n (at most four times on average).
-inline std::uint64_t permuted(std::uint64_t index, std::uint64_t n, std::uint64_t key) {
+/// The image of `index` under a permutation of [0, n) chosen by `key`: four Feistel rounds on the next even number of
+/// bits, repeated until the result is below n (cycle walking; at most four times on average).
+inline std::int64_t permuted(std::int64_t index, std::int64_t n, std::uint64_t key) {
   int half = 1;
-  while (half < 31 && (std::uint64_t{1} << (2 * half)) < n) ++half;
+  while (half < 31 && (std::int64_t{1} << (2 * half)) < n) ++half;
   const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
   do {
-    std::uint64_t left = index >> half;
-    std::uint64_t right = index & mask;
+    std::uint64_t left = static_cast<std::uint64_t>(index) >> half;
+    std::uint64_t right = static_cast<std::uint64_t>(index) & mask;
     for (std::uint64_t round = 0; round < 4; ++round) {
-      const std::uint64_t turned = left ^ (mix64(mix64(key ^ round) ^ right) & mask);
+      const std::uint64_t mixed = left ^ (mix64(mix64(key ^ round) ^ right) & mask);
       left = right;
-      right = turned;
+      right = mixed;
     }
-    index = (left << half) | right;
+    index = static_cast<std::int64_t>((left << half) | right);
   } while (index >= n);
   return index;
 }

@@ -21,16 +21,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostBeside = 99;
+constexpr int kMaxNumber = 99;
 
 /// `run`/checkpoint for 0, `run`/checkpoint.N beside it.
 std::string numbered_checkpoint(const std::string& run, int number) {
   return number == 0 ? run + "/checkpoint" : fmt::format("{}/checkpoint.{}", run, number);
 }
 
-/// The first place where nothing is yet.
+/// The first numbered path at which nothing exists.
 std::optional<std::string> free_place(const std::string& run) {
-  for (int number = 0; number <= kMostBeside; ++number) {
+  for (int number = 0; number <= kMaxNumber; ++number) {
     std::error_code error;
     const std::string place = numbered_checkpoint(run, number);
     if (!is_checkpoint(place) && !fs::exists(fs::symlink_status(place, error))) return place;
@@ -38,11 +38,11 @@ std::optional<std::string> free_place(const std::string& run) {
   return std::nullopt;
 }
 
-const std::string& made_if_fresh(const std::string& path, RunStart start) {
+const std::string& created_if_fresh(const std::string& path, RunStart start) {
   if (start == RunStart::fresh) {
     require_no_run(path);
     if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
-      io::fail<io::WriteError>(path, "cannot make the directory: {}", std::strerror(errno));
+      io::fail<io::WriteError>(path, "cannot create the directory: {}", std::strerror(errno));
     }
   }
   return path;
@@ -61,7 +61,7 @@ bool is_run_or_checkpoint(const std::string& directory) {
 
 std::vector<std::string> checkpoints_of(const std::string& run) {
   std::vector<std::string> found;
-  for (int number = 0; number <= kMostBeside; ++number) {
+  for (int number = 0; number <= kMaxNumber; ++number) {
     const std::string place = numbered_checkpoint(run, number);
     if (is_checkpoint(place)) found.push_back(place);
   }
@@ -85,12 +85,13 @@ void require_no_run(const std::string& run) {
   const std::string metrics = metrics_path(run);
   if (fs::exists(fs::symlink_status(metrics, error)) &&
       (!fs::is_regular_file(metrics, error) || fs::file_size(metrics, error) != 0)) {
-    io::fail(metrics, "is there already and would be overwritten");
+    io::fail(metrics, "exists already and would be overwritten");
   }
   check_checkpoint_replaceable(numbered_checkpoint(run, 0));
 }
 
-RunDirectory::RunDirectory(const std::string& path, RunStart start) : path_(path), lock_(made_if_fresh(path, start)) {
+RunDirectory::RunDirectory(const std::string& path, RunStart start)
+    : path_(path), lock_(created_if_fresh(path, start)) {
   // Another process may have trained here between the check and the lock.
   if (start == RunStart::fresh) require_no_run(path);
   check_metrics(metrics_path(path));

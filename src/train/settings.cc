@@ -2,9 +2,9 @@
 #include "train/settings.hpp"
 
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "core/check.hpp"
 #include "io/input_file.hpp"
@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "headgate-trainer-1";
 
-/// Every key of a state beside the settings and the field that it fills: written and read alike.
+/// Visits every key of a state other than the settings, to write it and to read it.
 template <class Archive, class State>
 void visit_progress(const Archive& at, State& state) {
   at("step", state.step);
@@ -28,7 +28,7 @@ void visit_progress(const Archive& at, State& state) {
   at("recent_losses", state.recent_losses);
 }
 
-// nlohmann/json would turn numbers into each other without a word.
+// nlohmann/json converts silently between types of numbers; these functions refuse that.
 void read_value(bool& out, const json& value) {
   if (!value.is_boolean()) throw Error("not true or false");
   out = value.get<bool>();
@@ -43,15 +43,14 @@ template <typename Int>
 requires std::is_integral_v<Int>
 void read_value(Int& out, const json& value) {
   const bool fits = value.is_number_unsigned()
-                        ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<Int>::max())
-                        : value.is_number_integer() && std::is_signed_v<Int> &&
-                              value.get<std::int64_t>() >= static_cast<std::int64_t>(std::numeric_limits<Int>::min());
+                        ? std::in_range<Int>(value.get<std::uint64_t>())
+                        : value.is_number_integer() && std::in_range<Int>(value.get<std::int64_t>());
   if (!fits) throw Error("not a whole number in range");
   out = value.get<Int>();
 }
 
 void read_value(std::string& out, const json& value) {
-  if (!value.is_string()) throw Error("not a text");
+  if (!value.is_string()) throw Error("not a string");
   out = value.get<std::string>();
 }
 

@@ -15,7 +15,7 @@
 
 namespace headgate::train {
 
-/// All that decides what a run computes, beside the model's config.
+/// Everything that determines what a run computes, except for the model's config.
 struct TrainSettings {
   std::vector<std::string> paths;
   std::vector<std::string> include;  ///< patterns of files below the paths that are directories (FileChoice)
@@ -40,10 +40,10 @@ struct TrainSettings {
 
 // --- the rows ----------------------------------------------------------------------------------------------------
 
-/// Whether --resume takes a value that is not the run's.
+/// Whether --resume may change the setting.
 enum class OnResume { stays, may_change };
 
-/// Whether a state that was read must have the setting.
+/// Whether a saved state must have the setting.
 enum class InState { required, optional };
 
 /// The heading in --help under which a setting's option stands.
@@ -57,8 +57,8 @@ struct SettingRules {
   InState in_state = InState::required;
 };
 
-/// One field of TrainSettings, or of its schedule: all that the state, the command line, the checks and the documents
-/// know.
+/// Describes one field of TrainSettings or of its schedule for the saved state, the command line, the checks and the
+/// documents.
 template <class Owner, typename V>
 struct Setting : FieldText, SettingRules<V> {
   using Value = V;
@@ -88,8 +88,8 @@ inline constexpr std::tuple kSettings{
             {.name = "task",
              .option = "--task",
              .type = "TASK",
-             .help = "text (default), or bigram-backcopy: sequences from BOS on by the data's bigrams, but after t, e "
-                     "and space comes a copy of the token before. Each task has its own default sizes",
+             .help = "text (default), or bigram-backcopy: sequences that follow the data's bigrams, but after t, e and "
+                     "space repeat the token before it. Each task has its own default sizes",
              .default_text = ""},
             {.group = SettingGroup::data}),
     Setting(&Schedule::decay,
@@ -99,16 +99,16 @@ inline constexpr std::tuple kSettings{
             {.name = "include",
              .option = "--include",
              .type = "GLOB",
-             .help = "Of the files below a directory of --data only those whose name, or path below it, matches GLOB: "
-                     "'*.txt', 'docs/*' (* takes / too). May be given again; a file that matches any is taken",
+             .help = "Of the files below a directory of --data, use only those whose name, or path below it, matches "
+                     "GLOB: '*.txt', 'docs/*' (* also matches /). May be repeated; one match is enough",
              .default_text = ""},
             {.group = SettingGroup::data, .on_resume = OnResume::may_change, .in_state = InState::optional}),
     Setting(&TrainSettings::paths,
             {.name = "data",
              .option = "--data",
              .type = "PATH...",
-             .help = "UTF-8 text: files, or directories with all files below them, but for those that are not UTF-8 "
-                     "and for what runs have written. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held "
+             .help = "UTF-8 text: files, or directories with all files below them, except those that are not UTF-8 "
+                     "and those that runs wrote. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held "
                      "out for evaluation",
              .default_text = ""},
             {.group = SettingGroup::data, .on_resume = OnResume::may_change}),
@@ -118,7 +118,10 @@ inline constexpr std::tuple kSettings{
     Setting(&TrainSettings::batch, {.name = "batch", .option = "--batch", .type = "N", .help = "Sequences of one pass"},
             {.group = SettingGroup::optimizer, .range = kFromOne}),
     Setting(&TrainSettings::accumulate,
-            {.name = "accumulate", .option = "--accumulate", .type = "N", .help = "Passes whose gradients make a step"},
+            {.name = "accumulate",
+             .option = "--accumulate",
+             .type = "N",
+             .help = "Passes whose gradients are averaged for a step"},
             {.group = SettingGroup::optimizer, .range = kFromOne}),
     Setting(&Schedule::steps,
             {.name = "steps", .option = "--steps", .type = "N", .help = "Steps of the run, and of its schedule"},
@@ -142,7 +145,7 @@ inline constexpr std::tuple kSettings{
             {.name = "weight_decay",
              .option = "--weight-decay",
              .type = "X",
-             .help = "Decoupled; of matrices and embeddings"},
+             .help = "Decoupled weight decay of matrices and embeddings"},
             {.group = SettingGroup::optimizer, .range = {0.0, 1e6}}),
     Setting(&TrainSettings::beta1, {.name = "beta1", .help = "Decay of the first moment"},
             {.group = SettingGroup::optimizer, .range = kDecayShare}),
@@ -162,7 +165,7 @@ inline constexpr std::tuple kSettings{
             {.name = "seed",
              .option = "--seed",
              .type = "N",
-             .help = "Of the random numbers in initial parameters and in the order of data"},
+             .help = "Seed of the initial parameters and of the order of the data"},
             {.group = SettingGroup::optimizer}),
     Setting(&TrainSettings::eval_every,
             {.name = "eval_every",
@@ -199,8 +202,8 @@ void validate(const TrainSettings& settings);
 /// The data of a run that is, or will be, in the directory `run`.
 DataOptions data_of(const TrainSettings& settings, const std::string& run);
 
-/// Where a run stands. With parameters and moments it is all that a run needs to go on as if never interrupted: data
-/// is drawn by index.
+/// The progress of a run. With parameters and moments it is all that a run needs to continue as if never interrupted:
+/// data is drawn by index.
 struct TrainerState {
   TrainSettings settings;
   std::int64_t step = 0;  ///< steps done
@@ -210,9 +213,9 @@ struct TrainerState {
   std::vector<double> recent_losses;
 };
 
-/// JSON text; numbers come back with the same bits.
+/// Returns JSON text; numbers are read back with the same bits.
 std::string write_state(const TrainerState& state);
-/// Throws Error naming the key. Nothing in the text is trusted; what comes back is valid.
+/// Reads untrusted text; the result is valid. Throws Error naming the key.
 TrainerState read_state(const std::string& text);
 
 }  // namespace headgate::train

@@ -12,19 +12,19 @@ namespace headgate::train {
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
-  static constexpr std::size_t kFewest = 20;  ///< losses before which nothing is called high
+  static constexpr std::size_t kFewest = 20;  ///< losses needed before a step can be high
   static constexpr double kDeviations = 6.0;
   static constexpr double kLeast = 0.1;
 
   SpikeCounter() { window_.reserve(kWindow + 1); }
 
-  /// Whether a spike begins with this loss.
+  /// Adds a loss and returns whether a spike begins with it.
   bool add(double loss);
 
   std::int64_t count() const { return count_; }
   bool inside() const { return inside_; }
   const std::vector<double>& window() const { return window_; }
-  /// Goes on where another counter stood.
+  /// Restores the state of another counter.
   void restore(const std::vector<double>& window, std::int64_t count, bool inside);
 
  private:

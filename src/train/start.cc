@@ -17,7 +17,7 @@
 namespace headgate::train {
 namespace {
 
-/// work(), whose refusal of the run's directory is said of --out.
+/// Calls work() and reports its io::FileError as an error of --out.
 template <class Work>
 auto checked_out(const std::string& directory, const Work& work) {
   try {
@@ -30,13 +30,13 @@ auto checked_out(const std::string& directory, const Work& work) {
 std::unique_ptr<RunDirectory> open_directory(const std::string& path, RunStart start, const Note& note) {
   auto directory = checked_out(path, [&] { return std::make_unique<RunDirectory>(path, start); });
   if (!directory->lock_unavailable().empty()) {
-    note(fmt::format("{} cannot be locked ({}): nothing keeps a second trainer out of it", path,
+    note(fmt::format("{} cannot be locked ({}): a second trainer could use it at the same time", path,
                      directory->lock_unavailable()));
   }
   return directory;
 }
 
-/// The state in a checkpoint; `directory` names it when it is refused.
+/// Reads the state of a checkpoint. Error messages name `directory`.
 TrainerState state_of(const Checkpoint& checkpoint, const std::string& directory) {
   try {
     return read_state(checkpoint.trainer_state);
@@ -45,11 +45,11 @@ TrainerState state_of(const Checkpoint& checkpoint, const std::string& directory
   }
 }
 
-/// The settings that the run goes on with. Its own number of threads may be too large for this machine.
-TrainSettings settings_to_go_on(const RunChoices& choices, const TrainSettings& run) {
+/// The settings of the resumed run. Throws if the run's number of threads is too large for this machine.
+TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings& run) {
   TrainSettings settings = resumed_settings(choices, run);
   const std::string complaint = thread_complaint(std::to_string(settings.threads));
-  require(complaint.empty(), "the run's {}; --threads goes on with fewer", complaint);
+  require(complaint.empty(), "the run's {}; --threads N continues it with fewer", complaint);
   return settings;
 }
 
@@ -58,8 +58,8 @@ TrainSettings settings_to_go_on(const RunChoices& choices, const TrainSettings& 
 Run start_run(const RunRequest& request, const Note& note) {
   const std::string& out = request.directory;
   require(!request.settings.of<&TrainSettings::paths>().empty(), "--data is required");
-  require(checkpoints_of(out).empty(), "--out {} holds a run: --resume goes on with it, another --out starts anew",
-          out);
+  require(checkpoints_of(out).empty(),
+          "--out {} holds a run: continue it with --resume, or start a new one in another --out", out);
   checked_out(out, [&out] { require_no_run(out); });
   const Task task = request.settings.of<&TrainSettings::task>().value_or(Task::text);
   const models::DecoderConfig config = make_config(request.model, task);
@@ -83,20 +83,21 @@ Run resume_run(const RunRequest& request, const Note& note) {
   Checkpoint checkpoint = load_checkpoint(directory, CheckpointParts::all);
   TrainerState state = state_of(checkpoint, directory);
   const int threads_before = state.settings.threads;
-  state.settings = settings_to_go_on(request.settings, state.settings);
+  state.settings = settings_to_resume(request.settings, state.settings);
   const bool same_model = !request.model.any() || make_config(request.model, state.settings.task) == checkpoint.config;
-  require(same_model, "the options make another model than the one in {}: leave them out on --resume", directory);
+  require(same_model, "the options describe another model than the one in {}: omit them on --resume", directory);
   if (checkpoints.size() > 1) {
     note(fmt::format("{} holds {} checkpoints; the newest is {}, of step {}", out, checkpoints.size(), directory,
                      state.step));
   }
   if (state.settings.threads != threads_before) {
-    note(fmt::format("the run had {} threads; with {} the last bits of its numbers change", threads_before,
+    note(fmt::format("the run had {} threads; with {} its numbers differ in the last bits", threads_before,
                      state.settings.threads));
   }
   run.source = open_data(data_of(state.settings, out));
   omp_set_num_threads(state.settings.threads);
-  const std::uint64_t read = 3 * checkpoint.parameters.size() * sizeof(float);  // they and the moments: in the plan too
+  const std::uint64_t read =
+      3 * checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts
   run.trainer = with_memory(training_memory(checkpoint.config, state.settings, *run.source), read,
                             [&] { return std::make_unique<Trainer>(std::move(checkpoint), state, *run.source); });
   return run;

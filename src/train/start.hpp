@@ -19,17 +19,18 @@ struct RunRequest {
   std::string directory;
 };
 
-/// A run ready to go: the trainer reads from the source, and no other process uses the directory.
+/// A run that is ready to train: the trainer reads from the source, and the directory is locked.
 struct Run {
   std::unique_ptr<RunDirectory> directory;
   std::unique_ptr<SequenceSource> source;
   std::unique_ptr<Trainer> trainer;
 };
 
-/// Told one line on something that the user should know and that is no error.
+/// Called with one line that the user should know and that is not an error.
 using Note = std::function<void(const std::string& line)>;
 
-/// Both throw Error, its message naming options, and io::FileError. Nothing is written where they throw.
+/// Start a new run or resume one. Both throw Error, whose message names options, and io::FileError; nothing is written
+/// in that case.
 Run start_run(const RunRequest& request, const Note& note);
 Run resume_run(const RunRequest& request, const Note& note);
 

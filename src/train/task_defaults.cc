@@ -8,7 +8,7 @@
 namespace headgate::train {
 namespace {
 
-constexpr std::int64_t kBackcopyVocab = 264;  // 256 bytes and BOS, in whole vectors
+constexpr std::int64_t kBackcopyVocab = 264;  // 256 bytes and BOS, rounded up to a multiple of 8
 
 }  // namespace
 
@@ -23,7 +23,7 @@ models::DecoderConfig task_model(Task task) {
     config.head_dim = 64;
     config.ffn = 192;
     config.seq_len = 128;
-    config.rope_fraction = 0.25;  // as in Qwen3-Next: most of q and k is free to ask for BOS wherever it is
+    config.rope_fraction = 0.25;  // as in Qwen3-Next: most features of q and k do not depend on the position
   }
   return config;
 }
@@ -38,7 +38,7 @@ TrainSettings task_settings(Task task) {
   settings.batch = task == Task::text ? 16 : 32;
   settings.schedule.steps = 1000;
   settings.schedule.warmup = default_warmup(settings.schedule.steps);
-  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // a sink takes a rate that is not small
+  settings.schedule.peak = task == Task::text ? 2e-3 : 1e-2;  // at small rates no sink forms
   return settings;
 }
 

@@ -6,13 +6,13 @@
 #include "models/config.hpp"
 #include "train/settings.hpp"
 
-// What a task is trained with where nothing else is asked for.
+// The default model and settings of each task.
 
 namespace headgate::train {
 
 models::DecoderConfig task_model(Task task);
 
-/// Without data; the warm-up is default_warmup's for the steps, and seq_len is to be the model's.
+/// Without data. The warm-up is default_warmup of the steps; the caller sets seq_len to that of the model.
 TrainSettings task_settings(Task task);
 
 /// Steps of warm-up in a run of `steps`: a tenth, at most 100.

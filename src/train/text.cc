@@ -34,12 +34,10 @@ TextSource::TextSource(Corpus corpus, const DataOptions& options)
 void TextSource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
   const std::int64_t slack = std::min(T_, training_ - T_);  // ≥ 1; offsets that leave room for one window
   const std::int64_t windows = (training_ - slack) / T_;
-  const auto epoch = static_cast<std::uint64_t>(index / windows);
-  const auto place = static_cast<std::uint64_t>(index % windows);
-  const auto offset =
-      static_cast<std::int64_t>(RandomStream(seed_, kOffsetStream, epoch).below(static_cast<std::uint64_t>(slack)));
+  const std::int64_t epoch = index / windows;
+  const std::int64_t offset = RandomStream(seed_, kOffsetStream, epoch).below(slack);
   const std::uint64_t key = RandomStream(seed_, kOrderStream, epoch).next();
-  const auto window = static_cast<std::int64_t>(permuted(place, static_cast<std::uint64_t>(windows), key));
+  const std::int64_t window = permuted(index % windows, windows, key);
   corpus_.copy(tokens, offset + window * T_, T_);
   corpus_.copy(targets, offset + window * T_ + 1, T_);
 }

@@ -7,8 +7,9 @@
 namespace headgate::train {
 
 /// Bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest is
-/// cut into windows without padding, T tokens apart, one byte more as the last target. An epoch visits every window
-/// once in a random order; each cuts at another offset, so that a byte is seen in many places of a sequence.
+/// cut into windows of T tokens without padding; the byte after a window is its last target. An epoch visits every
+/// window once in a random order. The windows of each epoch start at another offset, so that a byte occurs at many
+/// positions of a sequence.
 class TextSource : public SequenceSource {
  public:
   TextSource(Corpus corpus, const DataOptions& options);

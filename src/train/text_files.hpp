@@ -8,28 +8,28 @@ namespace headgate::train {
 
 /// Which files below a directory are data.
 struct FileChoice {
-  /// Patterns of fnmatch(3), in which * takes any characters, / too. A file is taken when one of them matches its path
-  /// below the directory or its name. None: all files are taken.
+  /// Patterns of fnmatch(3), in which * also matches /. A file is selected if a pattern matches its name or its path
+  /// below the directory. Empty: all files are selected.
   std::vector<std::string> include;
-  /// Directory of the run that the data is for, which need not exist yet; empty: none. What the run writes there must
-  /// not become its data when it goes on.
+  /// Directory of the run that the data is for, which need not exist yet; empty: none. What the run writes there is not
+  /// data, or it would train on it when resumed.
   std::string run;
 };
 
-/// What was found below directories of data and is no part of it.
+/// Paths below data directories that are not part of the data.
 struct LeftOut {
   std::vector<std::string> not_text;   ///< files that are not UTF-8
   std::vector<std::string> runs;       ///< directories of runs, and what a run wrote into the directory itself
   std::vector<std::string> unmatched;  ///< files that no pattern matches
 
-  /// A phrase for each kind that there is, with how many there are and the first of them: "2 files that are not UTF-8
-  /// text (a.png, b.zip)". Files that no pattern matches, which were asked for, are counted where `all` is.
+  /// One phrase for each kind, with the number of paths and the first of them: "2 files that are not UTF-8 text (a.png,
+  /// b.zip)". Files that no pattern matches are included only if `all`, since the user asked to leave them out.
   std::vector<std::string> phrases(bool all = false) const;
 };
 
 /// The files below `directory`, in the order of their paths. Names that begin with a dot, directories of runs and files
 /// that no pattern matches are left out; the last two join `left_out`. A directory is a run's if it is `choice.run`,
-/// has metrics.jsonl beside checkpoint/, or is or holds a checkpoint to go on from. Throws io::FileError when the
+/// has metrics.jsonl beside checkpoint/, or is or holds a checkpoint to resume from. Throws io::FileError when the
 /// directory cannot be read.
 std::vector<std::string> files_below(const std::string& directory, const FileChoice& choice, LeftOut& left_out);
 

@@ -5,7 +5,7 @@
 
 namespace headgate::train {
 
-/// Why a run cannot have so many threads, or "": they are from 1 to max_threads().
+/// Returns why `number` is not a valid number of threads, which is from 1 to max_threads(); empty if it is valid.
 std::string thread_complaint(const std::string& number);
 
 }  // namespace headgate::train

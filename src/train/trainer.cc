@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "core/check.hpp"
@@ -29,8 +30,8 @@ EvaluationPlan evaluation_plan(const TrainSettings& settings, const SequenceSour
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source) {
   validate(settings);
-  const auto numbers = static_cast<std::size_t>(models::parameter_count(config));
-  const auto tokens = static_cast<std::size_t>(settings.batch * settings.seq_len);
+  const std::size_t numbers = models::parameter_count(config);
+  const std::size_t tokens = settings.batch * settings.seq_len;
   std::vector<models::MemoryItem> items = {{"parameters", numbers * sizeof(float)},
                                            {"gradients", numbers * sizeof(float)},
                                            {"optimizer moments", 2 * numbers * sizeof(float)},
@@ -52,7 +53,7 @@ Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& setti
     : settings_(validated(settings)),
       source_(source),
       decoder_(config, {settings.batch, settings.seq_len}, models::Purpose::train),
-      parameters_(static_cast<std::size_t>(decoder_.table().total())),
+      parameters_(decoder_.table().total()),
       first_moment_(parameters_.size()),
       second_moment_(parameters_.size()) {
   models::initialise(parameters_.data(), decoder_.table(), config, settings.seed);
@@ -67,7 +68,7 @@ Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const Sequenc
       first_moment_(std::move(checkpoint.first_moment)),
       second_moment_(std::move(checkpoint.second_moment)),
       step_(state.step) {
-  const auto total = static_cast<std::size_t>(decoder_.table().total());
+  const std::size_t total = decoder_.table().total();
   require(parameters_.size() == total && first_moment_.size() == total && second_moment_.size() == total,
           "the checkpoint has {} parameters and {} and {} moments but its model has {}", parameters_.size(),
           first_moment_.size(), second_moment_.size(), total);
@@ -82,7 +83,7 @@ void Trainer::plan() {
   require(config().vocab >= source_.vocab(), "vocab is {} but the data has tokens up to {}", config().vocab,
           source_.vocab() - 1);
   gradients_.resize(parameters_.size());
-  tokens_.resize(static_cast<std::size_t>(settings_.batch * settings_.seq_len));
+  tokens_.resize(settings_.batch * settings_.seq_len);
   targets_.resize(tokens_.size());
   for (const models::Parameter& parameter : decoder_.table().entries()) {
     const bool decays = models::decays(parameter.kind);
@@ -132,7 +133,7 @@ StepReport Trainer::step() {
   report.step = step_ + 1;
   report.loss = accumulate_gradients();
   if (!std::isfinite(report.loss)) throw Diverged(fmt::format("step {}: the loss is {}", report.step, report.loss));
-  report.grad_norm = std::sqrt(layers::squared_norm(gradients_.data(), static_cast<std::int64_t>(gradients_.size())));
+  report.grad_norm = std::sqrt(layers::squared_norm(gradients_.data(), std::ssize(gradients_)));
   if (!std::isfinite(report.grad_norm)) {
     throw Diverged(fmt::format("step {}: the norm of the gradient is {}", report.step, report.grad_norm));
   }
@@ -169,7 +170,7 @@ TrainerState Trainer::state() const {
 
 void Trainer::save(const std::string& directory) const {
   for (const std::vector<float>* buffer : {&parameters_, &first_moment_, &second_moment_}) {
-    if (!std::isfinite(layers::squared_norm(buffer->data(), static_cast<std::int64_t>(buffer->size())))) {
+    if (!std::isfinite(layers::squared_norm(buffer->data(), std::ssize(*buffer)))) {
       throw Diverged(fmt::format("step {}: the update left parameters or moments that are not finite", step_));
     }
   }

@@ -17,7 +17,7 @@
 
 namespace headgate::train {
 
-/// A loss or gradient that is not finite: "step N: …", one line. Nothing of that step has reached the parameters.
+/// A loss or gradient that is not finite: "step N: …", one line. The step has not changed the parameters.
 class Diverged : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -29,33 +29,32 @@ struct StepReport {
   double grad_norm = 0.0;  ///< before clipping
   double lr = 0.0;
   std::int64_t tokens = 0;  ///< seen since step 1
-  double seconds = 0.0;     ///< that the step took
+  double seconds = 0.0;     ///< duration of the step
   bool spike = false;       ///< a loss spike begins here
 };
 
-/// All that a run takes, in bytes, by purpose; nothing is taken. Throws Error where config and settings are not valid,
-/// or ask for sizes beyond all memory.
+/// The memory of a run in bytes, by purpose; allocates nothing. Throws Error if config or settings are invalid or the
+/// sizes overflow.
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source);
 
-/// A model in training: parameters, AdamW's moments, and the way to the next step.
+/// A model in training: its parameters, AdamW's moments, and the training step.
 class Trainer {
  public:
-  /// A fresh run: parameters are initialised from settings.seed. `source` is used for the trainer's life. Throws Error
-  /// where config, settings and source do not fit each other.
+  /// A new run: parameters are initialised from settings.seed. `source` must outlive the trainer. Throws Error if
+  /// config, settings and source do not fit each other.
   Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source);
 
-  /// Goes on from a checkpoint whose trainer state read_state understood; settings as in `state`. Throws Error where
-  /// the data is not the run's.
+  /// Resumes from a checkpoint with the trainer state `state`. Throws Error if the data differs from the run's.
   Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source);
 
   /// Forward and backward passes over the step's batches, clipping, AdamW. Throws Diverged.
   StepReport step();
 
-  /// Over held-out sequences; for settings with eval_tokens > 0.
+  /// Evaluates held-out sequences. Throws Error if eval_tokens is 0.
   Evaluation evaluate();
 
-  /// Throws io::FileError, or Diverged where a number is not finite; what was there then stays.
+  /// Throws io::FileError, or Diverged if a number is not finite; the previous checkpoint then remains.
   void save(const std::string& directory) const;
 
   std::int64_t steps_done() const { return step_; }
@@ -70,7 +69,7 @@ class Trainer {
   std::vector<models::MemoryItem> memory_plan() const { return training_memory(config(), settings_, source_); }
 
  private:
-  /// Parameters that follow each other and are decayed alike.
+  /// Consecutive parameters with the same weight decay.
   struct Segment {
     std::int64_t offset = 0;
     std::int64_t count = 0;

@@ -15,11 +15,11 @@
 
 namespace headgate::verify {
 
-/// What a Case has tensors for. forward: without dy, dlse and gradients.
+/// The passes that a Case has tensors for. forward: without dy, dlse and gradients.
 enum class Passes { forward, forward_and_backward };
 
 /// A problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which therefore
-/// stays where it is. Keys hidden by key_lengths hold NaN in k and v, and so does the bias there.
+/// cannot be copied or moved. Keys hidden by key_lengths hold NaN in k and v, and so does the bias there.
 class Case {
  public:
   explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded,
@@ -31,9 +31,9 @@ class Case {
   const AttentionInputs& inputs() const { return inputs_; }
   const AttentionOptions& options() const { return options_; }
   AttentionOptions& options() { return options_; }
-  /// What the spec asks of a forward pass.
+  /// The outputs of a forward pass that the spec asks for.
   AttentionOutputs outputs() const;
-  /// What a backward pass needs of one.
+  /// The outputs of a forward pass that a backward pass needs.
   AttentionOutputs saving_outputs() const;
   AttentionSaved saved() const;
   const AttentionIncoming& incoming() const { return incoming_; }
@@ -41,7 +41,7 @@ class Case {
 
   void poison_outputs();
   void poison_gradients();
-  /// Names the first output or gradient with a write outside its view.
+  /// Returns the name of the first output or gradient with a write outside its view.
   std::optional<std::string> spilled() const;
   /// All bytes of the outputs and of the gradients, guards included.
   std::vector<std::uint8_t> output_bytes() const;

@@ -71,7 +71,7 @@ std::optional<std::string> thrown_by(const char* name, const Case& problem, cons
   return std::nullopt;
 }
 
-/// Leaves the process on the target that it found, and without a forced backend.
+/// Restores the active target, and clears a forced backend.
 class ImplementationGuard {
  public:
   ImplementationGuard() : before_(active_target()) {}

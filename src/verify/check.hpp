@@ -9,7 +9,7 @@
 
 namespace headgate::verify {
 
-/// What is checked: the library's own functions, or, in tests of the checks themselves, others in their place.
+/// The functions that are checked: the library's own, or replacements in tests of the checks.
 struct Kernels {
   std::function<void(const AttentionOutputs&, const AttentionInputs&, const AttentionOptions&)> forward =
       attention_forward;
@@ -18,7 +18,7 @@ struct Kernels {
       backward = attention_backward;
 };
 
-/// Largest error met, in units of the tolerance, and where.
+/// The largest error found, in units of the tolerance, and where.
 struct WorstError {
   double ratio = 0.0;
   std::string where;
@@ -28,13 +28,13 @@ struct WorstError {
 /// docs/NUMERICS.md. Returns a description of the first mismatch; nullopt when all is right.
 std::optional<std::string> check_forward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
 
-/// Runs a forward pass for what it saves, then the backward pass, and compares the gradients with the oracle's.
+/// Runs a forward pass for the saved outputs, then the backward pass, and compares the gradients with the oracle's.
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
 
 /// Runs the same calls with one thread and with three: every byte that they write must be the same.
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});
 
-/// What a problem can be run on: a backend, and of the CPU's every vector target that it can run.
+/// What a problem can be run on: a backend and, for the CPU backend, each vector target that this CPU supports.
 struct Implementation {
   std::string name;     ///< the target's where there is one, else the backend's
   std::string backend;  ///< as set_backend takes it
@@ -42,8 +42,8 @@ struct Implementation {
 };
 std::vector<Implementation> implementations();
 
-/// check(problem, name) on every implementation, against one answer of the oracle. Returns the first mismatch, led by
-/// the implementation's name. Afterwards the active target is the same as before, and no backend is forced.
+/// Calls check(problem, name) for every implementation, with one answer of the oracle. Returns the first mismatch,
+/// which begins with the implementation's name. Restores the active target and clears a forced backend.
 std::optional<std::string> check_on_every_target(
     const CaseSpec& spec,
     const std::function<std::optional<std::string>(Case& problem, const std::string& target)>& check);

@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// One problem on every target, into the errors of each.
+/// Checks one problem on every target and updates the errors of each.
 std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& kernels,
                                          std::vector<TargetErrors>& targets) {
   auto errors = targets.begin();

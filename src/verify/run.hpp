@@ -16,8 +16,8 @@ namespace headgate::verify {
 /// Which problems a run checks: a list, and then random ones.
 struct RunOptions {
   std::vector<CaseSpec> listed = standard_cases();
-  double seconds = 30.0;                  ///< for the whole run; the list is checked to its end all the same
-  std::optional<std::uint64_t> problems;  ///< so many random problems, however long they take
+  double seconds = 30.0;                  ///< for the whole run; the list is always checked completely
+  std::optional<std::uint64_t> problems;  ///< number of random problems, however long they take
   std::uint64_t seed = 1;                 ///< of the first random problem
 };
 
@@ -28,7 +28,7 @@ struct TargetErrors {
 };
 
 struct RunResult {
-  std::size_t problems = 0;           ///< checked; where there is a mismatch, the last of them has it
+  std::size_t problems = 0;           ///< number of problems checked; a mismatch is in the last one
   std::vector<TargetErrors> targets;  ///< every vector target that this CPU can run
   std::optional<std::string> mismatch;
   double seconds = 0.0;

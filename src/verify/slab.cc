@@ -25,7 +25,7 @@ void for_each_offset(const TensorView& view, const Visit& visit) {
 
 std::uint8_t* Slab::allocate(DType dtype, std::int64_t elements) {
   const std::size_t size = dtype_bytes(dtype);
-  const auto count = static_cast<std::size_t>(elements);
+  const std::size_t count = elements;
   if (placement_ == Placement::guarded) {
     bytes_.assign((count + 2 * kGuardElements) * size, 0xFF);
     return bytes_.data() + kGuardElements * size;
@@ -44,7 +44,7 @@ TensorView Slab::place(DType dtype, const Shape& shape, const Shape& strides) {
     high += std::max<std::int64_t>(reach, 0);
   }
   std::uint8_t* first = allocate(dtype, high - low + 1);
-  views_ = {{first + static_cast<std::size_t>(-low) * dtype_bytes(dtype), dtype, shape, strides}};
+  views_ = {{first + -low * dtype_bytes(dtype), dtype, shape, strides}};
   return views_.front();
 }
 
@@ -57,8 +57,7 @@ std::vector<TensorView> Slab::place_fused(DType dtype, const std::vector<Shape>&
   views_.clear();
   std::int64_t column = 0;
   for (const Shape& s : shapes) {
-    views_.push_back(
-        {first + static_cast<std::size_t>(column) * dtype_bytes(dtype), dtype, s, {rows * width, s[3], width, 1}});
+    views_.push_back({first + column * dtype_bytes(dtype), dtype, s, {rows * width, s[3], width, 1}});
     column += s[1] * s[3];
   }
   return views_;
@@ -70,7 +69,7 @@ bool Slab::spilled() const {
   std::vector<char> covered(bytes_.size(), 0);
   for (const TensorView& view : views_) {
     const auto base = static_cast<const std::uint8_t*>(view.data) - bytes_.data();
-    const auto size = static_cast<std::int64_t>(dtype_bytes(view.dtype));
+    const std::int64_t size = dtype_bytes(view.dtype);
     for_each_offset(view,
                     [&](std::int64_t offset) { std::fill_n(covered.begin() + base + offset * size, size, char{1}); });
   }
@@ -81,7 +80,7 @@ bool Slab::spilled() const {
 }
 
 bool is_poison(const TensorView& view, std::int64_t offset) {
-  const auto size = static_cast<std::int64_t>(dtype_bytes(view.dtype));
+  const std::int64_t size = dtype_bytes(view.dtype);
   const auto* first = static_cast<const std::uint8_t*>(view.data) + offset * size;
   return std::all_of(first, first + size, [](std::uint8_t byte) { return byte == 0xFF; });
 }

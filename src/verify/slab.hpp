@@ -9,15 +9,14 @@
 
 namespace headgate::verify {
 
-/// Where the tensors of a problem lie. guarded: between zones that show reads and writes beside a tensor, aligned to
-/// their elements and to nothing more, for checks; aligned: from an address that is a multiple of kAligned_bytes, for
-/// timing.
+/// How the tensors of a problem are placed. guarded, for checks: between zones that reveal reads and writes outside a
+/// tensor, aligned to their elements only. aligned, for timing: at multiples of kAligned_bytes.
 enum class Placement { guarded, aligned };
 
 inline constexpr std::size_t kAligned_bytes = 64;  // a cache line, and the widest vector
 
-/// Memory for views of one dtype. All bytes that no view covers hold 0xFF, which is NaN in every floating dtype: a read
-/// of them shows in the result, and a write shows in `spilled`.
+/// Memory for views of one dtype. All bytes that no view covers hold 0xFF, which is NaN in every floating dtype:
+/// reading them shows in the result, writing them shows in spilled().
 class Slab {
  public:
   explicit Slab(Placement placement) : placement_(placement) {}
@@ -37,7 +36,7 @@ class Slab {
   const std::vector<std::uint8_t>& bytes() const { return bytes_; }
 
  private:
-  /// Room for so many elements; the first of them.
+  /// Allocates `elements` elements and returns the address of the first.
   std::uint8_t* allocate(DType dtype, std::int64_t elements);
 
   Placement placement_;
@@ -45,7 +44,7 @@ class Slab {
   std::vector<TensorView> views_;
 };
 
-/// True when the element's bytes are all 0xFF: never written, or a NaN of the poison's making.
+/// True if the element's bytes are all 0xFF: it was never written, or computed from poison.
 bool is_poison(const TensorView& view, std::int64_t offset);
 
 }  // namespace headgate::verify

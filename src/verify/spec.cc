@@ -16,7 +16,7 @@ using Pick = std::function<std::int64_t(std::int64_t)>;
 
 template <typename T, std::size_t N>
 T one_of(const Pick& pick, const std::array<T, N>& choices) {
-  return choices[static_cast<std::size_t>(pick(static_cast<std::int64_t>(N)))];
+  return choices[pick(N)];
 }
 
 bool maybe(const Pick& pick, std::int64_t one_in) { return pick(one_in) == one_in - 1; }
@@ -28,7 +28,7 @@ std::string map_text(const MapSpec& map) {
 /// One of the functions, or none.
 GateFn draw_gate_fn(const Pick& pick) {
   const auto& all = Words<GateFn>::kAll;
-  return all[static_cast<std::size_t>(pick(static_cast<std::int64_t>(all.size())))].value;
+  return all[pick(all.size())].value;
 }
 
 MapSpec draw_map(const Pick& pick, std::int64_t one_in) {

@@ -13,12 +13,12 @@
 
 namespace headgate::verify {
 
-/// Where elements lie. fused: q|gate|k|v in one row-major projection, gradients likewise; broadcast: inputs repeat by
-/// stride 0; reversed: negative strides; gapped: no stride is 1.
+/// The memory layout of tensors. fused: q|gate|k|v in one row-major projection, gradients likewise; broadcast: inputs
+/// repeat by stride 0; reversed: negative strides; gapped: no stride is 1.
 enum class Layout { bhtd, bthd, fused, broadcast, reversed, gapped };
 
-/// What is in them. sharp: softmax close to one-hot; extreme: logits and gate logits in the thousands; denormal: some
-/// tensors below the smallest normal number.
+/// The values of tensors. sharp: softmax close to one-hot; extreme: logits and gate logits in the thousands; denormal:
+/// some tensors below the smallest normal number.
 enum class Values { normal, sharp, extreme, denormal };
 
 /// The gate's logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
@@ -68,8 +68,8 @@ struct MapSpec {
 /// Bits of CaseSpec::absent_gradients.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
-/// A problem in words: what tests and `headgate verify` check and what bench times. `Case` makes its tensors. Defaults
-/// are the plainest problem, so that a failing random one shrinks towards it.
+/// The description of a problem, for tests, `headgate verify` and bench. `Case` makes its tensors. The defaults are the
+/// simplest problem, so that a failing random one shrinks towards it.
 struct CaseSpec {
   std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
   DType dtype = DType::f32;
@@ -104,7 +104,7 @@ struct CaseSpec {
   std::uint64_t seed = 1;
 
   std::int64_t Hq() const { return Hkv * group; }
-  /// silu and identity may have g = 0, from which o cannot be had back.
+  /// silu and identity may be 0, and then o cannot be recovered from y.
   bool saves_attn() const {
     return attn || (gate_input != GateInput::none && gate_op == GateOp::mul &&
                     (gate_fn == GateFn::silu || gate_fn == GateFn::identity));
@@ -120,7 +120,7 @@ CaseSpec draw_spec(const std::function<std::int64_t(std::int64_t)>& pick);
 /// draw_spec from a random sequence.
 CaseSpec random_spec(std::uint64_t seed);
 
-/// A fixed list that meets every feature and every dtype, and sizes around block edges.
+/// A fixed list that covers every feature and dtype, and sizes around block edges.
 std::vector<CaseSpec> standard_cases();
 
 }  // namespace headgate::verify

@@ -44,8 +44,8 @@ inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType
 
 /// Error, in unit roundoffs, of the elementary functions and single operations that an element passes through.
 constexpr double kFunctionRoundings = 8.0;
-/// The rounding errors of a sum of n terms have either sign and grow as √n: this many unit roundoffs times √n. Errors
-/// of equal terms have one sign; Tolerance::sums is for them.
+/// The rounding errors of a sum of n terms have either sign and grow as √n: by this many unit roundoffs times √n.
+/// Errors of equal terms have one sign; Tolerance::sums covers them.
 constexpr double kRoundingsPerRootTerm = 0.5;
 
 struct Tolerance {
@@ -65,7 +65,7 @@ struct Tolerance {
             unit_roundoff(q), unit_roundoff(output), unit_roundoff(compute)};
   }
 
-  /// A backward pass cannot know its weights better than the log-sum-exp that it is given.
+  /// The weights of a backward pass are no more accurate than the log-sum-exp that it is given.
   Tolerance with_saved_lse(DType q, DType lse) const {
     Tolerance t = *this;
     t.compute *= std::max(1.0, unit_roundoff(lse) / unit_roundoff(compute_dtype(q)));

@@ -14,8 +14,8 @@
 namespace headgate::testing {
 namespace {
 
-void not_run(const ForwardCall& /*call*/) { FAIL(); }
-void not_run(const BackwardCall& /*call*/) { FAIL(); }
+void not_run(const ForwardProblem& /*problem*/) { FAIL(); }
+void not_run(const BackwardProblem& /*problem*/) { FAIL(); }
 
 const char* declines_softcap(const Problem& problem) { return problem.softcap != 0.0 ? "it has no softcap" : nullptr; }
 const char* declines_windows(const Problem& problem) {

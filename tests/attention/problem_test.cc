@@ -21,9 +21,9 @@ namespace {
 
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
-Problem forward(const SampleCall& call) { return check_forward(call.out, call.in, call.options); }
+ForwardProblem forward(const SampleCall& call) { return check_forward(call.out, call.in, call.options); }
 
-Problem backward(const SampleCall& call) {
+BackwardProblem backward(const SampleCall& call) {
   return check_backward(call.grad, call.in, call.saved, call.incoming, call.options);
 }
 
@@ -39,7 +39,7 @@ void resize(SampleCall& call, std::int64_t B, std::int64_t Hq, std::int64_t Hkv,
 
 TEST(Problem, HoldsTheSizesOfBothPasses) {
   const SampleCall call;
-  for (const Problem& p : {forward(call), backward(call)}) {
+  for (const Problem& p : {Problem(forward(call)), Problem(backward(call))}) {
     EXPECT_EQ((std::vector{p.B, p.Hq, p.Hkv, p.T, p.S, p.D, p.Dv}), (std::vector{kB, kHq, kHkv, kT, kS, kD, kDv}));
     EXPECT_EQ(p.group, 2);
     EXPECT_EQ(p.gate_fn, GateFn::sigmoid);
@@ -49,6 +49,19 @@ TEST(Problem, HoldsTheSizesOfBothPasses) {
               (std::vector{0.5, 0.25, 0.125, 0.0625}));
     EXPECT_EQ(p.sink(kHq - 1), -std::numeric_limits<double>::infinity());
   }
+}
+
+TEST(Problem, HoldsTheTensorsOfItsPass) {
+  const SampleCall call;
+  const ForwardProblem f = forward(call);
+  EXPECT_EQ((std::vector{f.inputs.q.data, f.inputs.k.data, f.inputs.v.data, f.inputs.gate.data}),
+            (std::vector{call.in.q.data, call.in.k.data, call.in.v.data, call.in.gate.data}));
+  EXPECT_EQ((std::vector{f.outputs.y.data, f.outputs.lse.data}), (std::vector{call.out.y.data, call.out.lse.data}));
+  const BackwardProblem b = backward(call);
+  EXPECT_EQ((std::vector{b.saved.y.data, b.saved.lse.data, b.incoming.dy.data}),
+            (std::vector{call.saved.y.data, call.saved.lse.data, call.incoming.dy.data}));
+  EXPECT_EQ((std::vector{b.gradients.dq.data, b.gradients.dk.data, b.gradients.dv.data}),
+            (std::vector{call.grad.dq.data, call.grad.dk.data, call.grad.dv.data}));
 }
 
 TEST(Problem, ScaleDefaultsToOneOverRootD) {
@@ -64,16 +77,17 @@ TEST(Problem, AbsentPartsAreNeutral) {
   const Problem p = forward(call);
   EXPECT_EQ(p.gate_fn, GateFn::none);
   EXPECT_EQ((std::vector{p.key_length(0), p.key_length(1)}), (std::vector{kS, kS}));
-  EXPECT_FALSE(p.alibi_slopes.present());
-  EXPECT_FALSE(p.sinks.present());
-  EXPECT_FALSE(p.bias.present());
-  EXPECT_FALSE(p.mask.present());
+  EXPECT_FALSE(p.inputs.alibi_slopes.present());
+  EXPECT_FALSE(p.inputs.sinks.present());
+  EXPECT_FALSE(p.inputs.bias.present());
+  EXPECT_FALSE(p.inputs.mask.present());
 }
 
 TEST(Problem, GateFnNoneWithAGateAppliesNone) {
   SampleCall call;
   call.options.gate_fn = GateFn::none;
   EXPECT_EQ(forward(call).gate_fn, GateFn::none);
+  EXPECT_FALSE(forward(call).inputs.gate.present());
 }
 
 TEST(Problem, HeadwiseGateIsSeenByItsShape) {
@@ -85,10 +99,10 @@ TEST(Problem, HeadwiseGateIsSeenByItsShape) {
 TEST(Problem, BiasAndMaskAreStretchedByStrideZero) {
   const SampleCall call;  // bias (1,Hq,1,S), mask (B,1,T,S)
   const Problem p = forward(call);
-  EXPECT_EQ(p.bias.shape, (Shape{kB, kHq, kT, kS}));
-  EXPECT_EQ(p.bias.strides, (Shape{0, kS, 0, 1}));
-  EXPECT_EQ(p.mask.shape, (Shape{kB, kHq, kT, kS}));
-  EXPECT_EQ(p.mask.strides, (Shape{kT * kS, 0, kS, 1}));
+  EXPECT_EQ(p.inputs.bias.shape, (Shape{kB, kHq, kT, kS}));
+  EXPECT_EQ(p.inputs.bias.strides, (Shape{0, kS, 0, 1}));
+  EXPECT_EQ(p.inputs.mask.shape, (Shape{kB, kHq, kT, kS}));
+  EXPECT_EQ(p.inputs.mask.strides, (Shape{kT * kS, 0, kS, 1}));
 }
 
 TEST(Problem, CausalityFoldsIntoTheWindow) {

@@ -112,6 +112,9 @@ TEST_F(EvalVerbTest, GivesTheMetricsThatAreAskedFor) {
   const std::string table = verb.eval("run", {"--metrics", "gate_below"}).out;
   EXPECT_NE(table.find("\n layer    <0.1   <0.01\n"), std::string::npos) << table;
   EXPECT_EQ(table.find("perplexity"), std::string::npos) << table;
+  const std::string loss = verb.eval("run", {"--metrics", "loss"}).out;
+  EXPECT_NE(loss.find("perplexity"), std::string::npos) << loss;
+  EXPECT_EQ(loss.find("layer"), std::string::npos) << "no table of layers without a figure of a layer: " << loss;
   expect_refused(verb.eval("run", {"--metrics", "loss,poetry"}), "eval",
                  "metrics: 'poetry' is none of loss, layer_loss, first_token_attention,");
   expect_refused(verb.eval("run", {"--metrics", "bos_attention"}), "eval", "only tasks with triggers have it");

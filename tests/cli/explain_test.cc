@@ -234,9 +234,9 @@ TEST_F(ExplainTest, RefusesBadMatrices) {
   refuse(with_q("[1, 2]"), "Q row 0 is not an array");
   refuse(with_q("[[]]"), "Q row 0 is not an array");
   refuse(with_q("[[1, 2], [3]]"), "Q row 1 has 1 numbers, row 0 has 2");
-  refuse(with_q("[[1, \"2\"]]"), "Q row 0 column 1 is no number");
-  refuse(with_q("[[1, true]]"), "Q row 0 column 1 is no number");
-  refuse(with_q("[[1, null]]"), "Q row 0 column 1 is no number");
+  refuse(with_q("[[1, \"2\"]]"), "Q row 0 column 1 is not a number");
+  refuse(with_q("[[1, true]]"), "Q row 0 column 1 is not a number");
+  refuse(with_q("[[1, null]]"), "Q row 0 column 1 is not a number");
   refuse(with_q("[[1, [2]]]"), "nested");
   refuse(with_q("[[1, NaN]]"), "not JSON");
   refuse(with_q("[[1, Infinity]]"), "not JSON");
@@ -254,7 +254,7 @@ TEST_F(ExplainTest, RefusesSizesThatDisagree) {
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "W_o": [[1], [2]]})", "W_o is (2,1)");
   refuse(R"({"Q": [[1, 2, 3]], "K": [[1]], "V": [[1]], "heads": 2})", "Q has 3 columns, which 2 heads do not divide");
   refuse(R"({"Q": [[1, 2]], "K": [[1]], "V": [[1]], "heads": 2, "kv_heads": 3})",
-         "heads is 2, no multiple of kv_heads, 3");
+         "heads is 2, not a multiple of kv_heads, 3");
   refuse(R"({"X": [[1, 2]], "W_q": [[1]], "W_k": [[1], [1]], "W_v": [[1], [1]], "W_g": [[1], [1]]})",
          "W_q is (1,1), but X is (1,2)");
   refuse(R"({"X": [[1]], "W_q": [[1]], "W_k": [[1]], "W_v": [[1, 2]], "W_g": [[1]]})",

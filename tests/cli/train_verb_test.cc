@@ -97,11 +97,11 @@ TEST_F(TrainVerbTest, ResumeTakesTheCommandAgainAndMoreSteps) {
 
 TEST_F(TrainVerbTest, ResumeRefusesAnotherRun) {
   ASSERT_EQ(verb.train("run").status, 0);
-  expect_refused(verb.train("run"), "train", "holds a run: --resume goes on with it");
+  expect_refused(verb.train("run"), "train", "holds a run: continue it with --resume");
   expect_refused(verb.resume("none"), "train", "holds no checkpoint");
   expect_refused(verb.resume("run", {"--lr", "1"}), "train", "--lr 1 is not the run's 0.002");
   expect_refused(verb.resume("run", {"--batch", "3"}), "train", "--batch 3 is not the run's 2");
-  expect_refused(verb.resume("run", {"--gate", "headwise"}), "train", "the options make another model");
+  expect_refused(verb.resume("run", {"--gate", "headwise"}), "train", "the options describe another model");
   testing::write_bytes(verb.path("other"), testing::prose(4000, 2));
   expect_refused(verb.resume("run", {"--data", verb.path("other")}), "train", "not what the run was trained on");
   testing::write_bytes(verb.path("run") + "/checkpoint/trainer_state.json", "{}");
@@ -292,11 +292,11 @@ TEST_F(TrainVerbTest, SavesAndEndsAsEverWhenNobodyReadsItsOutput) {
   process.stop_reading();
   const std::string log = verb.path("run") + "/metrics.jsonl";
   const auto read = testing::read_bytes(log).size();
-  ASSERT_TRUE(eventually([&] { return testing::read_bytes(log).size() > read + 2000; })) << "training goes on";
+  ASSERT_TRUE(eventually([&] { return testing::read_bytes(log).size() > read + 2000; })) << "training continues";
   process.send(SIGINT);
   EXPECT_EQ(process.wait(), 128 + SIGINT);
   EXPECT_GT(saved_step(verb, "run"), 5);
-  EXPECT_NE(testing::read_bytes(err).find("all is saved"), std::string::npos);
+  EXPECT_NE(testing::read_bytes(err).find("everything is saved"), std::string::npos);
 }
 
 TEST_F(TrainVerbTest, AFullDiskIsToldAndTheEndSaysWhatIsKept) {
@@ -305,7 +305,7 @@ TEST_F(TrainVerbTest, AFullDiskIsToldAndTheEndSaysWhatIsKept) {
   command.insert(command.end(), {"--save-every", "20"});
   Process process(command, err);
   ASSERT_TRUE(process.wait_for("step 20: saved"));
-  process.limit_files(20000);  // less than the model takes, and more than what is told
+  process.limit_files(20000);  // less than the model takes, and more than what is printed
   ASSERT_TRUE(eventually([&] { return testing::read_bytes(err).find("is not saved: ") != std::string::npos; }));
   process.send(SIGINT);
   EXPECT_EQ(process.wait(), 2) << "not all is saved";
@@ -322,7 +322,7 @@ TEST_F(TrainVerbTest, AStrayFileIsRefusedAtTheStartAndSavedBesideLater) {
   ASSERT_EQ(verb.train("run", {"--stop-at", "5"}).status, 0);
   const std::string stray = verb.path("run") + "/checkpoint/.DS_Store";
   testing::write_bytes(stray, "x");
-  expect_refused(verb.resume("run"), "train", "'.DS_Store' in it is no part of a checkpoint; move it away");
+  expect_refused(verb.resume("run"), "train", "'.DS_Store' in it is not part of a checkpoint; move it away");
   std::filesystem::remove(stray);
 
   const std::string err = verb.path("err");
@@ -352,7 +352,7 @@ TEST_F(TrainVerbTest, AForeignLogIsLeftAsItIs) {
   std::filesystem::create_directory(verb.path("run"));
   const std::string log = verb.path("run") + "/metrics.jsonl";
   testing::write_bytes(log, "epoch,loss\n");
-  expect_refused(verb.train("run"), "train", log + ": is there already and would be overwritten");
+  expect_refused(verb.train("run"), "train", log + ": exists already and would be overwritten");
   EXPECT_EQ(testing::read_bytes(log), "epoch,loss\n");
 }
 
@@ -364,7 +364,7 @@ TEST_F(TrainVerbTest, ASignalSavesAndSaysHowToGoOn) {
     process.send(signal_number);
     EXPECT_EQ(process.wait(), 128 + signal_number);
     const std::string err = testing::read_bytes(verb.path(run + ".err"));
-    EXPECT_NE(err.find("all is saved"), std::string::npos) << err;
+    EXPECT_NE(err.find("everything is saved"), std::string::npos) << err;
     EXPECT_NE(err.find("headgate train --resume --out " + verb.path(run)), std::string::npos) << err;
     const auto step = json::parse(verb.checkpoint_file(run, "trainer_state.json")).at("step").get<std::int64_t>();
     EXPECT_GE(step, 3);

@@ -33,11 +33,14 @@ TEST_F(ViewTest, StridesPlaceElementsAnywhere) {
   EXPECT_TRUE((View<int, 2>(memory_.data(), {1, 5}, {77, 1}).dense()));
 }
 
-TEST_F(ViewTest, AnIndexOfTheFirstDimensionLeavesTheRest) {
+TEST_F(ViewTest, LeadingIndicesLeaveTheOtherDimensions) {
   const View<int, 3> view(memory_.data(), {2, 3, 4});
   const View<int, 2> second = view[1];
   EXPECT_EQ(second.shape, (std::array<std::int64_t, 2>{3, 4}));
   EXPECT_EQ(second(2, 1), view(1, 2, 1));
+  const View<int, 1> row = view.sub(1, 2);
+  EXPECT_EQ(row.shape, (std::array<std::int64_t, 1>{4}));
+  EXPECT_EQ(&row(1), &view(1, 2, 1));
 }
 
 TEST_F(ViewTest, ARangeKeepsStrides) {

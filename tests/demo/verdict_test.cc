@@ -72,17 +72,18 @@ TEST(SinkEffect, FollowsFromTheNumbers) {
 TEST(BackcopyVerdict, AClearEffect) {
   const std::string text =
       backcopy_verdict(report_of(0.97), {{"headwise", gated(0.06)}, {"elementwise", gated(0.15, 0.03, 0.76)}});
-  EXPECT_EQ(text,
-            "Without a gate 97% of the attention goes to BOS where there is nothing to copy, and reads next to nothing "
-            "there: BOS's value has 0.05 of the norm of the others. With a headwise gate it is 6%; the gate closes "
-            "where there is nothing to copy (0.02 there, 0.95 after a trigger). With an elementwise gate it is 15%; "
-            "the gate closes where there is nothing to copy (0.03 there, 0.76 after a trigger).");
+  EXPECT_EQ(
+      text,
+      "Without a gate 97% of the attention goes to BOS where there is nothing to copy, which adds next to nothing: "
+      "BOS's value has 0.05 of the norm of the others. With a headwise gate it is 6%; the gate closes "
+      "where there is nothing to copy (0.02 there, 0.95 after a trigger). With an elementwise gate it is 15%; "
+      "the gate closes where there is nothing to copy (0.03 there, 0.76 after a trigger).");
 }
 
 TEST(BackcopyVerdict, SmallNoneAndOpposite) {
   const auto verdict = [](double bos) { return backcopy_verdict(report_of(0.80), {{"headwise", gated(bos)}}); };
   expect_says(verdict(0.60), "With a headwise gate it is 60%, only somewhat less;");
-  expect_says(verdict(0.78), "With a headwise gate it is 78%: that gate changes nothing to speak of;");
+  expect_says(verdict(0.78), "With a headwise gate it is 78%: that gate makes no clear difference;");
   expect_says(verdict(0.95), "With a headwise gate it is 95%, more than without one;");
 }
 
@@ -114,7 +115,7 @@ TEST(BackcopyVerdict, SaysWhatTheGateAndTheValueDo) {
   expect_does_not_say(verdict(report_of(0.06)), "the gate ");
   FigureRow full = report_of(0.97);
   full.set(metrics::kBosValueNormRatio, 0.9);
-  expect_says(backcopy_verdict(full, {}), "though BOS's value is not drained (0.90 of the norm of the others).");
+  expect_says(backcopy_verdict(full, {}), "although BOS's value is not small (0.90 of the norm of the others).");
 }
 
 FigureRow evaluation(double loss, double first_token, double sink_rate, double activation) {
@@ -144,7 +145,7 @@ TEST(TextVerdict, TellsOfHarmAndOfSinks) {
   const std::string text =
       text_verdict(evaluation(1.6, 0.30, 0.5, 10.0), {{"headwise", evaluation(1.7, 0.04, 0.0, 15.0)}}, 100000);
   expect_says(text, "with a headwise gate 0.100 nats a byte higher than without one.");
-  expect_says(text, "Heads that rest on the first token: 50% of them without a gate and 0.0% with a headwise gate.");
+  expect_says(text, "Heads with a sink on the first token: 50% of them without a gate and 0.0% with a headwise gate.");
   expect_says(text, "larger with a headwise gate (1.50 of it)");
   expect_does_not_say(text, "No head");
 }

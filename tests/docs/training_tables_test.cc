@@ -116,7 +116,7 @@ TEST(TrainingDocument, ListsTheTensorsOfALayerInTheirOrder) {
   models::LayerWeights<const float*> weights;
   models::visit_layer_tensors([&](const auto& row, auto&&) { expected.push_back(std::string(row.name)); },
                               models::DecoderConfig{}, weights);
-  for (const std::string& line : table_of_document("| name, after `model.layers.N.` | shape | there with |")) {
+  for (const std::string& line : table_of_document("| name, after `model.layers.N.` | shape | present with |")) {
     const std::string cell = line.substr(0, line.find('|', 1));
     for (std::size_t at = cell.find('`'); at != std::string::npos;) {
       const std::size_t end = cell.find('`', at + 1);

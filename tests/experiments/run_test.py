@@ -133,7 +133,7 @@ class Bench(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 130, err)
-        self.assertIn("the same command goes on", err)
+        self.assertIn("the same command continues", err)
 
 
 class Records(Bench):
@@ -252,21 +252,21 @@ class Interruptions(Bench):
         cut, whole = self.record("none-seed1"), self.record("none-seed2")
         self.assertEqual((cut["steps"], cut["curve"], cut["eval"]), (whole["steps"], whole["curve"], whole["eval"]))
 
-    def test_another_program_begins_anew(self):
+    def test_another_program_starts_again(self):
         self.interrupt_under_way()
         with open(self.program, "a", encoding="utf-8") as program:
             program.write("# changed\n")
         self.succeed()
         self.assertFalse([call for call in self.calls("train") if call.endswith("--resume")])
 
-    def test_other_options_begin_anew(self):
+    def test_other_options_start_again(self):
         self.interrupt_under_way()
         self.configure({**CONFIG, "train": {**CONFIG["train"], "steps": 5}})
         self.succeed()
         self.assertFalse([call for call in self.calls("train") if call.endswith("--resume")])
         self.assertEqual(self.record("none-seed1")["steps"], 5)
 
-    def test_without_its_record_a_run_begins_anew(self):
+    def test_without_its_record_a_run_starts_again(self):
         self.succeed("--only", "none-seed1")
         (self.directory / "results" / "none-seed1.json").unlink()
         self.succeed("--only", "none-seed1")

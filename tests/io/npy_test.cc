@@ -52,7 +52,7 @@ class NpyTest : public ::testing::Test {
     return read_npy(file.path());
   }
 
-  /// The message of a refusal, held to its form: the file's name first, one line.
+  /// Returns the message of a refusal, after checking its form: one line that begins with the file's name.
   std::string refusal(const std::string& bytes) {
     file.write(bytes);
     return refusal_of(file.path());
@@ -245,7 +245,7 @@ TEST_F(NpyTest, RefusesMissingAndTrailingData) {
 TEST_F(NpyTest, RefusesBooleansThatAreNone) {
   const std::string header = npy(dict("'|b1'", "False", "(3,)"));
   EXPECT_EQ(read(header + std::string("\0\1\1", 3)).numel(), 3);
-  EXPECT_REFUSED(header + std::string("\0\1\2", 3), "byte 2 at element 2 is no boolean");
+  EXPECT_REFUSED(header + std::string("\0\1\2", 3), "byte 2 at element 2 is not a boolean");
 }
 
 TEST_F(NpyTest, RefusesWhatIsNoRegularFile) {
@@ -268,7 +268,7 @@ TEST_F(NpyTest, RefusesEveryTruncationAndExtension) {
   }
 }
 
-/// What is read must be what lies in the file, however damaged its header.
+/// What is read must be the content of the file, however damaged its header.
 TEST_F(NpyTest, SurvivesEveryByteInEveryPlace) {
   const std::string data = data_of<float>({1, 2, 3, 4, 5, 6});
   const std::string header = npy(dict("'<f4'", "False", "(2, 3)"));

@@ -158,9 +158,9 @@ TEST_F(SafetensorsTest, RefusesWhatIsNoSafetensorsFile) {
   expect_refused("", "only 0 bytes");
   expect_refused("1234567", "only 7 bytes");
   expect_refused(std::string("\x93NUMPY\x01\0", 8) + " something else", "not a safetensors file");
-  expect_refused(file_bytes("[]", ""), "no JSON object");
-  expect_refused(file_bytes("", ""), "no JSON object");
-  expect_refused(file_bytes(" {}", ""), "no JSON object");
+  expect_refused(file_bytes("[]", ""), "not a JSON object");
+  expect_refused(file_bytes("", ""), "not a JSON object");
+  expect_refused(file_bytes(" {}", ""), "not a JSON object");
   expect_refused(file_bytes("{", ""), "not JSON");
   expect_refused(file_bytes("{}}", ""), "not JSON");
   expect_refused(file_bytes("{\"a\\ud800\":0}", ""), "not JSON");
@@ -191,7 +191,7 @@ TEST_F(SafetensorsTest, RefusesTensorsThatDoNotFitTheFile) {
   expect_header_refused(one("F32", "[4611686018427387904,4]", "[0,0]"), 0, "too large");
   expect_header_refused(one("F32", "[0,9223372036854775807,2]", "[0,0]"), 0, "too large");
   expect_header_refused(one("F32", "[9223372036854775808]", "[0,0]"), 0, "too large");
-  expect_header_refused(one("F32", "[99999999999999999999999]", "[0,0]"), 0, "no whole number");
+  expect_header_refused(one("F32", "[99999999999999999999999]", "[0,0]"), 0, "is not a non-negative integer");
 }
 
 TEST_F(SafetensorsTest, RefusesShapesThatDoNotFitTheirBytes) {
@@ -199,23 +199,23 @@ TEST_F(SafetensorsTest, RefusesShapesThatDoNotFitTheirBytes) {
   expect_header_refused(one("F16", "[2]", "[0,8]"), 8, "takes 4 bytes");
   expect_header_refused(one("F32", "[]", "[0,8]"), 8, "shape () of F32 takes 4 bytes");
   expect_header_refused(one("F32", "[2,0]", "[0,8]"), 8, "takes 0 bytes");
-  expect_header_refused(one("F32", "[-2]", "[0,8]"), 8, "no whole number");
-  expect_header_refused(one("F32", "[2.0]", "[0,8]"), 8, "no whole number");
-  expect_header_refused(one("F32", "[\"2\"]", "[0,8]"), 8, "no whole number");
-  expect_header_refused(one("F32", "2", "[0,8]"), 8, "its shape is no list");
+  expect_header_refused(one("F32", "[-2]", "[0,8]"), 8, "is not a non-negative integer");
+  expect_header_refused(one("F32", "[2.0]", "[0,8]"), 8, "is not a non-negative integer");
+  expect_header_refused(one("F32", "[\"2\"]", "[0,8]"), 8, "is not a non-negative integer");
+  expect_header_refused(one("F32", "2", "[0,8]"), 8, "its shape is not a list");
   std::string many = "[1";
   for (int i = 0; i < 32; ++i) many += ",1";
   expect_header_refused(one("F32", many + "]", "[0,4]"), 4, "more than 32 dimensions");
 }
 
 TEST_F(SafetensorsTest, RefusesBadOffsets) {
-  expect_header_refused(one("F32", "[2]", "[8,0]"), 8, "before its begin");
-  expect_header_refused(one("F32", "[2]", "[8,16]"), 16, "no tensor has the 8 bytes before 'w'");
+  expect_header_refused(one("F32", "[2]", "[8,0]"), 8, "before its start");
+  expect_header_refused(one("F32", "[2]", "[8,16]"), 16, "no tensor covers the 8 bytes before 'w'");
   for (const char* offsets : {"[0]", "[0,8,8]", "8", "{}", "null"}) {
-    expect_header_refused(one("F32", "[2]", offsets), 8, "data_offsets are no two numbers");
+    expect_header_refused(one("F32", "[2]", offsets), 8, "data_offsets are not two numbers");
   }
   for (const char* offsets : {"[0,-8]", "[0.0,8]", "[null,8]", "[0,8.0]"}) {
-    expect_header_refused(one("F32", "[2]", offsets), 8, "a data offset is no whole number");
+    expect_header_refused(one("F32", "[2]", offsets), 8, "a data offset is not a non-negative integer");
   }
 }
 
@@ -226,7 +226,7 @@ TEST_F(SafetensorsTest, RefusesDuplicateAndOverlappingTensors) {
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "overlap");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "overlap");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,20]}}", 20,
-                        "no tensor has the 4 bytes before 'v'");
+                        "no tensor covers the 4 bytes before 'v'");
   expect_header_refused("{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
                         "'dtype' twice");
   expect_header_refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "'__metadata__' twice");
@@ -236,17 +236,17 @@ TEST_F(SafetensorsTest, RefusesBadEntries) {
   for (const char* dtype : {"F8_E4M3", "U8", "I8", "U16", "C64", "f32", "<f4", ""}) {
     expect_header_refused(one(dtype, "[2]", "[0,8]"), 8, "is not read; F32 F16");
   }
-  expect_header_refused("{\"w\":1}", 0, "'w' is no JSON object");
+  expect_header_refused("{\"w\":1}", 0, "'w' is not a JSON object");
   expect_header_refused("{\"w\":{\"shape\":[],\"data_offsets\":[0,4]}}", 4, "'w' has no dtype");
   expect_header_refused("{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "'w' has no shape");
   expect_header_refused("{\"w\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "'w' has no data_offsets");
   expect_header_refused("{\"w\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4],\"extra\":1}}", 4,
                         "unknown key");
-  expect_header_refused("{\"w\":{\"dtype\":1,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "dtype is no string");
+  expect_header_refused("{\"w\":{\"dtype\":1,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "dtype is not a string");
   expect_header_refused("{\"\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "name has 0 bytes");
   expect_header_refused("{\"" + std::string(2000, 'x') + "\":{}}", 0, "name has 2000 bytes");
-  expect_header_refused("{\"__metadata__\":[]}", 0, "__metadata__ is no JSON object");
-  expect_header_refused("{\"__metadata__\":{\"k\":1}}", 0, "'k' is no string");
+  expect_header_refused("{\"__metadata__\":[]}", 0, "__metadata__ is not a JSON object");
+  expect_header_refused("{\"__metadata__\":{\"k\":1}}", 0, "'k' is not a string");
   expect_header_refused("{\"line\\nbreak\\u001b[2J\":1}", 0, "line\\x0abreak\\x1b[2J");
 }
 

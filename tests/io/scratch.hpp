@@ -15,7 +15,7 @@
 
 namespace headgate::testing {
 
-/// A directory of its own, gone with the object.
+/// A temporary directory that is removed with the object.
 class Scratch {
  public:
   Scratch() : path_(::testing::TempDir() + "headgate-XXXXXX") {

@@ -42,7 +42,7 @@ double loss(const Case& problem) {
   return sum;
 }
 
-/// Central difference of the loss in every element of `input`, held against `gradient`. The step h = 2^-17 balances
+/// Central difference of the loss in every element of `input`, compared with `gradient`. The step h = 2^-17 balances
 /// truncation h² f‴ ~ 1e-10 and rounding u·|loss| / h ~ 1e-11; both stay far below the tolerance.
 void expect_gradient(const Case& problem, const ConstTensorView& input, const std::vector<double>& gradient,
                      const std::string& name) {

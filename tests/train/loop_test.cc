@@ -153,7 +153,7 @@ TEST(Loop, StepsAfterTheLastSaveAreTakenAgain) {
   loop(whole, quiet, run.path("run"));
   const std::vector<json> expected = timeless(records(run.path("run")));
 
-  // As after SIGKILL at step 8: the checkpoint is that of step 5, the log goes on to step 8.
+  // As after SIGKILL at step 8: the checkpoint is that of step 5, the log has lines up to step 8.
   Trainer killed = run.fresh();
   loop(killed, quiet, run.path("again"), 5);
   std::istringstream whole_log(testing::read_bytes(metrics_path(run.path("run"))));
@@ -213,7 +213,7 @@ TEST(Loop, SavesBesideADirectoryThatForeignFilesCameInto) {
   EXPECT_EQ(checkpoint_step(place), 5);
   EXPECT_EQ(testing::read_bytes(place + "/.DS_Store"), "a visitor's");
 
-  // The newest is the one that is gone on with, and replaced from then on.
+  // Resuming uses the newest one, and saves replace it.
   EXPECT_EQ(checkpoints_of(run.path("run")), (std::vector{place + ".1", place}));
   Trainer second = run.resumed(newest_checkpoint(run.path("run")));
   EXPECT_EQ(second.steps_done(), 15);
@@ -281,7 +281,7 @@ TEST(Loop, ADiskThatStaysFullLeavesTheLastGoodCheckpoint) {
   EXPECT_NE(end.not_saved.find("File too large"), std::string::npos) << end.not_saved;
   EXPECT_NE(end.not_logged.find("metrics.jsonl: cannot write"), std::string::npos) << end.not_logged;
   EXPECT_EQ(saved_step(run.path("run")), 5);
-  // What is there goes on to the same end.
+  // Resuming from what was saved gives the same result.
   Trainer second = run.resumed(newest_checkpoint(run.path("run")));
   Recorder rest;
   loop(second, rest, run.path("run"));

@@ -69,7 +69,7 @@ TEST(Memory, TheMachineAndEveryControlGroupAboveLimitIt) {
   EXPECT_EQ(available_memory(root.path()), 2000000U);
   write_file(root, "sys/fs/cgroup/outer/memory.stat", "anon 600000\nactive_file 100000\ninactive_file 200000\n");
   EXPECT_EQ(available_memory(root.path()), 2300000U);
-  // Version 1, seen from a container whose group lies at the root.
+  // Version 1, seen from a container whose group is the root.
   write_file(root, "proc/self/cgroup", "9:name=systemd:/\n4:memory:/unseen/here\n");
   write_file(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "700000\n");
   write_file(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "900000\n");

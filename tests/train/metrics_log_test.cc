@@ -55,7 +55,7 @@ TEST_F(MetricsLogTest, WritesAnObjectALineAtOnce) {
   EXPECT_EQ(testing::read_bytes(path), line(1));
   log.add(step(2));
   EXPECT_EQ(testing::read_bytes(path), line(1) + line(2));
-  EXPECT_EQ(log.trouble(), "");
+  EXPECT_EQ(log.error(), "");
 }
 
 TEST_F(MetricsLogTest, DropsWhatCameAfterTheCheckpoint) {
@@ -75,10 +75,10 @@ TEST_F(MetricsLogTest, EndsALineThatLacksItsNewline) {
 }
 
 TEST_F(MetricsLogTest, LeavesAForeignFileAsItIs) {
-  expect_refused("epoch,loss\n1,2.5\n", "line 1 is no record of a run; move the file away");
-  expect_refused(line(1) + "[]\n" + line(2), "line 2 is no record of a run; move the file away");
-  expect_refused(line(1) + line(2) + line(3) + "my notes", "line 4 is no record of a run; move the file away");
-  expect_refused("{\"step\":1,\"loss\":2.5}\n", "line 1 is no record of a run; move the file away");
+  expect_refused("epoch,loss\n1,2.5\n", "line 1 is not a record of a run; move the file away");
+  expect_refused(line(1) + "[]\n" + line(2), "line 2 is not a record of a run; move the file away");
+  expect_refused(line(1) + line(2) + line(3) + "my notes", "line 4 is not a record of a run; move the file away");
+  expect_refused("{\"step\":1,\"loss\":2.5}\n", "line 1 is not a record of a run; move the file away");
   expect_refused(line(1) + line(3) + line(3), "line 3 has step 3 after step 3; move the file away");
 }
 

@@ -49,14 +49,14 @@ TEST_F(RunDirectoryTest, AFreshOneTakesNothingFromAnother) {
   fs::create_directory(out);
   EXPECT_EQ(refused(RunStart::fresh), "(taken without complaint)");
   testing::write_bytes(metrics_path(out), "");
-  EXPECT_EQ(refused(RunStart::fresh), "(taken without complaint)") << "an empty file is nobody's";
+  EXPECT_EQ(refused(RunStart::fresh), "(taken without complaint)") << "an empty file does not belong to a run";
   testing::write_bytes(metrics_path(out), "epoch,loss\n");
-  EXPECT_EQ(refused(RunStart::fresh), out + "/metrics.jsonl: is there already and would be overwritten");
+  EXPECT_EQ(refused(RunStart::fresh), out + "/metrics.jsonl: exists already and would be overwritten");
   EXPECT_EQ(testing::read_bytes(metrics_path(out)), "epoch,loss\n");
   fs::remove(metrics_path(out));
   fs::create_directory(out + "/checkpoint");
   testing::write_bytes(out + "/checkpoint/.DS_Store", "x");
-  EXPECT_NE(refused(RunStart::fresh).find("'.DS_Store' in it is no part of a checkpoint"), std::string::npos);
+  EXPECT_NE(refused(RunStart::fresh).find("'.DS_Store' in it is not part of a checkpoint"), std::string::npos);
   fs::remove(out + "/checkpoint/.DS_Store");
   run.fresh().save(out + "/checkpoint.3");
   EXPECT_EQ(refused(RunStart::fresh), out + ": holds a run already");
@@ -67,10 +67,10 @@ TEST_F(RunDirectoryTest, AResumedOneIsInOrderBeforeItsFirstStep) {
   run.fresh().save(out + "/checkpoint");
   EXPECT_EQ(refused(RunStart::resumed), "(taken without complaint)");
   testing::write_bytes(metrics_path(out), "epoch,loss\n");
-  EXPECT_EQ(refused(RunStart::resumed), out + "/metrics.jsonl: line 1 is no record of a run; move the file away");
+  EXPECT_EQ(refused(RunStart::resumed), out + "/metrics.jsonl: line 1 is not a record of a run; move the file away");
   fs::remove(metrics_path(out));
   testing::write_bytes(out + "/checkpoint/.DS_Store", "x");
-  EXPECT_NE(refused(RunStart::resumed).find("'.DS_Store' in it is no part of a checkpoint"), std::string::npos);
+  EXPECT_NE(refused(RunStart::resumed).find("'.DS_Store' in it is not part of a checkpoint"), std::string::npos);
 }
 
 TEST_F(RunDirectoryTest, TheNewestCheckpointIsThatOfMostSteps) {

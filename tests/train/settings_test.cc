@@ -78,7 +78,7 @@ TEST(Settings, AStateThatLiesIsRefused) {
   EXPECT_EQ(refusal(with("threads", 1LL << 40)), "trainer state: \"threads\" is not a whole number in range");
   EXPECT_EQ(refusal(with("lr", nullptr)), "trainer state: \"lr\" is not a number");
   EXPECT_EQ(refusal(with("inside_spike", 1)), "trainer state: \"inside_spike\" is not true or false");
-  EXPECT_EQ(refusal(with("data", {1})), "trainer state: \"data\" is not a text");
+  EXPECT_EQ(refusal(with("data", {1})), "trainer state: \"data\" is not a string");
   EXPECT_EQ(refusal(with("include", "*.md")), "trainer state: \"include\" is not a list");
   EXPECT_EQ(refusal(with("step", -1)), "trainer state: \"step\" is -1");
   EXPECT_NE(refusal(with("task", "poetry")).find("poetry"), std::string::npos);

@@ -19,7 +19,7 @@ TEST(Spikes, CountsRunsOfHighLossesOnce) {
   EXPECT_EQ(counter.count(), 1);
   for (int i = 0; i < 200; ++i) counter.add(calm(i));
   EXPECT_TRUE(counter.add(3.0));
-  EXPECT_FALSE(counter.add(5.0)) << "the same spike goes on";
+  EXPECT_FALSE(counter.add(5.0)) << "still the same spike";
   EXPECT_EQ(counter.count(), 2);
 }
 

@@ -115,13 +115,13 @@ TEST_F(TextTest, TheSeedDecidesTheOrder) {
 }
 
 TEST(Random, PermutedIsAPermutation) {
-  for (const std::uint64_t n : {1U, 2U, 3U, 5U, 16U, 17U, 100U, 1000U}) {
-    std::set<std::uint64_t> places;
-    for (std::uint64_t i = 0; i < n; ++i) {
+  for (const std::int64_t n : {1, 2, 3, 5, 16, 17, 100, 1000}) {
+    std::set<std::int64_t> places;
+    for (std::int64_t i = 0; i < n; ++i) {
       places.insert(permuted(i, n, 7));
       ASSERT_LT(permuted(i, n, 7), n);
     }
-    EXPECT_EQ(places.size(), n);
+    EXPECT_EQ(std::ssize(places), n);
   }
 }
 

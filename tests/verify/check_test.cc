@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The comparison with the oracle must itself be able to fail: kernels that are the oracle pass, and each way of being
-// wrong is told.
+// Checks of the comparison with the oracle: it accepts kernels that are the oracle itself, and reports each kind of wrong
+// kernel.
 
 #include "verify/check.hpp"
 
@@ -160,7 +160,7 @@ TEST(Check, NoticesASmallRelativeErrorInASumOfEqualTerms) {
     spec.sinks = DType::none;
     const double wrong = 1.0 + 256.0 * unit_roundoff(dtype);
     EXPECT_EQ(mismatch_with_gradient_scaled(spec, &AttentionGradients::dv, wrong).find("dv[0,0,0,0]"), 0U);
-    // A quarter of the rule's width is no error.
+    // A quarter of the tolerance is not an error.
     EXPECT_EQ(mismatch_with_gradient_scaled(spec, &AttentionGradients::dv, 1.0 + 16.0 * unit_roundoff(dtype)), "none");
   }
 }
@@ -305,7 +305,7 @@ TEST(Case, HoldsWhatItsPassesNeed) {
   const Case plain(spec);
   EXPECT_FALSE(plain.outputs().attn.present() || plain.outputs().weights.present());
   EXPECT_FALSE(plain.saving_outputs().attn.present());
-  spec.gate_fn = GateFn::silu;  // o cannot be had back from y
+  spec.gate_fn = GateFn::silu;  // o cannot be recovered from y
   const Case silu(spec);
   EXPECT_FALSE(silu.outputs().attn.present());
   EXPECT_TRUE(silu.saved().attn.present());

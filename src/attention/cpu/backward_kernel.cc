@@ -12,7 +12,6 @@
 
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
-#include "core/arena.hpp"
 #include "core/dispatch.hpp"
 #include "core/turnstile.hpp"
 
@@ -35,15 +34,14 @@ template <typename T>
 class BackwardWorker {
  public:
   using Plan = BackwardPlan<T>;
-  static constexpr auto kTile = static_cast<std::int64_t>(Plan::kTile);
-  static constexpr auto kBlock = static_cast<std::int64_t>(Plan::kBlock);
+  static constexpr std::int64_t kTile = Plan::kTile;
+  static constexpr std::int64_t kBlock = Plan::kBlock;
 
-  BackwardWorker(const Plan& plan, int thread)
+  BackwardWorker(const Plan& plan, const BackwardBuffers<T>& shared, int thread)
       : plan_(plan),
         p_(plan.p),
-        scratch_(plan.template at<std::byte>(plan.scratch_at, static_cast<std::size_t>(thread) * plan.scratch_bytes)),
-        dq_turns_(plan.template at<std::uint32_t>(plan.dq_turns_at)),
-        bias_turns_(plan.template at<std::uint32_t>(plan.bias_turns_at)) {}
+        shared_(shared),
+        own_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
   /// Chooses key/value head `head` (b · Hkv + h), whose packed operands lie in `slot`.
   void select(std::int64_t head, std::int64_t slot) {
@@ -56,61 +54,73 @@ class BackwardWorker {
   void prepare_queries(std::int64_t g, std::int64_t tile) const;
   void run_block(std::int64_t block) const;
   void write_dq(std::int64_t g, std::int64_t tile) const;
-  void zero_bias_row(std::int64_t n) const;
-  void copy_bias_row(std::int64_t n) const;
+  void zero_dbias_row(std::int64_t n) const;
+  void write_dbias_row(std::int64_t n) const;
 
  private:
+  struct QueryRows;
   struct Tile;
+  struct Strip;
 
-  T* scratch(std::size_t offset, std::size_t index = 0) const {
-    return reinterpret_cast<T*>(scratch_ + offset) + index;
-  }
-  T* row(std::size_t n) const { return scratch(plan_.rows_at, n * plan_.row_stride); }
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  /// First packed row of query tile `tile` of the group's head g, and of key block `block`.
-  std::size_t query_row(std::int64_t g, std::int64_t tile) const {
-    return static_cast<std::size_t>(slot_ * p_.group + g) * plan_.query_rows + static_cast<std::size_t>(tile * kTile);
+  ColumnPanels<T> key_panels(std::int64_t block) const {
+    return {shared_.keys.at(slot_, block), kBlock, plan_.D_padded};
   }
-  std::size_t key_row(std::int64_t block) const {
-    return static_cast<std::size_t>(slot_) * plan_.key_rows + static_cast<std::size_t>(block * kBlock);
+  ColumnPanels<T> query_panels(std::int64_t g, std::int64_t tile) const {
+    return {shared_.query_panels.at(slot_, g, tile), kTile, plan_.D_padded};
+  }
+  ColumnPanels<T> out_panels(std::int64_t g, std::int64_t tile) const {
+    return {shared_.out_panels.at(slot_, g, tile), kTile, plan_.Dv_padded};
   }
 
-  void prepare_out_gradients(std::int64_t h, std::int64_t i0, std::size_t n, std::size_t at) const;
-  void prepare_row(std::int64_t h, std::int64_t i, T* lse, T* delta, double* sink_part, T* d_o) const;
-  const T* gate_logits(std::int64_t h, std::int64_t i, T* buffer) const;
-  void store_gate_gradient(std::int64_t h, std::int64_t i, T* dz) const;
-  void multiply_columns(const T* strip, const T* panels, std::size_t depth, T* tile, std::size_t c0,
-                        std::size_t c1) const;
-  void probabilities(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const;
-  void score_gradients(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const;
+  void prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta, double* sink_part) const;
+  KeyRange seen_columns(const Tile& t, std::int64_t i) const;
   bool score_tile(const Tile& t) const;
+  void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
+  void probabilities(const Tile& t, const Strip& s) const;
+  void score_gradients(const Tile& t, const Strip& s) const;
   void add_key_gradients(const Tile& t) const;
   void add_query_gradient(const Tile& t) const;
-  void add_bias_strip(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0, std::size_t c1) const;
-  void add_bias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::size_t n, const T* from) const;
-  std::size_t bias_slot(std::int64_t h, std::int64_t tile, std::int64_t block) const;
-  std::uint32_t bias_turn(std::int64_t h) const;
-  template <class Visit>
-  void each_bias_chunk(std::int64_t n, const Visit& visit) const;
-  void write_key_rows(const TensorView& to, const T* from, std::size_t cols, std::size_t stride, T factor,
-                      std::int64_t block) const;
+  HeadRows<void> dbias_rows(std::int64_t h) const;
+  Turnstile dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const;
+  std::int64_t dbias_turn(std::int64_t h) const;
+  void add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n, const T* from) const;
+  void write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first, T factor) const;
 
   const Plan& plan_;
-  const Problem& p_;
-  std::byte* scratch_;
-  Turnstile dq_turns_, bias_turns_;
+  const BackwardProblem& p_;
+  const BackwardBuffers<T>& shared_;
+  const BackwardScratch<T> own_;
   std::int64_t b_ = 0, hkv_ = 0, slot_ = 0;
+};
+
+/// What the backward pass reads and writes of one query head before the products.
+template <typename T>
+struct BackwardWorker<T>::QueryRows {
+  HeadRows<const void> dy, y, attn, gate, lse, dlse;
+  HeadRows<void> dgate;
+  std::int64_t h;
 };
 
 /// A query tile against a key block.
 template <typename T>
 struct BackwardWorker<T>::Tile {
   const Visibility& visibility;
-  std::int64_t g, h;      // head within the group, query head
-  std::int64_t tile, i0;  // its first query
-  std::size_t rows;       // queries, at most kTile
-  std::int64_t block, j0;
-  std::size_t keys;  // keys, at most kBlock
+  std::int64_t g, h;                // head within the group, query head
+  std::int64_t tile, i0;            // its first query
+  std::int64_t rows;                // queries, at most kTile
+  std::int64_t block, j0;           // its first key
+  std::int64_t keys;                // keys, at most kBlock
+  View<T, 3> q_strips, d_o_strips;  // of the queries
+  View<T, 3> keys_t, values_t;      // of the keys
+};
+
+/// kMR rows of a tile.
+template <typename T>
+struct BackwardWorker<T>::Strip {
+  std::int64_t r;       // the first
+  std::int64_t rows;    // queries among them
+  std::int64_t c0, c1;  // columns of the whole panels that hold what they see
 };
 
 /// Packs the block's keys up to the last that a query sees: k transposed and as panels, v transposed. Keys before the
@@ -122,110 +132,82 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   const std::int64_t j0 = block * kBlock;
   const std::int64_t end = std::min(j0 + kBlock, seen.end);
   if (std::max(j0, seen.begin) >= end) return;  // no tile visits the block
-  const auto n = static_cast<std::size_t>(end - j0);
-  const std::size_t at = key_row(block);
-  const Slice k{&plan_.call.inputs.k, b_, hkv_, plan_.D};
-  pack_transposed(k, j0, n, plan_.at(plan_.keys_t_at, at * plan_.D), row(0));
-  pack_panels(k, j0, n, Plan::kBlock, 0, plan_.at(plan_.keys_at, at * plan_.D_padded), row(0));
-  pack_transposed(Slice{&plan_.call.inputs.v, b_, hkv_, plan_.Dv}, j0, n, plan_.at(plan_.values_t_at, at * plan_.Dv),
-                  row(0));
+  const HeadRows k(p_.inputs.k, b_, hkv_);
+  const HeadRows v(p_.inputs.v, b_, hkv_);
+  pack_transposed(shared_.keys_t.sub(slot_, block), k, j0, end - j0, own_.packing);
+  pack_panels(key_panels(block), 0, k, j0, end - j0, own_.packing);
+  pack_transposed(shared_.values_t.sub(slot_, block), v, j0, end - j0, own_.packing);
 }
 
-/// Through the gate, row by row: do, Δ − dlse, dz, and the tile's part of dsinks; then packs q and do. Zeroes dq.
+/// Packs q and, through the gate, do; writes lse, Δ − dlse, dz and the tile's part of dsinks; zeroes dq.
 template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
-  const std::int64_t h = query_head(g);
   const std::int64_t i0 = tile * kTile;
-  const auto n = static_cast<std::size_t>(std::min(kTile, p_.T - i0));
-  const std::size_t at = query_row(g, tile);
-  plan_.template at<std::uint32_t>(plan_.dq_turns_at)[at / Plan::kTile] = 0;
-  prepare_out_gradients(h, i0, n, at);
-
-  const Slice q{&plan_.call.inputs.q, b_, h, plan_.D};
-  pack_strips(q, i0, n, plan_.rules.query_factor(), plan_.at(plan_.query_strips_at, at * plan_.D), row(0));
-  pack_panels(q, i0, n, Plan::kTile, 0, plan_.at(plan_.query_panels_at, at * plan_.D_padded), row(0));
-  std::fill_n(plan_.at(plan_.dq_at, at * plan_.D_padded), Plan::kTile * plan_.D_padded, T{0});
-}
-
-/// do of queries i0 … i0 + n as strips and panels, lse, Δ and the part of dsinks. `at`: their first packed row.
-template <typename T>
-void BackwardWorker<T>::prepare_out_gradients(std::int64_t h, std::int64_t i0, std::size_t n, std::size_t at) const {
-  T* lse = plan_.at(plan_.lse_at, at);
-  T* delta = plan_.at(plan_.delta_at, at);
-  T* strips = plan_.at(plan_.out_strips_at, at * plan_.Dv);
-  T* panels = plan_.at(plan_.out_panels_at, at * plan_.Dv_padded);
+  const std::int64_t n = std::min(kTile, p_.T - i0);
+  const View<T, 3> out_strips = shared_.out_strips.sub(slot_, g, tile);
+  T* lse = shared_.lse.at(slot_, g, tile);
+  T* delta = shared_.delta.at(slot_, g, tile);
   // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
-  std::fill(lse + n, lse + Plan::kTile, std::numeric_limits<T>::infinity());
-  std::fill(delta + n, delta + Plan::kTile, T{0});
-  if (n < Plan::kTile) std::fill_n(strips, Plan::kTile * plan_.Dv, T{0});
+  std::fill(lse + n, lse + kTile, std::numeric_limits<T>::infinity());
+  std::fill(delta + n, delta + kTile, T{0});
+  if (n < kTile) std::fill_n(out_strips.data, out_strips.count(), T{0});
+  const std::int64_t h = query_head(g);
+  const QueryRows from{HeadRows(p_.incoming.dy, b_, h),     HeadRows(p_.saved.y, b_, h),
+                       HeadRows(p_.saved.attn, b_, h),      HeadRows(p_.inputs.gate, b_, h),
+                       HeadRows(p_.saved.lse, b_, h),       HeadRows(p_.incoming.dlse, b_, h),
+                       HeadRows(p_.gradients.dgate, b_, h), h};
   double sink_part = 0;
   const T* d_o[kMR];
-  for (std::size_t r0 = 0; r0 < n; r0 += kMR) {
-    const std::size_t rows = std::min(kMR, n - r0);
-    for (std::size_t m = 0; m < rows; ++m) {
-      T* to = row(5 + m);
-      prepare_row(h, i0 + static_cast<std::int64_t>(r0 + m), lse + r0 + m, delta + r0 + m, &sink_part, to);
-      copy_to_panels(to, plan_.Dv_padded, Plan::kTile, r0 + m, panels);
-      d_o[m] = to;
+  for (std::int64_t r0 = 0; r0 < n; r0 += kMR) {
+    const std::int64_t rows = std::min(kMR, n - r0);
+    for (std::int64_t m = 0; m < rows; ++m) {
+      const std::int64_t r = r0 + m;
+      prepare_row(from, i0 + r, own_.d_o.at(m), lse + r, delta + r, &sink_part);
+      copy_to_panels(out_panels(g, tile), r, own_.d_o.at(m));
+      d_o[m] = own_.d_o.at(m);
     }
-    interleave_rows<kMR>(d_o, rows, plan_.Dv, T{1}, strips + r0 * plan_.Dv);
+    interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
   }
-  const std::int64_t tile = i0 / kTile;
-  plan_.template at<double>(plan_.sink_parts_at)[(b_ * p_.Hq + h) * plan_.tiles + tile] = sink_part;
+  shared_.sink_parts(b_, h, tile) = sink_part;
+
+  const HeadRows q(p_.inputs.q, b_, h);
+  pack_strips(shared_.query_strips.sub(slot_, g, tile), q, i0, n, plan_.rules.query_factor(), own_.packing);
+  pack_panels(query_panels(g, tile), 0, q, i0, n, own_.packing);
+  std::fill_n(shared_.dq.at(slot_, g, tile), kTile * plan_.D_padded, T{0});
+  shared_.dq_turns(slot_, g, tile) = 0;
 }
 
-/// do of query i into `d_o` (Dv_padded), its dz into dgate.
+/// do of query i into `d_o`, its dz into dgate, its lse and Δ − dlse, its term of dsinks.
 template <typename T>
-void BackwardWorker<T>::prepare_row(std::int64_t h, std::int64_t i, T* lse, T* delta, double* sink_part, T* d_o) const {
-  const BackwardCall& c = plan_.call;
-  const auto operand = [&](const ConstTensorView& view, T* buffer) {
-    return Slice{&view, b_, h, plan_.Dv}.padded_row(i, buffer);
-  };
-  const GateRowOperands<T> gate{operand(c.incoming.dy, row(0)),
-                                operand(c.saved.y, row(1)),
-                                c.saved.attn.present() ? operand(c.saved.attn, row(2)) : nullptr,
-                                gate_logits(h, i, row(3)),
-                                d_o,
-                                row(4)};
-  *delta = gate_row_backward(p_.gate_fn, p_.gate_op, plan_.Dv_padded, gate);
-  store_gate_gradient(h, i, gate.dz);
-  double lse_natural = 0;
-  load_row(c.saved.lse, b_, h, i, 0, 1, &lse_natural);
-  if (c.incoming.dlse.present()) {
+void BackwardWorker<T>::prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta,
+                                    double* sink_part) const {
+  const GateRowOperands<T> row{padded_row(from.dy, i, own_.dy.data),
+                               padded_row(from.y, i, own_.y.data),
+                               from.attn.present() ? padded_row(from.attn, i, own_.attn.data) : nullptr,
+                               from.gate.present() ? gate_logits(from.gate, i, p_.Dv, own_.gate.data) : nullptr,
+                               d_o,
+                               own_.dgate.data};
+  *delta = gate_row_backward(row, plan_.Dv_padded, p_.gate_fn, p_.gate_op);
+  if (from.dgate.present()) {  // hence a gate (check_backward)
+    if (p_.gate_headwise) {
+      double sum = 0;
+      for (std::int64_t x = 0; x < p_.Dv; ++x) sum += static_cast<double>(row.dz[x]);
+      row.dz[0] = static_cast<T>(sum);
+    }
+    store_row(from.dgate, row.dz, i, 0, from.dgate.cols);
+  }
+  if (from.dlse.present()) {
     T dlse = 0;
-    load_row(c.incoming.dlse, b_, h, i, 0, 1, &dlse);
+    load_row(&dlse, from.dlse, i, 0, 1);
     *delta -= dlse;
   }
+  double lse_natural = 0;
+  load_row(&lse_natural, from.lse, i, 0, 1);
   const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
   *lse = nothing_seen ? std::numeric_limits<T>::infinity() : static_cast<T>(lse_natural * kLog2e);
-  if (p_.sinks.present() && !nothing_seen) {
-    *sink_part -= std::exp(p_.sink(h) - lse_natural) * static_cast<double>(*delta);
+  if (p_.inputs.sinks.present() && !nothing_seen) {
+    *sink_part -= std::exp(p_.sink(from.h) - lse_natural) * static_cast<double>(*delta);
   }
-}
-
-/// The gate's logits for query i, one for each of Dv_padded columns; null without a gate.
-template <typename T>
-const T* BackwardWorker<T>::gate_logits(std::int64_t h, std::int64_t i, T* buffer) const {
-  if (p_.gate_fn == GateFn::none) return nullptr;
-  const ConstTensorView& view = plan_.call.inputs.gate;
-  if (!p_.gate_headwise) return Slice{&view, b_, h, plan_.Dv}.padded_row(i, buffer);
-  load_row(view, b_, h, i, 0, 1, buffer);
-  std::fill(buffer + 1, buffer + plan_.Dv, buffer[0]);
-  std::fill(buffer + plan_.Dv, buffer + plan_.Dv_padded, T{0});
-  return buffer;
-}
-
-/// dgate's row of query i = dz, or its sum. A call that asks for dgate has a gate (check_backward).
-template <typename T>
-void BackwardWorker<T>::store_gate_gradient(std::int64_t h, std::int64_t i, T* dz) const {
-  const TensorView& to = plan_.call.gradients.dgate;
-  if (!to.present()) return;
-  if (p_.gate_headwise) {
-    double sum = 0;
-    for (std::size_t x = 0; x < plan_.Dv; ++x) sum += static_cast<double>(dz[x]);
-    dz[0] = static_cast<T>(sum);
-  }
-  store_row(dz, static_cast<std::size_t>(to.shape[3]), to, b_, h, i, 0);
 }
 
 /// All tiles of one key block, in the order of the group's heads and their queries.
@@ -233,160 +215,166 @@ template <typename T>
 void BackwardWorker<T>::run_block(std::int64_t block) const {
   const Visibility visibility(p_, b_);
   const std::int64_t j0 = block * kBlock;
-  const auto keys = static_cast<std::size_t>(std::min(kBlock, p_.S - j0));
-  std::fill_n(scratch(plan_.dk_at), Plan::kBlock * plan_.D_padded, T{0});
-  std::fill_n(scratch(plan_.dv_at), Plan::kBlock * plan_.Dv_padded, T{0});
-  const bool bias_by_tile = plan_.dbias.present() && !plan_.bias_over_t;
+  const std::int64_t keys = std::min(kBlock, p_.S - j0);
+  std::fill_n(own_.dk.data, own_.dk.count(), T{0});
+  std::fill_n(own_.dv.data, own_.dv.count(), T{0});
+  const bool dbias_by_tile = p_.gradients.dbias.present() && !plan_.dbias_over_queries;
   for (std::int64_t g = 0; g < p_.group; ++g) {
     const std::int64_t h = query_head(g);
-    if (plan_.bias_over_t) std::fill_n(scratch(plan_.bias_sum_at), Plan::kBlock, T{0});
+    if (plan_.dbias_over_queries) std::fill_n(own_.dbias_sum.data, kBlock, T{0});
     for (std::int64_t tile = 0; tile < plan_.tiles; ++tile) {
       const std::int64_t i0 = tile * kTile;
-      const auto rows = static_cast<std::size_t>(std::min(kTile, p_.T - i0));
-      const Tile t{visibility, g, h, tile, i0, rows, block, j0, keys};
-      if (bias_by_tile) bias_turns_.enter(bias_slot(h, tile, block), bias_turn(h));
+      const Tile t{visibility,
+                   g,
+                   h,
+                   tile,
+                   i0,
+                   std::min(kTile, p_.T - i0),
+                   block,
+                   j0,
+                   keys,
+                   shared_.query_strips.sub(slot_, g, tile),
+                   shared_.out_strips.sub(slot_, g, tile),
+                   shared_.keys_t.sub(slot_, block),
+                   shared_.values_t.sub(slot_, block)};
+      if (dbias_by_tile) dbias_turnstile(h, tile, block).enter(dbias_turn(h));
       const bool visited = score_tile(t);
-      if (bias_by_tile) bias_turns_.leave(bias_slot(h, tile, block), bias_turn(h));
+      if (dbias_by_tile) dbias_turnstile(h, tile, block).leave(dbias_turn(h));
       if (!visited) continue;
       add_key_gradients(t);
       add_query_gradient(t);
     }
-    if (plan_.bias_over_t) {
-      bias_turns_.enter(bias_slot(h, 0, block), bias_turn(h));
-      add_bias_row(h, 0, j0, keys, scratch(plan_.bias_sum_at));
-      bias_turns_.leave(bias_slot(h, 0, block), bias_turn(h));
+    if (plan_.dbias_over_queries) {
+      const Turnstile turnstile = dbias_turnstile(h, 0, block);
+      turnstile.enter(dbias_turn(h));
+      add_dbias_row(h, 0, j0, keys, own_.dbias_sum.data);
+      turnstile.leave(dbias_turn(h));
     }
   }
-  const AttentionGradients& to = plan_.call.gradients;
-  write_key_rows(to.dk, scratch(plan_.dk_at), plan_.D, plan_.D_padded, static_cast<T>(p_.scale), block);
-  write_key_rows(to.dv, scratch(plan_.dv_at), plan_.Dv, plan_.Dv_padded, T{1}, block);
+  write_rows(HeadRows(p_.gradients.dk, b_, hkv_), own_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale));
+  write_rows(HeadRows(p_.gradients.dv, b_, hkv_), own_.dv.range(0, 0, keys), j0, T{1});
 }
 
 /// P and ds of the tile, zero where hidden. False, and nothing written, where no query sees a key.
 template <typename T>
 bool BackwardWorker<T>::score_tile(const Tile& t) const {
-  const KeyRange hull = t.visibility.rows(t.i0, t.i0 + static_cast<std::int64_t>(t.rows));
+  const KeyRange hull = t.visibility.rows(t.i0, t.i0 + t.rows);
   if (std::max(hull.begin, t.j0) >= std::min(hull.end, t.j0 + kBlock)) return false;
-  for (std::size_t r = 0; r < Plan::kTile; r += kMR) {
-    const std::size_t rows = r < t.rows ? std::min(kMR, t.rows - r) : 0;
+  for (std::int64_t r = 0; r < kTile; r += kMR) {
+    const std::int64_t rows = std::clamp<std::int64_t>(t.rows - r, 0, kMR);
     KeyRange seen{};
     if (rows > 0) {
-      const std::int64_t i = t.i0 + static_cast<std::int64_t>(r);
-      seen = t.visibility.rows(i, i + static_cast<std::int64_t>(rows));
+      seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
       seen = {std::max(seen.begin, t.j0) - t.j0, std::min(seen.end, t.j0 + kBlock) - t.j0};
     }
     if (seen.empty()) {
-      std::fill_n(scratch(plan_.p_at, r * Plan::kScoreStride), kMR * Plan::kScoreStride, T{0});
-      std::fill_n(scratch(plan_.ds_at, r * Plan::kScoreStride), kMR * Plan::kScoreStride, T{0});
+      std::fill_n(own_.probabilities.at(r), kMR * Plan::kScoreStride, T{0});
+      std::fill_n(own_.ds.at(r), kMR * Plan::kScoreStride, T{0});
       continue;
     }
-    const std::size_t c0 = static_cast<std::size_t>(seen.begin) / kNR<T> * kNR<T>;
-    const std::size_t c1 = round_up(static_cast<std::size_t>(seen.end), kNR<T>);
-    probabilities(t, r, rows, c0, c1);
-    score_gradients(t, r, rows, c0, c1);
+    const Strip strip{r, rows, seen.begin / kNR<T> * kNR<T>, round_up(seen.end, kNR<T>)};
+    probabilities(t, strip);
+    score_gradients(t, strip);
   }
   return true;
 }
 
-/// Columns [c0, c1) of a strip's rows of a tile = strip (kMR, depth) · transposed panels.
+/// The strip's rows and columns of `to` = left (depth, kMR)ᵀ · right (panels, depth, kNR).
 template <typename T>
-void BackwardWorker<T>::multiply_columns(const T* strip, const T* panels, std::size_t depth, T* tile, std::size_t c0,
-                                         std::size_t c1) const {
-  for (std::size_t c = c0; c < c1; c += kNR<T>) {
-    multiply_tile<kMR, kNV, typename Plan::StripLeft, Store::overwrite>(strip, panels + c * depth, depth, tile + c,
-                                                                        Plan::kScoreStride);
+void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
+                                         const Strip& s) const {
+  for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
+    multiply_tile<kMR, kNV, typename Plan::StripLeft, ProductWrite::overwrite>(
+        left, right.at(c / kNR<T>), right.shape[1], to.at(s.r, c), Plan::kScoreStride);
   }
 }
 
-/// P = exp2(s − lse) for strip rows [r, r + kMR), zero outside what each row sees.
+/// Columns of the tile that query i sees.
 template <typename T>
-void BackwardWorker<T>::probabilities(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0,
-                                      std::size_t c1) const {
-  const std::size_t at = query_row(t.g, t.tile) + r;
-  T* tile = scratch(plan_.p_at, r * Plan::kScoreStride);
-  multiply_columns(plan_.at(plan_.query_strips_at, at * plan_.D), plan_.at(plan_.keys_t_at, key_row(t.block) * plan_.D),
-                   plan_.D, tile, c0, c1);
+KeyRange BackwardWorker<T>::seen_columns(const Tile& t, std::int64_t i) const {
+  const KeyRange seen = t.visibility.row(i);
+  const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - t.j0, 0, kBlock);
+  return {begin, std::clamp<std::int64_t>(seen.end - t.j0, begin, kBlock)};
+}
+
+/// P = exp2(s − lse) in the strip's rows, zero outside what each row sees.
+template <typename T>
+void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
+  multiply_columns(own_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
+  const T* row_lse = shared_.lse.at(slot_, t.g, t.tile, s.r);
   const Tag<T> d;
-  for (std::size_t m = 0; m < kMR; ++m) {
-    T* HWY_RESTRICT s = tile + m * Plan::kScoreStride;
-    std::size_t begin = 0;
-    std::size_t end = 0;
-    if (m < rows) {
-      const std::int64_t i = t.i0 + static_cast<std::int64_t>(r + m);
-      const KeyRange row_seen = t.visibility.row(i);
-      begin = static_cast<std::size_t>(std::clamp<std::int64_t>(row_seen.begin - t.j0, 0, kBlock));
-      end = std::max(begin, static_cast<std::size_t>(std::clamp<std::int64_t>(row_seen.end - t.j0, 0, kBlock)));
-      if (plan_.rules.any() && begin < end) {
-        T* slope = plan_.rules.capped() ? scratch(plan_.slope_at, m * Plan::kScoreStride + begin) : nullptr;
-        plan_.rules.apply(b_, t.h, i, t.j0 + static_cast<std::int64_t>(begin), end - begin, s + begin, slope, row(0));
-      }
+  for (std::int64_t m = 0; m < kMR; ++m) {
+    T* HWY_RESTRICT row = own_.probabilities.at(s.r + m);
+    const std::int64_t i = t.i0 + s.r + m;
+    const KeyRange seen = m < s.rows ? seen_columns(t, i) : KeyRange{};
+    if (plan_.rules.any() && !seen.empty()) {
+      T* slope = plan_.rules.capped() ? own_.slope.at(m, seen.begin) : nullptr;
+      plan_.rules.apply(row + seen.begin, slope, b_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin,
+                        own_.rule_row.data);
     }
-    const auto lse = hn::Set(d, plan_.at(plan_.lse_at, at)[m]);
-    const std::size_t v0 = begin / kLanes<T> * kLanes<T>;
-    const std::size_t v1 = round_up(end, kLanes<T>);
-    for (std::size_t j = v0; j < v1; j += kLanes<T>)
-      hn::Store(exp2_fast(d, hn::Sub(hn::Load(d, s + j), lse)), d, s + j);
-    if (begin > 0) std::fill(s, s + begin, T{0});
-    if (end < Plan::kBlock) std::fill(s + end, s + Plan::kBlock, T{0});
+    const auto lse = hn::Set(d, row_lse[m]);
+    const std::int64_t end = round_up(seen.end, kLanes<T>);
+    for (std::int64_t j = seen.begin / kLanes<T> * kLanes<T>; j < end; j += kLanes<T>)
+      hn::Store(exp2_fast(d, hn::Sub(hn::Load(d, row + j), lse)), d, row + j);
+    std::fill(row, row + seen.begin, T{0});
+    std::fill(row + seen.end, row + kBlock, T{0});
   }
 }
 
-/// ds = P ∘ (do vᵀ − Δ), times the softcap's slope, for strip rows [r, r + kMR).
+/// ds = P ∘ (do vᵀ − Δ), times the softcap's slope, in the strip's rows; what dbias takes of it.
 template <typename T>
-void BackwardWorker<T>::score_gradients(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0,
-                                        std::size_t c1) const {
-  const std::size_t at = query_row(t.g, t.tile) + r;
-  T* tile = scratch(plan_.ds_at, r * Plan::kScoreStride);
-  multiply_columns(plan_.at(plan_.out_strips_at, at * plan_.Dv),
-                   plan_.at(plan_.values_t_at, key_row(t.block) * plan_.Dv), plan_.Dv, tile, c0, c1);
+void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
+  multiply_columns(own_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
+  const T* row_delta = shared_.delta.at(slot_, t.g, t.tile, s.r);
   const Tag<T> d;
-  for (std::size_t m = 0; m < kMR; ++m) {
-    T* HWY_RESTRICT ds = tile + m * Plan::kScoreStride;
-    const T* HWY_RESTRICT probability = scratch(plan_.p_at, (r + m) * Plan::kScoreStride);
-    const auto delta = hn::Set(d, plan_.at(plan_.delta_at, at)[m]);
-    for (std::size_t j = c0; j < c1; j += kLanes<T>) {
+  for (std::int64_t m = 0; m < kMR; ++m) {
+    T* HWY_RESTRICT ds = own_.ds.at(s.r + m);
+    const T* HWY_RESTRICT probability = own_.probabilities.at(s.r + m);
+    const auto delta = hn::Set(d, row_delta[m]);
+    for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
       hn::Store(hn::Mul(hn::Load(d, probability + j), hn::Sub(hn::Load(d, ds + j), delta)), d, ds + j);
     }
-    if (c0 > 0) std::fill(ds, ds + c0, T{0});
-    if (c1 < Plan::kBlock) std::fill(ds + c1, ds + Plan::kBlock, T{0});
+    std::fill(ds, ds + s.c0, T{0});
+    std::fill(ds + s.c1, ds + kBlock, T{0});
   }
-  if (plan_.dbias.present()) add_bias_strip(t, r, rows, c0, c1);
+  if (p_.gradients.dbias.present()) {
+    const std::int64_t n = std::min(s.c1, t.keys) - s.c0;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const T* ds = own_.ds.at(s.r + m, s.c0);
+      if (plan_.dbias_over_queries) {
+        T* HWY_RESTRICT sum = own_.dbias_sum.at(s.c0);
+        for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
+      } else {
+        add_dbias_row(t.h, t.i0 + s.r + m, t.j0 + s.c0, n, ds);
+      }
+    }
+  }
   if (!plan_.rules.capped()) return;
-  for (std::size_t m = 0; m < rows; ++m) {
-    const KeyRange row_seen = t.visibility.row(t.i0 + static_cast<std::int64_t>(r + m));
-    const auto begin = static_cast<std::size_t>(std::clamp<std::int64_t>(row_seen.begin - t.j0, 0, kBlock));
-    const auto end = static_cast<std::size_t>(std::clamp<std::int64_t>(row_seen.end - t.j0, 0, kBlock));
-    T* HWY_RESTRICT ds = tile + m * Plan::kScoreStride;
-    const T* HWY_RESTRICT slope = scratch(plan_.slope_at, m * Plan::kScoreStride);
-    for (std::size_t j = begin; j < end; ++j) ds[j] *= slope[j];
+  for (std::int64_t m = 0; m < s.rows; ++m) {
+    const KeyRange seen = seen_columns(t, t.i0 + s.r + m);
+    T* HWY_RESTRICT ds = own_.ds.at(s.r + m);
+    const T* HWY_RESTRICT slope = own_.slope.at(m);
+    for (std::int64_t j = seen.begin; j < seen.end; ++j) ds[j] *= slope[j];
   }
 }
 
 /// dv += Pᵀ do, dk += dsᵀ q: strips of kMR keys, each over the queries that see one of them.
 template <typename T>
 void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
-  const AttentionGradients& to = plan_.call.gradients;
-  const std::size_t at = query_row(t.g, t.tile);
-  const T* d_o = plan_.at(plan_.out_panels_at, at * plan_.Dv_padded);
-  const T* q = plan_.at(plan_.query_panels_at, at * plan_.D_padded);
-  for (std::size_t c = 0; c < t.keys; c += kMR) {
-    const std::int64_t j = t.j0 + static_cast<std::int64_t>(c);
-    const KeyRange seeing = t.visibility.queries(j, j + static_cast<std::int64_t>(kMR), p_.T);
-    const std::int64_t begin = std::max(seeing.begin - t.i0, std::int64_t{0});
-    const std::int64_t end = std::min(seeing.end - t.i0, static_cast<std::int64_t>(t.rows));
-    if (begin >= end) continue;
-    const auto first = static_cast<std::size_t>(begin);
-    const auto n = static_cast<std::size_t>(end - begin);
-    const std::size_t from = first * Plan::kScoreStride + c;
-    if (to.dv.present()) {
-      multiply_panels<typename Plan::ScoreLeftT, Store::accumulate>(
-          kMR, scratch(plan_.p_at, from), d_o, Plan::kTile, first, n, plan_.Dv_padded,
-          scratch(plan_.dv_at, c * plan_.Dv_padded), plan_.Dv_padded);
+  using Left = typename Plan::ScoreLeftT;
+  const ColumnPanels<T> d_o = out_panels(t.g, t.tile);
+  const ColumnPanels<T> q = query_panels(t.g, t.tile);
+  for (std::int64_t c = 0; c < t.keys; c += kMR) {
+    const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kMR, p_.T);
+    const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
+    const std::int64_t n = std::min(seeing.end - t.i0, t.rows) - first;
+    if (n <= 0) continue;
+    if (p_.gradients.dv.present()) {
+      multiply_panels<Left, ProductWrite::accumulate>(own_.dv.range(0, c, kMR), own_.probabilities.at(first, c), d_o,
+                                                      first, n);
     }
-    if (to.dk.present()) {
-      multiply_panels<typename Plan::ScoreLeftT, Store::accumulate>(
-          kMR, scratch(plan_.ds_at, from), q, Plan::kTile, first, n, plan_.D_padded,
-          scratch(plan_.dk_at, c * plan_.D_padded), plan_.D_padded);
+    if (p_.gradients.dk.present()) {
+      multiply_panels<Left, ProductWrite::accumulate>(own_.dk.range(0, c, kMR), own_.ds.at(first, c), q, first, n);
     }
   }
 }
@@ -394,169 +382,125 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
 /// dq += ds k, in the order of the key blocks that the tile sees.
 template <typename T>
 void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
-  if (!plan_.call.gradients.dq.present()) return;
-  const KeyRange hull = t.visibility.rows(t.i0, t.i0 + static_cast<std::int64_t>(t.rows));
-  const auto turn = static_cast<std::uint32_t>(t.block - hull.begin / kBlock);
-  const std::size_t at = query_row(t.g, t.tile);
-  const std::size_t slot = at / Plan::kTile;
-  const T* keys = plan_.at(plan_.keys_at, key_row(t.block) * plan_.D_padded);
-  dq_turns_.enter(slot, turn);
-  for (std::size_t r = 0; r < t.rows; r += kMR) {
-    const std::size_t rows = std::min(kMR, t.rows - r);
-    const std::int64_t i = t.i0 + static_cast<std::int64_t>(r);
-    const KeyRange seen = t.visibility.rows(i, i + static_cast<std::int64_t>(rows));
-    const std::int64_t begin = std::max(seen.begin - t.j0, std::int64_t{0});
-    const std::int64_t end = std::min(seen.end - t.j0, kBlock);
-    if (begin >= end) continue;
-    const auto first = static_cast<std::size_t>(begin);
-    multiply_panels<typename Plan::ScoreLeft, Store::accumulate>(
-        kMR, scratch(plan_.ds_at, r * Plan::kScoreStride + first), keys, Plan::kBlock, first,
-        static_cast<std::size_t>(end - begin), plan_.D_padded, plan_.at(plan_.dq_at, (at + r) * plan_.D_padded),
-        plan_.D_padded);
+  if (!p_.gradients.dq.present()) return;
+  const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
+  const ColumnPanels<T> k = key_panels(t.block);
+  const View<T, 2> dq = shared_.dq.sub(slot_, t.g, t.tile);
+  const Turnstile turnstile(shared_.dq_turns(slot_, t.g, t.tile));
+  turnstile.enter(t.block - first_block);
+  for (std::int64_t r = 0; r < t.rows; r += kMR) {
+    const std::int64_t i = t.i0 + r;
+    const KeyRange seen = t.visibility.rows(i, i + std::min(kMR, t.rows - r));
+    const std::int64_t first = std::max<std::int64_t>(seen.begin - t.j0, 0);
+    const std::int64_t n = std::min(seen.end - t.j0, kBlock) - first;
+    if (n <= 0) continue;
+    multiply_panels<typename Plan::ScoreLeft, ProductWrite::accumulate>(dq.range(0, r, kMR), own_.ds.at(r, first), k,
+                                                                        first, n);
   }
-  dq_turns_.leave(slot, turn);
+  turnstile.leave(t.block - first_block);
 }
 
-/// Columns [c0, c1) of strip rows [r, r + rows) of ds into dbias, or into this thread's sum over queries.
+/// Rows of dbias, or of its copy, that batch b and query head h add to.
 template <typename T>
-void BackwardWorker<T>::add_bias_strip(const Tile& t, std::size_t r, std::size_t rows, std::size_t c0,
-                                       std::size_t c1) const {
-  c1 = std::min(c1, t.keys);
-  for (std::size_t m = 0; m < rows; ++m) {
-    const T* ds = scratch(plan_.ds_at, (r + m) * Plan::kScoreStride);
-    if (plan_.bias_over_t) {
-      T* HWY_RESTRICT sum = scratch(plan_.bias_sum_at);
-      for (std::size_t j = c0; j < c1; ++j) sum[j] += ds[j];
-    } else {
-      add_bias_row(t.h, t.i0 + static_cast<std::int64_t>(r + m), t.j0 + static_cast<std::int64_t>(c0), c1 - c0,
-                   ds + c0);
-    }
-  }
+HeadRows<void> BackwardWorker<T>::dbias_rows(std::int64_t h) const {
+  const Shape& shape = shared_.dbias.shape;
+  return HeadRows(shared_.dbias, shape[0] == 1 ? 0 : b_, shape[1] == 1 ? 0 : h);
 }
 
 template <typename T>
-void BackwardWorker<T>::add_bias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::size_t n,
-                                     const T* from) const {
-  const TensorView to = plan_.dbias_target();
-  const std::int64_t bb = to.shape[0] == 1 ? 0 : b_;
-  const std::int64_t bh = to.shape[1] == 1 ? 0 : h;
-  const std::int64_t bi = to.shape[2] == 1 ? 0 : i;
-  T* HWY_RESTRICT sum = row(1);
-  load_row<T>(to, bb, bh, bi, first, n, sum);
-  for (std::size_t j = 0; j < n; ++j) sum[j] += from[j];
-  store_row(sum, n, to, bb, bh, bi, first);
+Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const {
+  const Shape& shape = shared_.dbias.shape;
+  return Turnstile(shared_.dbias_turns(shape[0] == 1 ? 0 : b_, shape[1] == 1 ? 0 : h, tile, block));
 }
 
+/// Rank of (b,h) among those that share a turnstile.
 template <typename T>
-std::size_t BackwardWorker<T>::bias_slot(std::int64_t h, std::int64_t tile, std::int64_t block) const {
-  const Shape& shape = plan_.dbias.shape;
-  const std::int64_t bb = shape[0] == 1 ? 0 : b_;
-  const std::int64_t bh = shape[1] == 1 ? 0 : h;
-  const std::int64_t tiles = plan_.bias_over_t ? 1 : plan_.tiles;
-  return static_cast<std::size_t>(((bb * shape[1] + bh) * tiles + tile) * plan_.blocks + block);
-}
-
-/// Rank of (b,h) among those that share a slot.
-template <typename T>
-std::uint32_t BackwardWorker<T>::bias_turn(std::int64_t h) const {
-  const Shape& shape = plan_.dbias.shape;
+std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
+  const Shape& shape = shared_.dbias.shape;
   const std::int64_t shared_heads = shape[1] == 1 ? p_.Hq : 1;
-  const std::int64_t turn = (shape[0] == 1 ? b_ * shared_heads : 0) + (shape[1] == 1 ? h : 0);
-  return static_cast<std::uint32_t>(turn);
+  return (shape[0] == 1 ? b_ * shared_heads : 0) + (shape[1] == 1 ? h : 0);
 }
 
+/// Columns first … first + n of dbias for query i += from[0 .. n).
 template <typename T>
-void BackwardWorker<T>::write_key_rows(const TensorView& to, const T* from, std::size_t cols, std::size_t stride,
-                                       T factor, std::int64_t block) const {
+void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n,
+                                      const T* from) const {
+  const HeadRows to = dbias_rows(h);
+  const std::int64_t row = to.rows == 1 ? 0 : i;
+  T* HWY_RESTRICT sum = own_.dbias_row.data;
+  load_row(sum, to, row, first, n);
+  for (std::int64_t j = 0; j < n; ++j) sum[j] += from[j];
+  store_row(to, sum, row, first, n);
+}
+
+/// Rows first … = factor · sums; nothing where `to` is absent.
+template <typename T>
+void BackwardWorker<T>::write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first,
+                                   T factor) const {
   if (!to.present()) return;
-  const std::int64_t j0 = block * kBlock;
-  const std::int64_t n = std::min(kBlock, p_.S - j0);
-  T* HWY_RESTRICT scaled = row(0);
-  for (std::int64_t j = 0; j < n; ++j) {
-    const T* HWY_RESTRICT sum = from + static_cast<std::size_t>(j) * stride;
-    for (std::size_t x = 0; x < cols; ++x) scaled[x] = factor * sum[x];
-    store_row(scaled, cols, to, b_, hkv_, j0 + j, 0);
+  T* HWY_RESTRICT scaled = own_.scaled.data;
+  for (std::int64_t n = 0; n < sums.shape[0]; ++n) {
+    const T* HWY_RESTRICT sum = sums.at(n);
+    for (std::int64_t x = 0; x < to.cols; ++x) scaled[x] = factor * sum[x];
+    store_row(to, scaled, first + n, 0, to.cols);
   }
 }
 
 template <typename T>
 void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
-  const TensorView& to = plan_.call.gradients.dq;
-  if (!to.present()) return;
   const std::int64_t i0 = tile * kTile;
-  const std::int64_t n = std::min(kTile, p_.T - i0);
-  const T* sums = plan_.at(plan_.dq_at, query_row(g, tile) * plan_.D_padded);
-  const T factor = static_cast<T>(p_.scale);
-  T* HWY_RESTRICT scaled = row(0);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T* HWY_RESTRICT sum = sums + static_cast<std::size_t>(i) * plan_.D_padded;
-    for (std::size_t x = 0; x < plan_.D; ++x) scaled[x] = factor * sum[x];
-    store_row(scaled, plan_.D, to, b_, query_head(g), i0 + i, 0);
-  }
+  const View<T, 2> sums = shared_.dq.sub(slot_, g, tile).range(0, 0, std::min(kTile, p_.T - i0));
+  write_rows(HeadRows(p_.gradients.dq, b_, query_head(g)), sums, i0, static_cast<T>(p_.scale));
 }
 
-/// Row n of B·H·T rows of dbias, or of its copy, becomes zero.
+/// Row n of dbias's B·H·T rows becomes zero where it accumulates.
 template <typename T>
-void BackwardWorker<T>::zero_bias_row(std::int64_t n) const {
-  std::fill_n(row(0), Plan::kBlock, T{0});
-  each_bias_chunk(n, [&](std::int64_t i0, std::int64_t i1, std::int64_t i2, std::int64_t first, std::size_t count) {
-    store_row(row(0), count, plan_.dbias_target(), i0, i1, i2, first);
-  });
+void BackwardWorker<T>::zero_dbias_row(std::int64_t n) const {
+  const Shape& shape = shared_.dbias.shape;
+  const HeadRows to(shared_.dbias, n / (shape[1] * shape[2]), n / shape[2] % shape[1]);
+  std::fill_n(own_.dbias_row.data, kBlock, T{0});
+  for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock)
+    store_row(to, own_.dbias_row.data, n % shape[2], j0, std::min(kBlock, to.cols - j0));
 }
 
 /// Rounds row n of the copy into dbias.
 template <typename T>
-void BackwardWorker<T>::copy_bias_row(std::int64_t n) const {
-  each_bias_chunk(n, [&](std::int64_t i0, std::int64_t i1, std::int64_t i2, std::int64_t first, std::size_t count) {
-    load_row<T>(plan_.dbias_target(), i0, i1, i2, first, count, row(0));
-    store_row(row(0), count, plan_.dbias, i0, i1, i2, first);
-  });
-}
-
-template <typename T>
-template <class Visit>
-void BackwardWorker<T>::each_bias_chunk(std::int64_t n, const Visit& visit) const {
-  const Shape& shape = plan_.dbias.shape;
-  for (std::int64_t first = 0; first < shape[3]; first += kBlock) {
-    visit(n / (shape[1] * shape[2]), n / shape[2] % shape[1], n % shape[2], first,
-          static_cast<std::size_t>(std::min(kBlock, shape[3] - first)));
+void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
+  const Shape& shape = shared_.dbias.shape;
+  const std::int64_t b = n / (shape[1] * shape[2]), h = n / shape[2] % shape[1], i = n % shape[2];
+  const HeadRows to(p_.gradients.dbias, b, h);
+  for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock) {
+    const std::int64_t count = std::min(kBlock, to.cols - j0);
+    load_row(own_.dbias_row.data, HeadRows(shared_.dbias, b, h), i, j0, count);
+    store_row(to, own_.dbias_row.data, i, j0, count);
   }
 }
 
 /// dsinks[h] = sum of the tiles' parts over batches and tiles, in that order.
-template <typename T>
-void write_dsinks(const BackwardPlan<T>& plan) {
-  const TensorView& to = plan.call.gradients.dsinks;
-  if (!to.present()) return;
-  const Problem& p = plan.p;
-  const double* parts = plan.template at<double>(plan.sink_parts_at);
-  for (std::int64_t h = 0; h < p.Hq; ++h) {
+inline void write_dsinks(const TensorView& dsinks, const View<double, 3>& parts) {
+  for (std::int64_t h = 0; h < parts.shape[1]; ++h) {
     double sum = 0;
-    for (std::int64_t b = 0; b < p.B; ++b) {
-      for (std::int64_t tile = 0; tile < plan.tiles; ++tile) sum += parts[(b * p.Hq + h) * plan.tiles + tile];
+    for (std::int64_t b = 0; b < parts.shape[0]; ++b) {
+      for (std::int64_t tile = 0; tile < parts.shape[2]; ++tile) sum += parts(b, h, tile);
     }
-    if (to.dtype == DType::f64) {
-      store_row(&sum, 1, to, 0, 0, 0, h);
-    } else {
-      const auto sum32 = static_cast<float>(sum);
-      store_row(&sum32, 1, to, 0, 0, 0, h);
-    }
+    store_row(HeadRows(dsinks, 0, 0), &sum, 0, h, 1);
   }
 }
 
 template <typename T>
-void backward_typed(const BackwardCall& call) {
-  const BackwardPlan<T> plan(call);
-  const Problem& p = plan.p;
-  const TensorView bias = plan.dbias_target();
-  const std::int64_t bias_rows = bias.present() ? bias.shape[0] * bias.shape[1] * bias.shape[2] : 0;
-  std::fill_n(plan.template at<std::uint32_t>(plan.bias_turns_at), plan.bias_turns, 0U);
+void backward_typed(const BackwardProblem& p) {
+  const BackwardPlan<T> plan(p);
+  const Placed<BackwardBuffers<T>> placed(plan);
+  const BackwardBuffers<T>& shared = *placed;
+  const Shape& bias = shared.dbias.shape;
+  const std::int64_t bias_rows = bias[0] * bias[1] * bias[2];  // 0 where dbias is absent
+  std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
   std::atomic<std::int64_t> next{0};
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, bias, bias_rows, next)
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, bias_rows, next)
   {
-    BackwardWorker<T> worker(plan, omp_get_thread_num());
+    BackwardWorker<T> worker(plan, shared, omp_get_thread_num());
 #pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_bias_row(n);
+    for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_dbias_row(n);
     for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
       const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
 #pragma omp for schedule(dynamic, 1) nowait
@@ -588,9 +532,9 @@ void backward_typed(const BackwardCall& call) {
       }
     }
 #pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < (plan.bias_copied ? bias_rows : 0); ++n) worker.copy_bias_row(n);
+    for (std::int64_t n = 0; n < (plan.dbias_copied ? bias_rows : 0); ++n) worker.write_dbias_row(n);
   }
-  write_dsinks(plan);
+  if (p.gradients.dsinks.present()) write_dsinks(p.gradients.dsinks, shared.sink_parts);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -601,11 +545,11 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(backward_typed);
 
-void cpu_backward(const BackwardCall& call) {
-  const std::int64_t target = call.problem.context.target;
-  const auto run = call.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(backward_typed, double, target)
-                                                     : HEADGATE_FOR_TARGET(backward_typed, float, target);
-  run(call);
+void cpu_backward(const BackwardProblem& problem) {
+  const std::int64_t target = problem.context.target;
+  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(backward_typed, double, target)
+                                                        : HEADGATE_FOR_TARGET(backward_typed, float, target);
+  run(problem);
 }
 
 }  // namespace headgate

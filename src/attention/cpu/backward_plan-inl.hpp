@@ -8,14 +8,15 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
-#include "attention/backend.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
-#include "core/arena.hpp"
+#include "attention/problem.hpp"
 #include "core/sum_blocks.hpp"
-#include "core/turnstile.hpp"
+#include "core/view.hpp"
+#include "core/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -26,122 +27,133 @@ namespace headgate::HWY_NAMESPACE {
 /// Both tile sides are multiples of the register tile's rows and columns on every target.
 template <typename T>
 struct BackwardPlan {
-  static constexpr std::size_t kTile = kQueryTile;
-  static constexpr std::size_t kBlock = kBackwardKeys;
-  static constexpr std::size_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
-  static constexpr std::size_t kRows = 5 + kMR;             ///< row buffers of a thread
+  static constexpr std::int64_t kTile = kQueryTile;
+  static constexpr std::int64_t kBlock = kBackwardKeys;
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
   /// Packed operands of as many key/value heads as fit here are held at a time, at least one, as in the forward pass.
-  static constexpr std::size_t kPackedBudget_bytes = std::size_t{24} << 20;
+  static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 
   using StripLeft = LeftLayout<1, kMR>;            // packed strips of q or do
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile, rows = queries
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile, rows = keys
 
-  explicit BackwardPlan(const BackwardCall& c)
-      : call(c),
-        p(c.problem),
-        rules(c.problem),
-        D(static_cast<std::size_t>(p.D)),
-        Dv(static_cast<std::size_t>(p.Dv)),
-        D_padded(round_up(D, kLanes<T>)),
-        Dv_padded(round_up(Dv, kLanes<T>)),
+  explicit BackwardPlan(const BackwardProblem& problem)
+      : p(problem),
+        rules(problem),
+        D_padded(round_up(p.D, kLanes<T>)),
+        Dv_padded(round_up(p.Dv, kLanes<T>)),
         tiles(divide_up(p.T, kTile)),
         blocks(divide_up(p.S, kBlock)),
         heads(p.B * p.Hkv) {
-    query_rows = static_cast<std::size_t>(tiles) * kTile;
-    key_rows = static_cast<std::size_t>(blocks) * kBlock;
-    const std::size_t per_head = key_rows * (D + Dv + D_padded) +
-                                 static_cast<std::size_t>(p.group) * query_rows * (D + 2 * D_padded + Dv + Dv_padded);
-    const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max<std::size_t>(per_head * sizeof(T), 1));
+    // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
+    const double keys = static_cast<double>(blocks) * kBlock;
+    const double queries = static_cast<double>(p.group) * static_cast<double>(tiles) * kTile;
+    const double head_bytes = sizeof(T) * (keys * static_cast<double>(p.D + p.Dv + D_padded) +
+                                           queries * static_cast<double>(p.D + 2 * D_padded + p.Dv + Dv_padded));
+    const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max(head_bytes, 1.0));
     heads_at_once = std::clamp<std::int64_t>(fit, 1, std::max<std::int64_t>(heads, 1));
     const std::int64_t tasks = heads_at_once * std::max(blocks, p.group * tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
-    lay_out_packed();
-    lay_out_bias();
-    Arena one;
-    lay_out_scratch(one);
-    scratch_bytes = one.size_bytes();
-    scratch_at = arena.reserve(static_cast<std::size_t>(threads) * scratch_bytes, 1);
-    arena.allocate();
+    const TensorView& dbias = p.gradients.dbias;
+    if (!dbias.present()) return;
+    dbias_over_queries = dbias.shape[2] == 1 && p.T != 1;
+    const bool one_term = dbias.shape[0] == p.B && dbias.shape[1] == p.Hq && !dbias_over_queries;
+    dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
-  static std::int64_t divide_up(std::int64_t n, std::size_t by) {
-    return (n + static_cast<std::int64_t>(by) - 1) / static_cast<std::int64_t>(by);
-  }
-
-  void lay_out_packed() {
-    const auto held = static_cast<std::size_t>(heads_at_once);
-    const std::size_t held_q = held * static_cast<std::size_t>(p.group);
-    keys_t_at = arena.reserve(held * key_rows * D, sizeof(T));
-    keys_at = arena.reserve(held * key_rows * D_padded, sizeof(T));
-    values_t_at = arena.reserve(held * key_rows * Dv, sizeof(T));
-    query_strips_at = arena.reserve(held_q * query_rows * D, sizeof(T));
-    query_panels_at = arena.reserve(held_q * query_rows * D_padded, sizeof(T));
-    out_strips_at = arena.reserve(held_q * query_rows * Dv, sizeof(T));
-    out_panels_at = arena.reserve(held_q * query_rows * Dv_padded, sizeof(T));
-    dq_at = arena.reserve(held_q * query_rows * D_padded, sizeof(T));
-    lse_at = arena.reserve(held_q * query_rows, sizeof(T));
-    delta_at = arena.reserve(held_q * query_rows, sizeof(T));
-    sink_parts_at = arena.reserve(static_cast<std::size_t>(p.B * p.Hq * tiles), sizeof(double));
-    dq_turns_at = arena.reserve(held_q * static_cast<std::size_t>(tiles), sizeof(std::uint32_t));
-  }
-
-  /// dbias accumulates in place where its dtype is T or each element has one term; else in a dense copy of its shape.
-  void lay_out_bias() {
-    if (!call.gradients.dbias.present()) return;
-    dbias = call.gradients.dbias;
-    const Shape& shape = dbias.shape;
-    bias_over_t = shape[2] == 1 && p.T != 1;
-    const bool one_term = shape[0] == p.B && shape[1] == p.Hq && !bias_over_t;
-    if (dbias.dtype != dtype_of<T>() && !one_term) {
-      bias_copy_at = arena.reserve(static_cast<std::size_t>(dbias.numel()), sizeof(T));
-      bias_copied = true;
-    }
-    bias_turns = static_cast<std::size_t>(shape[0] * shape[1] * blocks * (bias_over_t ? 1 : tiles));
-    bias_turns_at = arena.reserve(bias_turns, sizeof(std::uint32_t));
-  }
-
-  void lay_out_scratch(Arena& a) {
-    row_stride = round_up(std::max({D, Dv, kBlock}), kLanes<T>);
-    p_at = a.reserve(kTile * kScoreStride, sizeof(T));
-    ds_at = a.reserve(kTile * kScoreStride, sizeof(T));
-    dk_at = a.reserve(kBlock * D_padded, sizeof(T));
-    dv_at = a.reserve(kBlock * Dv_padded, sizeof(T));
-    rows_at = a.reserve(std::max(std::max(kNR<T>, kMR) * std::max(D, Dv), kRows * row_stride), sizeof(T));
-    slope_at = a.reserve(rules.capped() ? kMR * kScoreStride : 0, sizeof(T));
-    bias_sum_at = a.reserve(bias_over_t ? kBlock : 0, sizeof(T));
-  }
-
-  template <typename U = T>
-  U* at(std::size_t offset, std::size_t index = 0) const {
-    return arena.template at<U>(offset) + index;
-  }
-
-  /// Where dbias accumulates.
-  TensorView dbias_target() const {
-    if (!bias_copied) return dbias;
-    return {at(bias_copy_at), dtype_of<T>(), dbias.shape, contiguous_strides(dbias.shape)};
-  }
-
-  const BackwardCall& call;
-  const Problem& p;
+  const BackwardProblem& p;
   ScoreRules<T> rules;
-  std::size_t D, Dv, D_padded, Dv_padded;
-  std::int64_t tiles, blocks, heads, heads_at_once = 1;
-  std::size_t query_rows = 0, key_rows = 0, row_stride = 0;
-  // Offsets of what is shared. Left operands are strips, right operands panels; _t: transposed.
-  std::size_t keys_t_at = 0, keys_at = 0, values_t_at = 0;
-  std::size_t query_strips_at = 0, query_panels_at = 0, out_strips_at = 0, out_panels_at = 0;
-  std::size_t dq_at = 0, lse_at = 0, delta_at = 0, sink_parts_at = 0, dq_turns_at = 0;
-  TensorView dbias;
-  bool bias_over_t = false, bias_copied = false;
-  std::size_t bias_copy_at = 0, bias_turns = 0, bias_turns_at = 0;
-  // Offsets of one thread's scratch.
-  std::size_t scratch_at = 0, scratch_bytes = 0;
-  std::size_t p_at = 0, ds_at = 0, dk_at = 0, dv_at = 0, rows_at = 0, slope_at = 0, bias_sum_at = 0;
+  std::int64_t D_padded, Dv_padded;
+  std::int64_t tiles, blocks, heads;
+  std::int64_t heads_at_once = 1;  ///< key/value heads whose packed operands are held at a time
   int threads = 1;
-  Arena arena;
+  bool dbias_over_queries = false;  ///< each of its elements is a sum over queries
+  bool dbias_copied = false;  ///< it accumulates in a copy in T: its dtype is another, and elements have many terms
+};
+
+/// What one thread works in.
+template <typename T>
+struct BackwardScratch {
+  BackwardScratch(Workspace& ws, const BackwardPlan<T>& plan) {
+    using Plan = BackwardPlan<T>;
+    const std::int64_t widest = std::max(plan.D_padded, plan.Dv_padded);
+    probabilities = ws.take<T>("probabilities", Plan::kTile, Plan::kScoreStride);
+    ds = ws.take<T>("ds", Plan::kTile, Plan::kScoreStride);
+    dk = ws.take<T>("dk", Plan::kBlock, plan.D_padded);
+    dv = ws.take<T>("dv", Plan::kBlock, plan.Dv_padded);
+    packing = ws.take<T>("packing", std::max(kNR<T>, kMR), widest);
+    dy = ws.take<T>("dy", plan.Dv_padded);
+    y = ws.take<T>("y", plan.Dv_padded);
+    attn = ws.take<T>("attn", plan.Dv_padded);
+    gate = ws.take<T>("gate", plan.Dv_padded);
+    dgate = ws.take<T>("dgate", plan.Dv_padded);
+    d_o = ws.take<T>("do", kMR, plan.Dv_padded);
+    scaled = ws.take<T>("scaled", widest);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
+    if (plan.rules.capped()) slope = ws.take<T>("slope", kMR, Plan::kScoreStride);
+    if (plan.p.gradients.dbias.present()) dbias_row = ws.take<T>("dbias row", Plan::kBlock);
+    if (plan.dbias_over_queries) dbias_sum = ws.take<T>("dbias sum", Plan::kBlock);
+  }
+
+  View<T, 2> probabilities, ds;         ///< of a tile, queries by keys
+  View<T, 2> dk, dv;                    ///< of the thread's key block
+  View<T, 2> packing;                   ///< rows on their way into packed operands
+  View<T, 1> dy, y, attn, gate, dgate;  ///< one query's
+  View<T, 2> d_o;                       ///< of a strip of queries
+  View<T, 1> scaled;                    ///< a row of dq, dk or dv before it is rounded
+  View<T, 1> rule_row;                  ///< a row of bias or mask
+  View<T, 2> slope;                     ///< the softcap's derivative, of a strip of a tile
+  View<T, 1> dbias_row;                 ///< keys of one block
+  View<T, 1> dbias_sum;                 ///< of the thread's key block, over queries
+};
+
+/// What threads share. Packed operands are held for heads_at_once key/value heads, each with `group` query heads; left
+/// operands of products are strips, right operands panels; _t: transposed.
+template <typename T>
+struct BackwardBuffers {
+  BackwardBuffers(Workspace& ws, const BackwardPlan<T>& plan) {
+    using Plan = BackwardPlan<T>;
+    const BackwardProblem& p = plan.p;
+    constexpr std::int64_t kPanels = Plan::kBlock / kNR<T>, kStrips = Plan::kTile / kMR;
+    const std::int64_t held = plan.heads_at_once, group = p.group, tiles = plan.tiles, blocks = plan.blocks;
+    keys_t = ws.take<T>("keys, transposed", held, blocks, kPanels, p.D, kNR<T>);
+    keys = ws.take<T>("keys", held, blocks, Plan::kBlock * plan.D_padded);
+    values_t = ws.take<T>("values, transposed", held, blocks, kPanels, p.Dv, kNR<T>);
+    query_strips = ws.take<T>("q strips", held, group, tiles, kStrips, p.D, kMR);
+    query_panels = ws.take<T>("q panels", held, group, tiles, Plan::kTile * plan.D_padded);
+    out_strips = ws.take<T>("do strips", held, group, tiles, kStrips, p.Dv, kMR);
+    out_panels = ws.take<T>("do panels", held, group, tiles, Plan::kTile * plan.Dv_padded);
+    dq = ws.take<T>("dq", held, group, tiles, Plan::kTile, plan.D_padded);
+    lse = ws.take<T>("lse", held, group, tiles, Plan::kTile);
+    delta = ws.take<T>("delta", held, group, tiles, Plan::kTile);
+    sink_parts = ws.take<double>("dsinks by tile", p.B, p.Hq, tiles);
+    dq_turns = ws.take<std::int64_t>("turns of dq", held, group, tiles);
+    dbias = p.gradients.dbias;
+    if (dbias.present()) {
+      const Shape& shape = dbias.shape;
+      if (plan.dbias_copied) {
+        const auto copy = ws.take<T>("dbias", shape[0], shape[1], shape[2], shape[3]);
+        dbias = {copy.data, dtype_of<T>(), copy.shape, copy.strides};
+      }
+      dbias_turns =
+          ws.take<std::int64_t>("turns of dbias", shape[0], shape[1], plan.dbias_over_queries ? 1 : tiles, blocks);
+    }
+    const std::size_t bytes = count_bytes<BackwardScratch<T>>(plan);
+    scratch = ws.take<std::byte>("threads", plan.threads, bytes);
+  }
+
+  View<T, 5> keys_t, values_t;          ///< (held, blocks, panels, D or Dv, kNR)
+  View<T, 3> keys;                      ///< (held, blocks, ColumnPanels)
+  View<T, 6> query_strips, out_strips;  ///< (held, group, tiles, strips, D or Dv, kMR); out: do
+  View<T, 4> query_panels, out_panels;  ///< (held, group, tiles, ColumnPanels)
+  View<T, 5> dq;                        ///< (held, group, tiles, kTile, D_padded), not yet scaled
+  View<T, 4> lse, delta;                ///< (held, group, tiles, kTile); lse in units of log2(e), delta less dlse
+  View<double, 3> sink_parts;           ///< (B, Hq, tiles)
+  View<std::int64_t, 3> dq_turns;       ///< a Turnstile for each tile's dq
+  TensorView dbias;                     ///< where dbias accumulates: the caller's tensor, or a copy in T
+  View<std::int64_t, 4> dbias_turns;    ///< a Turnstile for each part of dbias that tiles share
+  View<std::byte, 2> scratch;           ///< a thread's BackwardScratch
 };
 
 }  // namespace headgate::HWY_NAMESPACE

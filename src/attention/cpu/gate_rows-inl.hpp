@@ -7,20 +7,33 @@
 #define HEADGATE_ATTENTION_GATE_ROWS_INL_
 #endif
 
-#include <cstddef>
+#include <algorithm>
+#include <cstdint>
 
+#include "attention/cpu/rows-inl.hpp"
 #include "gates/gate_functions-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// Logits z of row i, one for each of Dv columns and zeros up to whole vectors: those of `gate`, or a head's own one
+/// (no more than one column) repeated. In place where they lie so, else in `buffer`.
+template <typename T>
+const T* gate_logits(const HeadRows<const void>& gate, std::int64_t i, std::int64_t Dv, T* HWY_RESTRICT buffer) {
+  if (gate.cols == Dv) return padded_row(gate, i, buffer);
+  load_row(buffer, gate, i, 0, 1);
+  std::fill(buffer + 1, buffer + Dv, buffer[0]);
+  std::fill(buffer + Dv, buffer + round_up(Dv, kLanes<T>), T{0});
+  return buffer;
+}
+
 /// y[x] = o[x] ∘ g(z[x]) or o[x] + g(z[x]), x < n rounded up to vectors; fn is not none.
 template <typename T>
-HWY_NOINLINE void gate_row_forward(GateFn fn, GateOp op, const T* HWY_RESTRICT z, std::size_t n,
-                                   const T* HWY_RESTRICT o, T* HWY_RESTRICT y) {
+HWY_NOINLINE void gate_row_forward(T* HWY_RESTRICT y, const T* HWY_RESTRICT o, const T* HWY_RESTRICT z, std::int64_t n,
+                                   GateFn fn, GateOp op) {
   with_gate(fn, [&](auto gate) HWY_ATTR {
     const Tag<T> d;
-    for (std::size_t x = 0; x < n; x += kLanes<T>) {
+    for (std::int64_t x = 0; x < n; x += kLanes<T>) {
       const auto g = gate.value(d, hn::LoadU(d, z + x));
       const auto ov = hn::LoadU(d, o + x);
       hn::StoreU(op == GateOp::mul ? hn::Mul(ov, g) : hn::Add(ov, g), d, y + x);
@@ -43,11 +56,11 @@ struct GateRowOperands {
 /// add: o = y − g unless saved, do = dy, dz = dy ∘ g′; returns Δ = rowsum(dy ∘ o).
 /// n: a multiple of the lanes.
 template <typename T>
-HWY_NOINLINE T gate_row_backward(GateFn fn, GateOp op, std::size_t n, const GateRowOperands<T>& row) {
+HWY_NOINLINE T gate_row_backward(const GateRowOperands<T>& row, std::int64_t n, GateFn fn, GateOp op) {
   const Tag<T> d;
   auto delta = hn::Zero(d);
   if (fn == GateFn::none) {
-    for (std::size_t x = 0; x < n; x += kLanes<T>) {
+    for (std::int64_t x = 0; x < n; x += kLanes<T>) {
       const auto dy = hn::LoadU(d, row.dy + x);
       hn::StoreU(dy, d, row.d_o + x);
       delta = hn::MulAdd(dy, hn::LoadU(d, row.y + x), delta);
@@ -55,7 +68,7 @@ HWY_NOINLINE T gate_row_backward(GateFn fn, GateOp op, std::size_t n, const Gate
     return hn::GetLane(hn::SumOfLanes(d, delta));
   }
   with_gate(fn, [&](auto gate) HWY_ATTR {
-    for (std::size_t x = 0; x < n; x += kLanes<T>) {
+    for (std::int64_t x = 0; x < n; x += kLanes<T>) {
       const auto dy = hn::LoadU(d, row.dy + x);
       const auto y = hn::LoadU(d, row.y + x);
       const auto z = hn::LoadU(d, row.z + x);

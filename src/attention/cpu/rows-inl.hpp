@@ -8,9 +8,13 @@
 #endif
 
 #include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <type_traits>
 
-#include "attention/cpu/vec-inl.hpp"
+#include "attention/cpu/multiply-inl.hpp"
 #include "core/convert.hpp"
+#include "core/view.hpp"
 #include "headgate/tensor.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,8 +41,8 @@ HWY_INLINE To narrow(T x) {
 }
 
 template <typename T>
-HWY_INLINE void widen_halves(const Float16* HWY_RESTRICT from, std::size_t n, T* HWY_RESTRICT to) {
-  std::size_t i = 0;
+HWY_INLINE void widen_halves(T* HWY_RESTRICT to, const Float16* HWY_RESTRICT from, std::int64_t n) {
+  std::int64_t i = 0;
   // Highway's conversion in software (SSE4, scalar) knows no infinities.
   if constexpr (std::is_same_v<T, float> &&
                 (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON)) {
@@ -51,98 +55,126 @@ HWY_INLINE void widen_halves(const Float16* HWY_RESTRICT from, std::size_t n, T*
   for (; i < n; ++i) to[i] = widen<T>(from[i]);
 }
 
-template <typename From, typename T>
-HWY_INLINE void load_strided(const From* HWY_RESTRICT from, std::int64_t stride, std::size_t n, T* HWY_RESTRICT to) {
+template <typename T, typename From>
+HWY_INLINE void load_strided(T* HWY_RESTRICT to, const From* HWY_RESTRICT from, std::int64_t n, std::int64_t stride) {
   if (stride == 1) {
     if constexpr (std::is_same_v<From, Float16>) {
-      widen_halves(from, n, to);
+      widen_halves(to, from, n);
     } else {
-      for (std::size_t i = 0; i < n; ++i) to[i] = widen<T>(from[i]);
+      for (std::int64_t i = 0; i < n; ++i) to[i] = widen<T>(from[i]);
     }
   } else {
-    for (std::size_t i = 0; i < n; ++i) to[i] = widen<T>(from[static_cast<std::int64_t>(i) * stride]);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = widen<T>(from[i * stride]);
   }
 }
 
-/// to[0..n) = elements i3 = first … first + n of row (i0,i1,i2).
+template <typename To, typename T>
+HWY_INLINE void store_strided(To* HWY_RESTRICT to, const T* HWY_RESTRICT from, std::int64_t n, std::int64_t stride) {
+  if (stride == 1) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<To>(from[i]);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) to[i * stride] = narrow<To>(from[i]);
+  }
+}
+
+/// The rows of one (b,h) of a tensor, in the tensor's own dtype and strides. Nothing is read of an absent tensor.
+template <typename Void>
+struct HeadRows {
+  Void* data;
+  DType dtype;
+  std::int64_t start;  ///< of row 0, in elements from `data`
+  std::int64_t rows, cols;
+  std::int64_t row_stride, stride;
+
+  HeadRows(const BasicTensorView<Void>& tensor, std::int64_t b, std::int64_t h)
+      : data(tensor.data),
+        dtype(tensor.dtype),
+        start(b * tensor.strides[0] + h * tensor.strides[1]),
+        rows(tensor.shape[2]),
+        cols(tensor.shape[3]),
+        row_stride(tensor.strides[2]),
+        stride(tensor.strides[3]) {}
+  /// Rows that may be written can be read.
+  template <typename Other>
+  HeadRows(const HeadRows<Other>& other)  // NOLINT(google-explicit-constructor)
+      requires(std::is_const_v<Void> && !std::is_const_v<Other>)
+      : data(other.data),
+        dtype(other.dtype),
+        start(other.start),
+        rows(other.rows),
+        cols(other.cols),
+        row_stride(other.row_stride),
+        stride(other.stride) {}
+
+  bool present() const { return dtype != DType::none; }
+
+  /// Columns first … first + n of row i, of a tensor of `Element`.
+  template <typename Element>
+  auto* at(std::int64_t i, std::int64_t first, [[maybe_unused]] std::int64_t n) const {
+    assert(i >= 0 && i < rows && first >= 0 && n >= 0 && first + n <= cols);
+    using Pointer = std::conditional_t<std::is_const_v<Void>, const Element*, Element*>;
+    return static_cast<Pointer>(data) + (start + i * row_stride + first * stride);
+  }
+};
+
+/// to[0 .. n) = columns first … first + n of row i.
 template <typename T>
-HWY_NOINLINE void load_row(const ConstTensorView& v, std::int64_t i0, std::int64_t i1, std::int64_t i2,
-                           std::int64_t first, std::size_t n, T* HWY_RESTRICT to) {
-  const std::int64_t at = i0 * v.strides[0] + i1 * v.strides[1] + i2 * v.strides[2] + first * v.strides[3];
-  const std::int64_t stride = v.strides[3];
-  switch (v.dtype) {
-    case DType::f32: return load_strided(static_cast<const float*>(v.data) + at, stride, n, to);
-    case DType::f64: return load_strided(static_cast<const double*>(v.data) + at, stride, n, to);
-    case DType::bf16: return load_strided(static_cast<const BFloat16*>(v.data) + at, stride, n, to);
-    case DType::f16: return load_strided(static_cast<const Float16*>(v.data) + at, stride, n, to);
-    case DType::boolean: return load_strided(static_cast<const std::uint8_t*>(v.data) + at, stride, n, to);
+HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from, std::int64_t i, std::int64_t first,
+                           std::int64_t n) {
+  switch (from.dtype) {
+    case DType::f32: return load_strided(to, from.at<float>(i, first, n), n, from.stride);
+    case DType::f64: return load_strided(to, from.at<double>(i, first, n), n, from.stride);
+    case DType::bf16: return load_strided(to, from.at<BFloat16>(i, first, n), n, from.stride);
+    case DType::f16: return load_strided(to, from.at<Float16>(i, first, n), n, from.stride);
+    case DType::boolean: return load_strided(to, from.at<std::uint8_t>(i, first, n), n, from.stride);
     default: return;  // other dtypes never reach a kernel
   }
 }
 
-template <typename T, typename To>
-HWY_INLINE void store_strided(const T* HWY_RESTRICT from, std::size_t n, To* HWY_RESTRICT to, std::int64_t stride) {
-  if (stride == 1) {
-    for (std::size_t i = 0; i < n; ++i) to[i] = narrow<To>(from[i]);
-  } else {
-    for (std::size_t i = 0; i < n; ++i) to[static_cast<std::int64_t>(i) * stride] = narrow<To>(from[i]);
-  }
-}
-
-/// Elements i3 = first … first + n of row (i0,i1,i2) = from[0..n), rounded to the view's dtype.
+/// Columns first … first + n of row i = from[0 .. n), rounded to the tensor's dtype.
 template <typename T>
-HWY_NOINLINE void store_row(const T* HWY_RESTRICT from, std::size_t n, const TensorView& v, std::int64_t i0,
-                            std::int64_t i1, std::int64_t i2, std::int64_t first) {
-  const std::int64_t at = i0 * v.strides[0] + i1 * v.strides[1] + i2 * v.strides[2] + first * v.strides[3];
-  const std::int64_t stride = v.strides[3];
-  switch (v.dtype) {
-    case DType::f32: return store_strided(from, n, static_cast<float*>(v.data) + at, stride);
-    case DType::f64: return store_strided(from, n, static_cast<double*>(v.data) + at, stride);
-    case DType::bf16: return store_strided(from, n, static_cast<BFloat16*>(v.data) + at, stride);
-    case DType::f16: return store_strided(from, n, static_cast<Float16*>(v.data) + at, stride);
+HWY_NOINLINE void store_row(const HeadRows<void>& to, const T* HWY_RESTRICT from, std::int64_t i, std::int64_t first,
+                            std::int64_t n) {
+  switch (to.dtype) {
+    case DType::f32: return store_strided(to.at<float>(i, first, n), from, n, to.stride);
+    case DType::f64: return store_strided(to.at<double>(i, first, n), from, n, to.stride);
+    case DType::bf16: return store_strided(to.at<BFloat16>(i, first, n), from, n, to.stride);
+    case DType::f16: return store_strided(to.at<Float16>(i, first, n), from, n, to.stride);
     default: return;
   }
 }
 
-/// One (b,h) slice of a tensor: rows of `cols` elements.
-struct Slice {
-  const ConstTensorView* view;
-  std::int64_t b, h;
-  std::size_t cols;
+/// Row i in T: in place where it lies dense in that type, else in `buffer`.
+template <typename T>
+const T* dense_row(const HeadRows<const void>& from, std::int64_t i, T* HWY_RESTRICT buffer) {
+  if (from.dtype == dtype_of<T>() && from.stride == 1) return from.at<T>(i, 0, from.cols);
+  load_row(buffer, from, i, 0, from.cols);
+  return buffer;
+}
 
-  /// Row `i` in T: in place where it lies dense in that type, else loaded into `buffer`.
-  template <typename T>
-  const T* row(std::int64_t i, T* HWY_RESTRICT buffer) const {
-    if (view->dtype == dtype_of<T>() && view->strides[3] == 1) {
-      return static_cast<const T*>(view->data) + b * view->strides[0] + h * view->strides[1] + i * view->strides[2];
-    }
-    load_row(*view, b, h, i, 0, cols, buffer);
-    return buffer;
-  }
-
-  /// The same with zeros from `cols` up to whole vectors, for which `buffer` has room.
-  template <typename T>
-  const T* padded_row(std::int64_t i, T* HWY_RESTRICT buffer) const {
-    const T* in_place = row(i, buffer);
-    const std::size_t padded = round_up(cols, kLanes<T>);
-    if (padded == cols) return in_place;
-    if (in_place != buffer) std::copy_n(in_place, cols, buffer);
-    std::fill(buffer + cols, buffer + padded, T{0});
-    return buffer;
-  }
-};
+/// The same with zeros up to whole vectors, for which `buffer` has room.
+template <typename T>
+const T* padded_row(const HeadRows<const void>& from, std::int64_t i, T* HWY_RESTRICT buffer) {
+  const T* row = dense_row(from, i, buffer);
+  const std::int64_t padded = round_up(from.cols, kLanes<T>);
+  if (padded == from.cols) return row;
+  if (row != buffer) std::copy_n(row, from.cols, buffer);
+  std::fill(buffer + from.cols, buffer + padded, T{0});
+  return buffer;
+}
 
 #if HWY_TARGET != HWY_SCALAR
 /// Four rows of f32, two of f64: 16 bytes, the block that targets with vectors transpose in.
 template <typename T>
-inline constexpr std::size_t kQuad = 16 / sizeof(T);
+inline constexpr std::int64_t kQuad = 16 / sizeof(T);
 
 /// to[c · stride + r] = factor · rows[r][c] for c, r < kQuad.
 template <typename T>
-HWY_INLINE void transpose_quad(const T* const* rows, std::size_t c, T factor, T* HWY_RESTRICT to, std::size_t stride) {
+HWY_INLINE void transpose_quad(T* HWY_RESTRICT to, const T* const* rows, std::int64_t c, T factor,
+                               std::int64_t stride) {
   const hn::FixedTag<T, kQuad<T>> d;
   const auto f = hn::Set(d, factor);
-  const auto row = [&](std::size_t r) HWY_ATTR { return hn::Mul(f, hn::LoadU(d, rows[r] + c)); };
+  const auto row = [&](std::int64_t r) HWY_ATTR { return hn::Mul(f, hn::LoadU(d, rows[r] + c)); };
   const auto low = hn::InterleaveLower(d, row(0), row(1));
   const auto high = hn::InterleaveUpper(d, row(0), row(1));
   if constexpr (kQuad<T> == 2) {
@@ -160,79 +192,70 @@ HWY_INLINE void transpose_quad(const T* const* rows, std::size_t c, T factor, T*
 #endif
 
 /// A matrix's transpose, element by element: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows, c < cols.
-template <std::size_t kRows, typename T>
-HWY_INLINE void interleave_rows(const T* const* rows, std::size_t n, std::size_t cols, T factor, T* HWY_RESTRICT out) {
-  std::size_t r = 0;
+template <std::int64_t kRows, typename T>
+HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::int64_t n, std::int64_t cols,
+                                T factor) {
+  std::int64_t r = 0;
 #if HWY_TARGET != HWY_SCALAR
-  const std::size_t whole_cols = cols / kQuad<T> * kQuad<T>;
+  const std::int64_t whole_cols = cols / kQuad<T> * kQuad<T>;
   for (; r + kQuad<T> <= n; r += kQuad<T>) {
-    for (std::size_t c = 0; c < whole_cols; c += kQuad<T>)
-      transpose_quad(rows + r, c, factor, out + c * kRows + r, kRows);
-    for (std::size_t c = whole_cols; c < cols; ++c) {
-      for (std::size_t x = 0; x < kQuad<T>; ++x) out[c * kRows + r + x] = factor * rows[r + x][c];
+    for (std::int64_t c = 0; c < whole_cols; c += kQuad<T>)
+      transpose_quad(out + c * kRows + r, rows + r, c, factor, kRows);
+    for (std::int64_t c = whole_cols; c < cols; ++c) {
+      for (std::int64_t x = 0; x < kQuad<T>; ++x) out[c * kRows + r + x] = factor * rows[r + x][c];
     }
   }
 #endif
   for (; r < n; ++r) {
-    for (std::size_t c = 0; c < cols; ++c) out[c * kRows + r] = factor * rows[r][c];
+    for (std::int64_t c = 0; c < cols; ++c) out[c * kRows + r] = factor * rows[r][c];
   }
 }
 
-/// Rows first … first + n of the slice as groups of kRows: out (ceil(n/kRows), cols, kRows), element (p,c,r) =
-/// factor · row first + p·kRows + r; zero beyond n. `rows_buffer`: kRows · cols elements.
-template <std::size_t kRows, typename T>
-void pack_interleaved(const Slice& from, std::int64_t first, std::size_t n, T factor, T* HWY_RESTRICT out,
-                      T* HWY_RESTRICT rows_buffer) {
-  for (std::size_t p = 0; p < n; p += kRows) {
-    const std::size_t rows = std::min(kRows, n - p);
+/// Rows first … first + n as groups of kRows: out (groups, cols, kRows), element (p,c,r) = factor · row first +
+/// p·kRows + r; zero beyond n up to a whole group. `buffer`: kRows rows.
+template <std::int64_t kRows, typename T>
+void pack_interleaved(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n,
+                      T factor, const View<T, 2>& buffer) {
+  for (std::int64_t p = 0; p * kRows < n; ++p) {
+    const std::int64_t i0 = p * kRows;
+    const std::int64_t rows = std::min(kRows, n - i0);
     const T* source[kRows];
-    for (std::size_t r = 0; r < rows; ++r) {
-      source[r] = from.row(first + static_cast<std::int64_t>(p + r), rows_buffer + r * from.cols);
-    }
-    T* to = out + p * from.cols;
+    for (std::int64_t r = 0; r < rows; ++r) source[r] = dense_row(from, first + i0 + r, buffer.at(r));
+    T* to = out.at(p);
     if (rows < kRows) std::fill_n(to, kRows * from.cols, T{0});
-    interleave_rows<kRows>(source, rows, from.cols, factor, to);
+    interleave_rows<kRows>(to, source, rows, from.cols, factor);
   }
 }
 
-/// Interleaved strips, the left operand "rows": groups of kMR.
+/// Interleaved strips (strips, cols, kMR), the left operand "rows".
 template <typename T>
-void pack_strips(const Slice& from, std::int64_t first, std::size_t n, T factor, T* HWY_RESTRICT out,
-                 T* HWY_RESTRICT rows_buffer) {
-  pack_interleaved<kMR>(from, first, n, factor, out, rows_buffer);
+void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n, T factor,
+                 const View<T, 2>& buffer) {
+  pack_interleaved<kMR>(out, from, first, n, factor, buffer);
 }
 
-/// Transposed panels, the right operand of products that run along cols: groups of kNR.
+/// Transposed panels (panels, cols, kNR), the right operand of products that run along cols.
 template <typename T>
-void pack_transposed(const Slice& from, std::int64_t first, std::size_t n, T* HWY_RESTRICT out,
-                     T* HWY_RESTRICT rows_buffer) {
-  pack_interleaved<kNR<T>>(from, first, n, T{1}, out, rows_buffer);
+void pack_transposed(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n,
+                     const View<T, 2>& buffer) {
+  pack_interleaved<kNR<T>>(out, from, first, n, T{1}, buffer);
 }
 
-/// Row `r` of the column panels `out` (pack_panels) = from[0 .. cols), cols a multiple of the lanes.
+/// Row r of `out` = from[0 .. out.cols).
 template <typename T>
-HWY_INLINE void copy_to_panels(const T* HWY_RESTRICT from, std::size_t cols, std::size_t panel_rows, std::size_t r,
-                               T* HWY_RESTRICT out) {
+HWY_INLINE void copy_to_panels(const ColumnPanels<T>& out, std::int64_t r, const T* HWY_RESTRICT from) {
   const Tag<T> d;
-  for (std::size_t c = 0; c < cols; c += kNR<T>) {
-    const std::size_t width = std::min(kNR<T>, cols - c);
-    for (std::size_t x = 0; x < width; x += kLanes<T>) {
-      hn::StoreU(hn::LoadU(d, from + c + x), d, out + c * panel_rows + r * width + x);
-    }
+  for (std::int64_t c = 0; c < out.cols; c += kNR<T>) {
+    T* to = out.at(r, c);
+    for (std::int64_t x = 0; x < out.width(c); x += kLanes<T>) hn::StoreU(hn::LoadU(d, from + c + x), d, to + x);
   }
 }
 
-/// Column panels, the right operand of products that run along rows: panels of kNR columns, each (panel_rows, width)
-/// dense, one after the other; the last is as wide as the vectors that hold its columns, with zeros beyond `cols`.
-/// Rows first … first + n of the slice become the panels' rows to_row …
+/// Rows to_row … to_row + n of `out` = rows first … first + n, with zeros from the tensor's columns up to `out`'s.
 template <typename T>
-void pack_panels(const Slice& from, std::int64_t first, std::size_t n, std::size_t panel_rows, std::size_t to_row,
-                 T* HWY_RESTRICT out, T* HWY_RESTRICT row_buffer) {
-  const std::size_t padded = round_up(from.cols, kLanes<T>);
-  for (std::size_t r = 0; r < n; ++r) {
-    const T* row = from.padded_row(first + static_cast<std::int64_t>(r), row_buffer);
-    copy_to_panels(row, padded, panel_rows, to_row + r, out);
-  }
+void pack_panels(const ColumnPanels<T>& out, std::int64_t to_row, const HeadRows<const void>& from, std::int64_t first,
+                 std::int64_t n, const View<T, 2>& buffer) {
+  for (std::int64_t r = 0; r < n; ++r) copy_to_panels(out, to_row + r, padded_row(from, first + r, buffer.data));
 }
 
 }  // namespace headgate::HWY_NAMESPACE

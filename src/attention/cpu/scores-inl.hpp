@@ -25,7 +25,8 @@ template <typename T>
 class ScoreRules {
  public:
   explicit ScoreRules(const Problem& p)
-      : p_(p), any_(p.softcap > 0 || p.alibi_slopes.present() || p.bias.present() || p.mask.present()) {}
+      : p_(p),
+        any_(p.softcap > 0 || p.inputs.alibi_slopes.present() || p.inputs.bias.present() || p.inputs.mask.present()) {}
 
   bool any() const { return any_; }
   bool capped() const { return p_.softcap > 0; }
@@ -34,36 +35,36 @@ class ScoreRules {
 
   /// s[0..n): row i, keys first …; in scale · q·k, out s · log2 e. `slope` (n, may be null) receives the softcap's
   /// derivative 1 − tanh². `buffer`: n elements.
-  void apply(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t first, std::size_t n, T* HWY_RESTRICT s,
-             T* HWY_RESTRICT slope, T* HWY_RESTRICT buffer) const {
-    if (p_.softcap > 0) cap(n, s, slope);
-    if (p_.alibi_slopes.present()) {
+  void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t b, std::int64_t h, std::int64_t i,
+             std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
+    if (p_.softcap > 0) cap(s, slope, n);
+    if (p_.inputs.alibi_slopes.present()) {
       const T weight = static_cast<T>(p_.alibi_slope(h));
       const T start = static_cast<T>(i + p_.S - p_.T - first);
-      for (std::size_t j = 0; j < n; ++j)
+      for (std::int64_t j = 0; j < n; ++j)
         s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));
     }
-    if (p_.bias.present()) {
-      load_row(p_.bias, b, h, i, first, n, buffer);
-      for (std::size_t j = 0; j < n; ++j) s[j] += buffer[j];
+    if (p_.inputs.bias.present()) {
+      load_row(buffer, HeadRows(p_.inputs.bias, b, h), i, first, n);
+      for (std::int64_t j = 0; j < n; ++j) s[j] += buffer[j];
     }
-    for (std::size_t j = 0; j < n; ++j) s[j] *= static_cast<T>(kLog2e);
-    if (p_.mask.present()) {
-      load_row(p_.mask, b, h, i, first, n, buffer);
+    for (std::int64_t j = 0; j < n; ++j) s[j] *= static_cast<T>(kLog2e);
+    if (p_.inputs.mask.present()) {
+      load_row(buffer, HeadRows(p_.inputs.mask, b, h), i, first, n);
       constexpr T kHidden = -std::numeric_limits<T>::infinity();
-      for (std::size_t j = 0; j < n; ++j) s[j] = buffer[j] != T{0} ? s[j] : kHidden;
+      for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] != T{0} ? s[j] : kHidden;
     }
   }
 
  private:
-  void cap(std::size_t n, T* HWY_RESTRICT s, T* HWY_RESTRICT slope) const {
+  void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {
     const Tag<T> d;
     const auto c = hn::Set(d, static_cast<T>(p_.softcap));
     const auto inverse = hn::Set(d, static_cast<T>(1.0 / p_.softcap));
     const auto one = hn::Set(d, T{1});
     HWY_ALIGN T lane[kLanes<T>] = {};
-    for (std::size_t j = 0; j < n; j += kLanes<T>) {
-      const std::size_t count = std::min(kLanes<T>, n - j);
+    for (std::int64_t j = 0; j < n; j += kLanes<T>) {
+      const std::int64_t count = std::min(kLanes<T>, n - j);
       T* at = s + j;
       if (count < kLanes<T>) {
         std::copy(at, at + count, lane);

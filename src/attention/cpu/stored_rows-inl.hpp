@@ -130,7 +130,7 @@ template <std::int64_t kRows, typename T, typename E>
 HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const E* const (&keys)[kTileKeys],
                            std::int64_t vectors, T* HWY_RESTRICT s, std::int64_t s_stride) {
   const Tag<T> d;
-  constexpr auto kN = static_cast<std::int64_t>(kLanes<T>);
+  constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kTileKeys];
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
@@ -152,7 +152,7 @@ template <typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
                              std::int64_t n, Prefetch prefetch) {
   const std::int64_t rows = queries.shape[0], stride = queries.strides[0], s_stride = scores.strides[0];
-  const std::int64_t vectors = queries.shape[1] / static_cast<std::int64_t>(kLanes<T>);
+  const std::int64_t vectors = queries.shape[1] / kLanes<T>;
   for (std::int64_t j = 0; j < n; j += kTileKeys) {
     const E* key[kTileKeys];
     for (std::int64_t k = 0; k < kTileKeys; ++k) key[k] = keys.row(std::min(j + k, n - 1));
@@ -179,7 +179,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
                            std::int64_t weights_stride, const E* HWY_RESTRICT v, std::int64_t v_stride, std::int64_t n,
                            Prefetch& prefetch) {
   const Tag<T> d;
-  constexpr auto kN = static_cast<std::int64_t>(kLanes<T>);
+  constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
@@ -204,7 +204,7 @@ template <std::int64_t kRows, typename T, typename E>
 HWY_INLINE void value_rows(T* HWY_RESTRICT out, const View<T, 2>& all, const T* HWY_RESTRICT weights,
                            std::int64_t weights_stride, const StoredRows<E>& values, std::int64_t n,
                            Prefetch& prefetch) {
-  constexpr auto kN = static_cast<std::int64_t>(kLanes<T>);
+  constexpr std::int64_t kN = kLanes<T>;
   constexpr std::int64_t kVecs = kRows == 1 ? 2 * kTileVectors : kTileVectors;
   const std::int64_t columns = all.shape[1], stride = all.strides[0];
   std::int64_t x = 0;
@@ -228,10 +228,10 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
   for (; r < rows; ++r) value_rows<1>(out.at(r), out, weights.at(r), stride, values, n, prefetch);
 }
 
-/// Calls of Prefetch::step() in add_weighted_rows, about.
-constexpr std::int64_t value_steps(std::int64_t rows, std::int64_t columns, std::int64_t n, std::int64_t lanes) {
-  const std::int64_t tiles = std::max<std::int64_t>(1, columns / (kTileVectors * lanes));
-  return n * (rows / kTileRows * tiles + rows % kTileRows * std::max<std::int64_t>(1, tiles / 2));
+/// Calls of Prefetch::step() in add_weighted_rows, for outputs of `vectors` vectors.
+constexpr std::int64_t value_steps(std::int64_t rows, std::int64_t vectors, std::int64_t n) {
+  const auto tiles = [vectors](std::int64_t width) { return vectors / width + vectors % width; };
+  return n * (rows / kTileRows * tiles(kTileVectors) + rows % kTileRows * tiles(2 * kTileVectors));
 }
 
 }  // namespace headgate::HWY_NAMESPACE

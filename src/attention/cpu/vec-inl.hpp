@@ -7,7 +7,7 @@
 #define HEADGATE_ATTENTION_VEC_INL_
 #endif
 
-#include <cstddef>
+#include <cstdint>
 
 #include "core/vec-inl.hpp"
 
@@ -17,15 +17,15 @@ namespace headgate::HWY_NAMESPACE {
 /// Register tile of a product: kMR rows by kNV vectors of accumulators, plus kNV vectors and one broadcast. It fills
 /// the register file (32 of AVX-512 and NEON, 16 elsewhere) and hides an FMA's latency (4–5 cycles, two a cycle).
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
-inline constexpr std::size_t kMR = 12;
+inline constexpr std::int64_t kMR = 12;
 #else
-inline constexpr std::size_t kMR = 6;
+inline constexpr std::int64_t kMR = 6;
 #endif
-inline constexpr std::size_t kNV = 2;
+inline constexpr std::int64_t kNV = 2;
 
 /// Columns of a full panel.
 template <typename T>
-constexpr std::size_t kNR = kNV* kLanes<T>;
+constexpr std::int64_t kNR = kNV* kLanes<T>;
 
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "metrics/registry.hpp"
+#include "models/config.hpp"
+#include "train/checkpoint.hpp"
+#include "train/data.hpp"
+#include "train/evaluation.hpp"
+#include "train/settings.hpp"
+
+// From the options of `headgate eval` and the models to an evaluation: the data, the metrics and the sequences. Errors
+// name options.
+
+namespace headgate::train {
+
+/// The options that were given.
+struct EvaluationChoices {
+  std::vector<std::string> data, include, metrics;
+  std::string task;  ///< empty: the task that the models were trained on
+  std::optional<std::int64_t> seq_len, tokens;
+  std::optional<std::uint64_t> seed;
+  std::int64_t batch = 16;
+  bool held_out = false;
+};
+
+/// A model that was read from its directory.
+struct LoadedModel {
+  std::string name;  ///< the path that was given
+  models::DecoderConfig config;
+  std::vector<float> parameters;
+  std::optional<TrainSettings> trained;  ///< empty: the directory does not have a trainer's state
+};
+
+/// Loads the model in `path`, which is a checkpoint or the directory of a run. Throws Error and io::FileError.
+LoadedModel load_model(const std::string& path);
+
+/// What an evaluation of one model or of several runs on.
+struct EvaluationInput {
+  std::unique_ptr<SequenceSource> source;
+  metrics::MetricList metrics;
+  EvaluationPlan plan;
+};
+
+/// An option that was given decides; otherwise what the models were trained with; otherwise the defaults of a text.
+/// Throws Error where the models differ in what an option would have to decide, and for options that contradict the
+/// models or each other.
+EvaluationInput evaluation_input(const EvaluationChoices& choices, const std::vector<LoadedModel>& models);
+
+}  // namespace headgate::train
