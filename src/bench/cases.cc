@@ -59,6 +59,36 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
 }
 
+void add_decoding(std::vector<BenchGroup>& groups) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const std::int64_t group : {1, 4, 8}) {
+      for (const std::int64_t new_tokens : {1, 8}) {
+        CaseSpec spec;
+        spec.Hkv = kHeads;
+        spec.group = group;
+        spec.T = new_tokens;
+        spec.S = 16384;
+        spec.D = spec.Dv = 128;
+        spec.dtype = dtype;
+        spec.causality = Causality::causal;
+        spec.gate_input = GateInput::elementwise;
+        groups.push_back(alone(fmt::format("decode/{}/group{}/new{}", dtype_name(dtype), group, new_tokens),
+                               BenchOp::forward, spec, {}));
+      }
+    }
+  }
+}
+
+void add_small_sequences(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const std::int64_t length : {16, 32, 64, 128, 256}) {
+      CaseSpec spec = square(kHeads, length, 64);
+      spec.B = 64;
+      groups.push_back(alone(fmt::format("small/{}/T{}", word_of(op), length), op, spec, {}));
+    }
+  }
+}
+
 void add_double_precision(std::vector<BenchGroup>& groups) {
   CaseSpec spec = square(kHeads, 1024, 64);
   spec.dtype = DType::f64;
@@ -147,6 +177,8 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_gate_cost(groups);
   add_odd_shapes(groups);
   add_double_precision(groups);
+  add_decoding(groups);
+  add_small_sequences(groups);
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }

@@ -17,5 +17,10 @@ inline constexpr std::int64_t kQueryTile = 96;
 inline constexpr std::int64_t kForwardKeys = 384;
 /// Keys of a block of the backward pass: the blocks of dq.
 inline constexpr std::int64_t kBackwardKeys = 192;
+/// Forward pass of few queries: keys of a split, which one thread takes, and of a step within it.
+inline constexpr std::int64_t kSplitKeys = 512;
+inline constexpr std::int64_t kStepKeys = 64;
+/// The most rows (queries times query heads of a key/value head) of that pass.
+inline constexpr std::int64_t kMostSharedRows = 32;
 
 }  // namespace headgate

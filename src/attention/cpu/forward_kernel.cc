@@ -18,8 +18,8 @@
 
 // After foreach_target.h: per-target headers.
 #include "attention/cpu/forward_plan-inl.hpp"
-#include "attention/cpu/gate_rows-inl.hpp"
 #include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 
@@ -340,29 +340,8 @@ class ForwardWorker {
 
   /// Normalises, gates and writes the tile's rows.
   void finish_rows() const {
-    const HeadRows y_to(p_.outputs.y, b_, h_);
-    const HeadRows attn_to(p_.outputs.attn, b_, h_);
-    const HeadRows lse_to(p_.outputs.lse, b_, h_);
-    const HeadRows gate(p_.inputs.gate, b_, h_);
-    for (std::int64_t r = 0; r < count_; ++r) {
-      const std::int64_t i = first_ + r;
-      T* o = own_.out.at(r);
-      const T sum = row_sum(r);
-      const T inverse = sum == T{0} ? T{0} : T{1} / sum;
-      for (std::int64_t x = 0; x < plan_.Dv_padded; ++x) o[x] *= inverse;
-      if (attn_to.present()) store_row(attn_to, o, i, 0, p_.Dv);
-      const T* y = o;
-      if (gate.present()) {
-        const T* z = gate_logits(gate, i, p_.Dv, own_.gate.data);
-        gate_row_forward(own_.gated.data, o, z, plan_.Dv_padded, p_.gate_fn, p_.gate_op);
-        y = own_.gated.data;
-      }
-      store_row(y_to, y, i, 0, p_.Dv);
-      if (lse_to.present()) {
-        const double lse = (static_cast<double>(own_.maxima(r)) + std::log2(static_cast<double>(sum))) * kLn2;
-        store_row(lse_to, &lse, i, 0, 1);
-      }
-    }
+    const OutputRows<T> outputs(p_, b_, h_, own_.gate, own_.gated);
+    for (std::int64_t r = 0; r < count_; ++r) outputs.write(first_ + r, own_.out.at(r), own_.maxima(r), row_sum(r));
   }
 
   /// exp(s − lse) of every key, hidden ones as 0.
@@ -441,6 +420,7 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(forward_typed);
 
 void cpu_forward(const ForwardProblem& problem) {
+  if (suits_few_queries(problem)) return few_queries_forward(problem);
   const std::int64_t target = problem.context.target;
   const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
                                                         : HEADGATE_FOR_TARGET(forward_typed, float, target);

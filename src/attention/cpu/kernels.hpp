@@ -7,6 +7,10 @@ namespace headgate {
 
 /// Run on the context's vector target. They throw nothing but std::bad_alloc, before any output is written.
 void cpu_forward(const ForwardProblem& problem);
+/// The forward pass for few queries: K and V are read in place, once for all queries and heads that share them.
+void few_queries_forward(const ForwardProblem& problem);
+/// Whether few_queries_forward can compute the problem and is faster than the other kernel.
+bool suits_few_queries(const ForwardProblem& problem);
 void cpu_backward(const BackwardProblem& problem);
 
 }  // namespace headgate

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the forward pass writes of a query; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_OUTPUT_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
+#undef HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
+#endif
+
+#include <cmath>
+
+#include "attention/cpu/gate_rows-inl.hpp"
+#include "attention/cpu/rows-inl.hpp"
+#include "attention/problem.hpp"
+#include "core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// The outputs of query head h of batch b.
+template <typename T>
+class OutputRows {
+ public:
+  /// `gate`, `gated`: scratch of Dv elements, rounded up to vectors.
+  OutputRows(const ForwardProblem& problem, std::int64_t b, std::int64_t h, const View<T, 1>& gate,
+             const View<T, 1>& gated)
+      : p_(problem),
+        y_(p_.outputs.y, b, h),
+        attn_(p_.outputs.attn, b, h),
+        lse_(p_.outputs.lse, b, h),
+        logits_(p_.inputs.gate, b, h),
+        gate_(gate),
+        gated_(gated) {}
+
+  /// Normalises, gates and writes query i. o: Σ exp2(s − max) v, Dv rounded up to vectors, divided by the sum on
+  /// return; sum: Σ exp2(s − max), sink included; max in units of log2(e).
+  void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum) const {
+    const std::int64_t padded = gated_.shape[0];
+    const T inverse = sum == T{0} ? T{0} : T{1} / sum;
+    for (std::int64_t x = 0; x < padded; ++x) o[x] *= inverse;
+    if (attn_.present()) store_row(attn_, o, i, 0, p_.Dv);
+    const T* y = o;
+    if (logits_.present()) {
+      const T* z = gate_logits(logits_, i, p_.Dv, gate_.data);
+      gate_row_forward(gated_.data, o, z, padded, p_.gate_fn, p_.gate_op);
+      y = gated_.data;
+    }
+    store_row(y_, y, i, 0, p_.Dv);
+    if (!lse_.present()) return;
+    const double lse = (static_cast<double>(max) + std::log2(static_cast<double>(sum))) * kLn2;
+    store_row(lse_, &lse, i, 0, 1);
+  }
+
+ private:
+  const ForwardProblem& p_;
+  HeadRows<void> y_, attn_, lse_;
+  HeadRows<const void> logits_;
+  View<T, 1> gate_, gated_;
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
