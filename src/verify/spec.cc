@@ -153,6 +153,27 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
 }
 
+/// Few queries against keys of several splits, in every way that rows of k and v are read.
+void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
+  struct Rows {
+    std::int64_t T, group, D, Dv;
+  };
+  for (const Rows& rows : {Rows{1, 1, 64, 64}, Rows{1, 8, 128, 64}, Rows{3, 1, 40, 33}, Rows{5, 4, 64, 96}}) {
+    CaseSpec spec = shaped(2, 1, rows.group, rows.T, 1300, rows.D, rows.Dv);
+    spec.dtype = dtype;
+    list.push_back(gated(spec, GateInput::elementwise, GateFn::sigmoid, GateOp::mul));
+    spec.causality = Causality::causal;
+    spec.window_left = 700;
+    spec.key_lengths = DType::i32;
+    spec.sinks = DType::f32;
+    list.push_back(gated(spec, GateInput::headwise, GateFn::sigmoid, GateOp::mul));
+    spec = with_all_features(spec);
+    spec.window_left = 700;
+    spec.weights = false;
+    list.push_back(spec);
+  }
+}
+
 }  // namespace
 
 std::string describe(const CaseSpec& spec) {
@@ -198,7 +219,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.lse = one_of(pick, std::array{DType::f32, DType::f64, DType::none});
   spec.dlse = one_of(pick, std::array{DType::none, DType::none, DType::f32, DType::f64});
   spec.attn = maybe(pick, 3);
-  spec.weights = maybe(pick, 4);
+  spec.weights = maybe(pick, 2);  // without them, few queries have a kernel of their own
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
   spec.seed = static_cast<std::uint64_t>(1 + pick(1000));
@@ -241,6 +262,7 @@ std::vector<CaseSpec> standard_cases() {
     list.push_back(spec);
     spec.causality = Causality::causal;
     list.push_back(spec);
+    add_few_queries(list, dtype);
     CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};

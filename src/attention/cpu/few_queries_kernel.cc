@@ -298,6 +298,8 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
 bool suits_few_queries(const ForwardProblem& problem) {
+  // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md).
+  constexpr std::int64_t kMostSharedRows = 64;
   return problem.T * problem.group <= kMostSharedRows && !problem.outputs.weights.present();
 }
 
