@@ -4,7 +4,7 @@
 
     libraries.py CASE[,CASE...] LIBRARY_DIRECTORY LIBRARY_DIRECTORY...
 
-Each directory holds one libheadgate.so, for the one tool. With one thread, times are the processor's, as the kernel
+Each directory holds one libheadgate.so, for the one tool, or is a whole build folder with a tool of its own. With one thread, times are the processor's, as the kernel
 counts them for that thread, so that other programs on the machine disturb them little; with more they are elapsed.
 Prints the median and the shortest time of each build, over those of the first.
 """
@@ -24,7 +24,8 @@ class Library:
 
     def __init__(self, tool, directory, case, threads):
         self.by_processor = threads == 1
-        self.process = subprocess.Popen([tool, "bench", "--on-demand", case, "--threads", str(threads)],
+        own_tool = directory / "headgate"
+        self.process = subprocess.Popen([str(own_tool) if own_tool.is_file() else tool, "bench", "--on-demand", case, "--threads", str(threads)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env={**os.environ, "LD_LIBRARY_PATH": str(directory)})
         self._line()
@@ -59,7 +60,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15, help="default: %(default)s")
     arguments = parser.parse_args()
     for library in arguments.libraries:
-        if not list(library.glob("libheadgate.so*")):
+        if not list(library.glob("libheadgate.so*")) and not (library / "headgate").is_file():
             sys.exit(f"libraries.py: {library}: no libheadgate.so")
     print("| case | " + " | ".join(library.name for library in arguments.libraries) + " |")
     print("|---|" + "---|" * len(arguments.libraries))

@@ -41,16 +41,14 @@ std::vector<Verb> add_verbs(CommandLine& line) {
 int run(int argc, char** argv) {
   std::string who = "headgate";
   try {
-    CommandLine line(
-        "Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
-        "`headgate VERB --help` explains a verb.\n\n"
-        "Environment:\n"
-        "  HEADGATE_ISA       vector target to use (`headgate info` lists them)\n"
-        "  OMP_NUM_THREADS    threads to use where --threads is not given\n"
-        "  OPENBLAS_CORETYPE  kernels of OpenBLAS (Haswell, SkylakeX, ...), if its own choice does not suit the "
-        "CPU\n"
-        "                     (default: headgate replaces kernels without AVX2)\n\n"
-        "If an option with one value is repeated, the last one counts.");
+    CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
+                     "`headgate VERB --help` explains a verb.\n\n"
+                     "Environment:\n"
+                     "  HEADGATE_ISA       vector target to use (`headgate info` lists them)\n"
+                     "  OMP_NUM_THREADS    threads to use where --threads is not given\n"
+                     "  OPENBLAS_CORETYPE  kernels of OpenBLAS (Haswell, SkylakeX, ...), if its own\n"
+                     "                     choice does not suit the CPU\n\n"
+                     "If an option with one value is repeated, the last one counts.");
     const std::vector<Verb> verbs = add_verbs(line);
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;
