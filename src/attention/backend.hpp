@@ -26,8 +26,7 @@ extern const Backend kCpuBackend;
 std::span<const Backend* const> backends();
 
 /// The backend that the problem's context names; without one `forced`, and without that the first of the list that does
-/// not decline. Throws Error with the reasons where
-/// there is none.
+/// not decline. Throws Error with the reasons where there is none.
 const Backend& choose_backend(std::span<const Backend* const> list, const Backend* forced, const Problem& problem);
 
 /// choose_backend from this build's, where set_backend may have forced one.

@@ -373,7 +373,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   return p;
 }
 
-/// Saved tensors are read: y and lse always, attn where y has lost it.
+/// Saved tensors are read: y and lse always, attn where it cannot be had from y.
 void check_saved(Call& call, const AttentionInputs& in, const AttentionSaved& saved, bool needs_attn,
                  const Problem& p) {
   const Argument y{"y", saved.y};
@@ -417,7 +417,7 @@ void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
   }
 }
 
-/// However many empty sequences there are, nothing is to be done for them.
+/// Empty sequences need no work, however many there are.
 void leave_out_empty(Problem& p) {
   if (p.T == 0 && p.S == 0) p.B = 0;
 }

@@ -101,7 +101,7 @@ ExecutionContext resolved(const ExecutionContext& context) {
                             context.target, joined(names_of(supported_mask()))));
   }
   ExecutionContext result = context;
-  // Not as many threads as are asked for at any price: an OpenMP runtime that cannot create one ends the process.
+  // Bounded: an OpenMP runtime that cannot create a thread ends the process.
   result.threads = context.threads == 0 ? default_threads() : std::min(context.threads, max_threads());
   if (context.target == 0) result.target = active_target_bit();
   return result;

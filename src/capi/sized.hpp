@@ -10,7 +10,7 @@
 
 namespace headgate::capi {
 
-/// A struct_size above this is no version of ours but uninitialised memory, which is not to be read.
+/// No version has a larger struct: a struct_size above this is uninitialised memory, and the struct is not read.
 constexpr std::size_t kMaxStructSize = 8192;
 
 /// The caller's struct as this library knows it. `first_size` is its size in the version before this one, where that

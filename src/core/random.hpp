@@ -28,7 +28,7 @@ class SplitMix64 {
   }
   /// In [0,1), 53 bits.
   constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-  /// In [0,n), n ≥ 1; the bias of at most n/2^64 is of no account.
+  /// In [0,n), n ≥ 1; the bias is at most n/2^64.
   constexpr std::uint64_t below(std::uint64_t n) { return next() % n; }
 
  private:

@@ -149,7 +149,7 @@ class Given {
     return found;
   }
 
-  /// Puts what was given in its place: row.of(object) is the row's field of `object`.
+  /// Writes what was given to `object`, where row.of(object) is the row's field.
   template <class Object>
   void put_into(Object& object) const {
     for_each([&object](const auto& row, const auto& slot) {
