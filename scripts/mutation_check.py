@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Shows that the tests would notice a wrong formula in attention's backward pass, a layer, the decoder, AdamW or metrics.
+"""Shows that the tests would notice a wrong formula in attention, a layer, the decoder, AdamW or metrics.
 
 Changes one formula at a time in a copy of the source tree (mutations.py: mostly a flipped sign), builds the test that
 covers it and demands that it fails. A text that is not found exactly once, a mutant that does not build, or one that

@@ -33,6 +33,21 @@ GROUPS = (
         ("softplus'/softplus", "hn::Div(derivative(d, z), g)", "hn::Neg(hn::Div(derivative(d, z), g))"),
         ("identity'", "return hn::Set(d, hn::TFromD<D>{1});", "return hn::Set(d, hn::TFromD<D>{-1});"),
     )),
+    ("attention/forward_test", "src/attention/cpu/few_queries_kernel.cc", (
+        ("factor of a split", "std::exp2(split_max - max)", "std::exp2(max - split_max)"),
+        ("sum of the splits", "sum += factor * shared_.sums", "sum -= factor * shared_.sums"),
+        ("output of the splits", "hn::MulAdd(hn::Set(d, factor)", "hn::NegMulAdd(hn::Set(d, factor)"),
+        ("sink", "std::exp2(sink - max)", "std::exp2(max - sink)"),
+        ("a maximum that rises", "std::exp2(max - new_max)", "std::exp2(new_max - max)"),
+        ("sum under a new maximum", "sum *= decay;", "sum /= decay;"),
+        ("exponent", "hn::Sub(hn::Load(d, s + j), shift)", "hn::Add(hn::Load(d, s + j), shift)"),
+    )),
+    ("attention/forward_test", "src/attention/cpu/stored_rows-inl.hpp", (
+        ("sum of lanes", "hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b))",
+         "hn::Sub(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b))"),
+        ("score", "hn::MulAdd(query, key[k]", "hn::NegMulAdd(query, key[k]"),
+        ("weighted value", "hn::MulAdd(weight, value[x]", "hn::NegMulAdd(weight, value[x]"),
+    )),
     ("attention/backward_test", "src/attention/cpu/scores-inl.hpp", (
         ("1 - tanh^2", "hn::NegMulAdd(t, t, one)", "hn::MulAdd(t, t, one)"),
         ("alibi", "s[j] -= weight *", "s[j] += weight *"),
