@@ -84,8 +84,8 @@ GROUPS = (
         ("dw", "hn::MulAdd(lanes.load(dy + c), normed, lanes.load(dw + c))",
          "hn::NegMulAdd(lanes.load(dy + c), normed, lanes.load(dw + c))"),
         ("dw, sum over parts", "dw(i) += partial[", "dw(i) -= partial["),
-        ("dx, share of the mean", "hn::NegMulAdd(pull, lanes.load(x + c), g)",
-         "hn::MulAdd(pull, lanes.load(x + c), g)"),
+        ("dx, share of the mean", "hn::NegMulAdd(along_x, lanes.load(x + c), g)",
+         "hn::MulAdd(along_x, lanes.load(x + c), g)"),
         ("dx, adding", "hn::Add(v, lanes.load(dx + c))", "hn::Sub(lanes.load(dx + c), v)"),
     )),
     ("layers/layers_test", "src/layers/rope.cc", (

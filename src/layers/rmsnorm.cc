@@ -100,10 +100,10 @@ void norm_backward_rows(const NormBackward<T>& a, T* dw, std::int64_t begin, std
         });
       }
       // x̂·mean(g·x̂) = x·(scale²·dot/D)
-      const auto pull = hn::Set(d, scale * scale * dot / static_cast<T>(D));
+      const auto along_x = hn::Set(d, scale * scale * dot / static_cast<T>(D));
       each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
         const auto g = hn::Mul(lanes.load(dy + c), weight_at(lanes, w + c, offset));
-        const auto v = hn::Mul(factor, hn::NegMulAdd(pull, lanes.load(x + c), g));
+        const auto v = hn::Mul(factor, hn::NegMulAdd(along_x, lanes.load(x + c), g));
         lanes.store(a.update_dx == Update::add ? hn::Add(v, lanes.load(dx + c)) : v, dx + c);
       });
     }
