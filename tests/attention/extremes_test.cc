@@ -104,6 +104,42 @@ TEST(Extremes, BiasOfInfinityOrNaNBreaksItsRowsAlone) {
   }
 }
 
+/// One NaN among the scores of a row reaches all of its output, wherever it lies, and no other row.
+void expect_nan_in_its_rows(std::int64_t T, std::int64_t S, std::int64_t target) {
+  constexpr std::int64_t kD = 16, kDv = 8;
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> q(T * kD, 0.5F), k(S * kD, 0.25F), v(S * kDv, 1.0F), y(T * kDv);
+  q[kD + 1] = kNaN;        // of query 1
+  k[(S - 1) * kD] = kNaN;  // which the last query alone sees
+  AttentionInputs in;
+  in.q = make_view<const float>(q.data(), Shape{1, 1, T, kD});
+  in.k = make_view<const float>(k.data(), Shape{1, 1, S, kD});
+  in.v = make_view<const float>(v.data(), Shape{1, 1, S, kDv});
+  AttentionOutputs out;
+  out.y = make_view(y.data(), Shape{1, 1, T, kDv});
+  AttentionOptions options;
+  options.causality = Causality::causal;
+  options.context.target = target;
+  attention_forward(out, in, options);
+  for (std::int64_t n = 0; n < T * kDv; ++n) {
+    const std::int64_t i = n / kDv;
+    if (i == 1 || i == T - 1) {
+      EXPECT_TRUE(std::isnan(y[n])) << "query " << i << " of " << T << ", " << S << " keys: " << y[n];
+    } else {
+      EXPECT_NEAR(y[n], 1.0F, 1e-5F) << "query " << i << " of " << T << ", " << S << " keys";
+    }
+  }
+}
+
+TEST(Extremes, NaNInAQueryOrAKeyBreaksTheRowsThatSeeItAlone) {
+  for (const std::string& target : supported_targets()) {
+    SCOPED_TRACE(target);
+    for (const std::int64_t T : {3, 8, 70, 200}) {
+      for (const std::int64_t S : {T, T + 7, T + 1100}) expect_nan_in_its_rows(T, S, find_target(target));
+    }
+  }
+}
+
 TEST(Extremes, EmptyDimensions) {
   for (const DType dtype : kDTypes) {
     for (const bool sinks : {false, true}) {

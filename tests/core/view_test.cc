@@ -14,12 +14,12 @@ namespace {
 /// 0, 1, 2, … in memory.
 class ViewTest : public testing::Test {
  protected:
-  ViewTest() { std::iota(memory_.begin(), memory_.end(), 0); }
-  std::array<int, 120> memory_{};
+  ViewTest() { std::iota(memory.begin(), memory.end(), 0); }
+  std::array<int, 120> memory{};
 };
 
 TEST_F(ViewTest, DenseElementsLieInRowMajorOrder) {
-  const View<int, 3> view(memory_.data(), {2, 3, 4});
+  const View<int, 3> view(memory.data(), {2, 3, 4});
   EXPECT_EQ(view.count(), 24);
   EXPECT_TRUE(view.dense());
   EXPECT_EQ(view(1, 2, 3), (1 * 3 + 2) * 4 + 3);
@@ -28,14 +28,14 @@ TEST_F(ViewTest, DenseElementsLieInRowMajorOrder) {
 }
 
 TEST_F(ViewTest, StridesPlaceElementsAnywhere) {
-  const View<int, 2> transposed(memory_.data(), {4, 3}, {1, 4});
+  const View<int, 2> transposed(memory.data(), {4, 3}, {1, 4});
   EXPECT_EQ(transposed(3, 2), 2 * 4 + 3);
   EXPECT_FALSE(transposed.dense());
-  EXPECT_TRUE((View<int, 2>(memory_.data(), {1, 5}, {77, 1}).dense()));
+  EXPECT_TRUE((View<int, 2>(memory.data(), {1, 5}, {77, 1}).dense()));
 }
 
 TEST_F(ViewTest, LeadingIndicesLeaveTheOtherDimensions) {
-  const View<int, 3> view(memory_.data(), {2, 3, 4});
+  const View<int, 3> view(memory.data(), {2, 3, 4});
   const View<int, 2> second = view[1];
   EXPECT_EQ(second.shape, (std::array<std::int64_t, 2>{3, 4}));
   EXPECT_EQ(second(2, 1), view(1, 2, 1));
@@ -45,7 +45,7 @@ TEST_F(ViewTest, LeadingIndicesLeaveTheOtherDimensions) {
 }
 
 TEST_F(ViewTest, ARangeKeepsStrides) {
-  const View<int, 2> view(memory_.data(), {10, 12});
+  const View<int, 2> view(memory.data(), {10, 12});
   const View<int, 2> part = view.range(1, 4, 3).range(0, 2, 5);
   EXPECT_EQ(part.shape, (std::array<std::int64_t, 2>{5, 3}));
   EXPECT_EQ(part(1, 2), view(3, 6));
@@ -53,21 +53,21 @@ TEST_F(ViewTest, ARangeKeepsStrides) {
 }
 
 TEST_F(ViewTest, TheLastDimensionSplits) {
-  const View<int, 2> rows = View<int, 2>(memory_.data(), {10, 12}).range(1, 2, 6);
+  const View<int, 2> rows = View<int, 2>(memory.data(), {10, 12}).range(1, 2, 6);
   const View<int, 3> heads = rows.split_last(2, 3);
   EXPECT_EQ(heads.shape, (std::array<std::int64_t, 3>{10, 2, 3}));
   EXPECT_EQ(heads(4, 1, 2), rows(4, 5));
 }
 
 TEST_F(ViewTest, AnyDimensionSplits) {
-  const View<int, 2> rows = View<int, 2>(memory_.data(), {10, 12}).range(0, 1, 6);
+  const View<int, 2> rows = View<int, 2>(memory.data(), {10, 12}).range(0, 1, 6);
   const View<int, 3> sequences = rows.split(0, 2, 3);
   EXPECT_EQ(sequences.shape, (std::array<std::int64_t, 3>{2, 3, 12}));
   EXPECT_EQ(sequences(1, 2, 7), rows(5, 7));
 }
 
 TEST_F(ViewTest, ADenseArrayIsOneRow) {
-  const View<int, 2> rows(memory_.data(), {10, 12});
+  const View<int, 2> rows(memory.data(), {10, 12});
   EXPECT_EQ(rows.flat().shape[0], 120);
   EXPECT_EQ(rows.flat()(13), rows(1, 1));
 }
@@ -88,14 +88,14 @@ TEST_F(ViewTest, AnAbsentViewStaysAbsent) {
 }
 
 TEST_F(ViewTest, ConvertsToReadOnly) {
-  const View<int, 1> view(memory_.data(), {7});
+  const View<int, 1> view(memory.data(), {7});
   const View<const int, 1> read = view;
   EXPECT_EQ(&read(3), &view(3));
 }
 
 #ifndef NDEBUG
 TEST_F(ViewTest, DebugBuildsCheckIndices) {
-  const View<int, 2> view(memory_.data(), {2, 3});
+  const View<int, 2> view(memory.data(), {2, 3});
   EXPECT_DEATH((void)view(0, 3), "");
   EXPECT_DEATH((void)view(-1, 0), "");
   EXPECT_DEATH((void)view.range(0, 1, 2), "");

@@ -180,8 +180,8 @@ class FewQueriesWorker {
     std::fill_n(out, plan_.Dv_padded, T{0});
     for (std::int64_t split = 0; split < plan_.splits; ++split) {
       const T split_max = shared_.maxima(head, split, r);
-      if (split_max == kHidden) continue;
-      const T factor = std::exp2(split_max - max);
+      // Of a split in which the row sees nothing, sum and output are 0; NaN where its scores are.
+      const T factor = split_max == kHidden ? T{1} : std::exp2(split_max - max);
       sum += factor * shared_.sums(head, split, r);
       const T* HWY_RESTRICT from = shared_.out.at(head, split, r);
       for (std::int64_t x = 0; x < plan_.Dv_padded; x += kLanes<T>) {
@@ -232,10 +232,6 @@ class FewQueriesWorker {
     auto largest = hn::Set(d, max);
     for (std::int64_t j = 0; j < n; j += kLanes<T>) largest = hn::Max(largest, hn::Load(d, s + j));
     const T new_max = hn::GetLane(hn::MaxOfLanes(d, largest));
-    if (new_max == kHidden) {
-      std::fill_n(s, n, T{0});
-      return;
-    }
     if (new_max != max) {
       const T decay = std::exp2(max - new_max);
       max = new_max;
@@ -243,7 +239,8 @@ class FewQueriesWorker {
       T* HWY_RESTRICT out = shared_.out.at(head_, split_, r);
       for (std::int64_t x = 0; x < plan_.Dv_padded; ++x) out[x] *= decay;
     }
-    const auto shift = hn::Set(d, max);
+    // Maxima may pass NaN by, so that one of −∞ does not say that all scores are: their exponentials tell.
+    const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
     auto total = hn::Zero(d);
     for (std::int64_t j = 0; j < n; j += kLanes<T>) {
       const auto e = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));

@@ -35,16 +35,16 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   static_assert(kNV == 2);
-  RegisterTile<kRows, 2, T> x;
-  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) x.at[m][0] = x.at[m][1] = hn::Set(d, start[m]);
-  multiply_add<Layout>(x, a, b, K);
+  hn::Vec<Tag<T>> x[kRows][kNV];
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) x[m][0] = x[m][1] = hn::Set(d, start[m]);
+  multiply_add<Layout, kRows, kNV>(x, a, b, K);
   auto max0 = hn::Load(d, largest);
   auto max1 = max0;
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-    max0 = hn::Max(x.at[m][0], max0);  // in this order MAXPS passes NaN by, and keeps what another row has
-    max1 = hn::Max(x.at[m][1], max1);
-    const auto p0 = exp2_fast(d, x.at[m][0]);
-    const auto p1 = exp2_fast(d, x.at[m][1]);
+    max0 = hn::Max(x[m][0], max0);  // in this order MAXPS passes NaN by, and keeps what another row has
+    max1 = hn::Max(x[m][1], max1);
+    const auto p0 = exp2_fast(d, x[m][0]);
+    const auto p1 = exp2_fast(d, x[m][1]);
     hn::Store(p0, d, p + m * ldp);
     hn::Store(p1, d, p + m * ldp + kN);
     hn::Store(hn::Add(hn::Load(d, sums + m * kN), hn::Add(p0, p1)), d, sums + m * kN);

@@ -28,16 +28,10 @@ struct LeftLayout {
 /// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
 enum class ProductWrite { overwrite, overwrite_from, accumulate };
 
-/// A register tile: kRows rows of kVecs vectors.
-template <std::int64_t kRows, std::int64_t kVecs, typename T>
-struct RegisterTile {
-  hn::Vec<Tag<T>> at[kRows][kVecs];
-};
-
 /// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
 /// b: (K, kVecs · lanes) dense, vector-aligned.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
-HWY_INLINE void multiply_add(RegisterTile<kRows, kVecs, T>& tile, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
+HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
                              std::int64_t K) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
@@ -48,7 +42,7 @@ HWY_INLINE void multiply_add(RegisterTile<kRows, kVecs, T>& tile, const T* HWY_R
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::Load(d, b + n * kN);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       const V left = hn::Set(d, a[m * Layout::kRow]);
-      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile.at[m][n] = hn::MulAdd(left, right[n], tile.at[m][n]);
+      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::MulAdd(left, right[n], tile[m][n]);
     }
     a += Layout::kCol;
     b += kVecs * kN;
@@ -61,17 +55,17 @@ template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWr
 HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
                                 std::int64_t ldc, const T* start = nullptr) {
   const Tag<T> d;
-  RegisterTile<kRows, kVecs, T> tile;
+  hn::Vec<Tag<T>> tile[kRows][kVecs];
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
-      tile.at[m][n] = kWrite == ProductWrite::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
+      tile[m][n] = kWrite == ProductWrite::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
     }
   }
-  multiply_add<Layout>(tile, a, b, K);
+  multiply_add<Layout, kRows, kVecs>(tile, a, b, K);
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
       T* to = c + m * ldc + n * kLanes<T>;
-      hn::StoreU(kWrite == ProductWrite::accumulate ? hn::Add(tile.at[m][n], hn::LoadU(d, to)) : tile.at[m][n], d, to);
+      hn::StoreU(kWrite == ProductWrite::accumulate ? hn::Add(tile[m][n], hn::LoadU(d, to)) : tile[m][n], d, to);
     }
   }
 }
