@@ -158,16 +158,11 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   struct Rows {
     std::int64_t T, group, D, Dv;
   };
-  for (const Rows& rows : {Rows{1, 1, 64, 64}, Rows{1, 8, 128, 64}, Rows{3, 1, 40, 33}, Rows{5, 4, 64, 96}}) {
-    CaseSpec spec = shaped(2, 1, rows.group, rows.T, 1300, rows.D, rows.Dv);
+  for (const Rows& rows : {Rows{1, 1, 64, 64}, Rows{1, 8, 32, 16}, Rows{3, 1, 24, 17}, Rows{3, 3, 16, 32}}) {
+    CaseSpec spec = shaped(1, 1, rows.group, rows.T, 1030, rows.D, rows.Dv);
     spec.dtype = dtype;
-    list.push_back(gated(spec, GateInput::elementwise, GateFn::sigmoid, GateOp::mul));
-    spec.causality = Causality::causal;
-    spec.window_left = 700;
-    spec.key_lengths = DType::i32;
-    spec.sinks = DType::f32;
-    list.push_back(gated(spec, GateInput::headwise, GateFn::sigmoid, GateOp::mul));
-    spec = with_all_features(spec);
+    if (dtype == DType::f32) list.push_back(gated(spec, GateInput::elementwise, GateFn::sigmoid, GateOp::mul));
+    spec = gated(with_all_features(spec), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
     spec.window_left = 700;
     spec.weights = false;
     list.push_back(spec);
