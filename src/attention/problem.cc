@@ -298,8 +298,11 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
   p.window_right = options.causality == Causality::causal ? 0 : options.window_right;
   if (p.window_right >= p.T - 1) p.window_right = -1;
 
-  if (options.context.threads < 0) call.fail("threads is {} but must be at least 0", options.context.threads);
-  p.context = resolved(options.context);
+  try {
+    p.context = resolved(options.context);
+  } catch (const Error& error) {
+    call.fail("{}", error.what());
+  }
 }
 
 void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {

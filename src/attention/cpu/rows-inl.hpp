@@ -40,12 +40,13 @@ HWY_INLINE To narrow(T x) {
   }
 }
 
+/// Whether f16 is widened in vectors: Highway's conversion in software (SSE4, scalar) knows no infinities.
+inline constexpr bool kWidensHalves = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
+
 template <typename T>
 HWY_INLINE void widen_halves(T* HWY_RESTRICT to, const Float16* HWY_RESTRICT from, std::int64_t n) {
   std::int64_t i = 0;
-  // Highway's conversion in software (SSE4, scalar) knows no infinities.
-  if constexpr (std::is_same_v<T, float> &&
-                (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON)) {
+  if constexpr (std::is_same_v<T, float> && kWidensHalves) {
     const Tag<float> d;
     const hn::Rebind<hwy::float16_t, Tag<float>> dh;
     const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);

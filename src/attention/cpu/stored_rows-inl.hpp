@@ -30,9 +30,7 @@ template <typename T, typename E>
 constexpr bool loads_stored() {
   if constexpr (std::is_same_v<T, E>) return true;
   if constexpr (std::is_same_v<T, float> && std::is_same_v<E, BFloat16>) return HWY_TARGET != HWY_SCALAR;
-  // Highway's conversion in software (SSE4, scalar) knows no infinities.
-  return std::is_same_v<T, float> && std::is_same_v<E, Float16> &&
-         (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON);
+  return std::is_same_v<T, float> && std::is_same_v<E, Float16> && kWidensHalves;
 }
 
 /// kLanes<T> elements of E.
@@ -84,11 +82,7 @@ class Prefetch {
 
 /// Register tiles: kTileRows rows by kTileKeys keys for scores; for values kTileRows rows, or one, by as many vectors
 /// as leave registers for operands.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
-inline constexpr std::int64_t kTileRows = 4;
-#else
-inline constexpr std::int64_t kTileRows = 2;
-#endif
+inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
 inline constexpr std::int64_t kTileKeys = 4;
 inline constexpr std::int64_t kTileVectors = 4;
 

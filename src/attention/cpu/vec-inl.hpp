@@ -14,13 +14,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// Whether there are 32 vector registers, as in AVX-512 and NEON, and not 16.
+inline constexpr bool kHas32Registers = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
+
 /// Register tile of a product: kMR rows by kNV vectors of accumulators, plus kNV vectors and one broadcast. It fills
-/// the register file (32 of AVX-512 and NEON, 16 elsewhere) and hides an FMA's latency (4–5 cycles, two a cycle).
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
-inline constexpr std::int64_t kMR = 12;
-#else
-inline constexpr std::int64_t kMR = 6;
-#endif
+/// the register file and hides an FMA's latency (4–5 cycles, two a cycle).
+inline constexpr std::int64_t kMR = kHas32Registers ? 12 : 6;
 inline constexpr std::int64_t kNV = 2;
 
 /// Columns of a full panel.
