@@ -59,7 +59,7 @@ def views(*names):
 
 
 class Inputs(Sized):
-    _fields_ = views("q", "k", "v", "gate", "bias", "mask", "key_lengths", "alibi_slopes", "sinks")
+    _fields_ = views("q", "k", "v", "gate", "bias", "mask", "key_lengths", "alibi_slopes", "sinks", "query_offsets")
 
 
 class Outputs(Sized):

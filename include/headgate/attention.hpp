@@ -12,14 +12,15 @@
 
 // Gated attention (arXiv 2505.06708), exact, in O(T) memory:
 //
-//   s    = softcap(scale · q kᵀ) − slope_h · |i + S − T − j| + bias        softcap(x) = c · tanh(x / c)
+//   s    = softcap(scale · q kᵀ) − slope_h · |at_i − j| + bias             softcap(x) = c · tanh(x / c)
 //   lse  = log( Σ_{j visible} exp(s_j) + exp(sink_h) )                     natural logarithm
 //   o    = Σ_{j visible} exp(s_j − lse) v_j
 //   y    = o ∘ g(z)   or   o + g(z)                                        z: raw gate logits
 //
 // Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads (Hq a multiple of Hkv; query head h reads
 // key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
-// Query i stands at key position i + S − T, as in FlashAttention.
+// at_i is the key position at which query i stands: i + S − T, as in FlashAttention, so that the last query stands at
+// the last key; or query_offsets[b] + i. key_lengths does not move it.
 
 namespace headgate {
 
@@ -38,17 +39,20 @@ enum class GateFn : std::int32_t {
 /// The largest D and Dv.
 inline constexpr std::int64_t kMaxHeadDim = 512;
 
+/// The largest magnitude of a query offset.
+inline constexpr std::int64_t kMaxQueryOffset = std::int64_t{1} << 60;
+
 /// How g(z) meets the attention output o: mul y = o ∘ g(z), add y = o + g(z).
 enum class GateOp : std::int32_t { mul = 0, add = 1 };
 
-/// causal: key j is visible to query i iff j ≤ i + S − T.
+/// causal: key j is visible to query i iff j ≤ at_i.
 enum class Causality : std::int32_t { none = 0, causal = 1 };
 
 struct AttentionOptions {
   std::optional<double> scale{};  ///< 1/√D when empty; finite
   double softcap = 0.0;           ///< c > 0; 0 for no cap
   Causality causality = Causality::none;
-  /// Key j is visible to query i iff i + S − T − window_left ≤ j ≤ i + S − T + window_right; −1 for no limit.
+  /// Key j is visible to query i iff at_i − window_left ≤ j ≤ at_i + window_right; −1 for no limit.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
   GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
@@ -69,6 +73,9 @@ struct AttentionInputs {
   ConstTensorView key_lengths{};   ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden and not read
   ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), f32 or f64
   ConstTensorView sinks{};         ///< (1,1,1,Hq), f32 or f64: a logit that joins the denominator without a value
+  /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of the first query of each sequence. With T new
+  /// tokens at the end of n keys in a cache of S slots: key_lengths n, query_offsets n − T.
+  ConstTensorView query_offsets{};
 };
 
 /// What the forward pass writes (overwrites). y is required.

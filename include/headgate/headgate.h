@@ -12,14 +12,14 @@
  * Gated attention (arXiv 2505.06708), exact, in O(T) memory: the C API, C99. It is the C++ API of
  * headgate/attention.hpp and headgate/runtime.hpp argument for argument, and computes the same bits.
  *
- *   s    = softcap(scale . q k^T) - slope_h . |i + S - T - j| + bias        softcap(x) = c . tanh(x / c)
+ *   s    = softcap(scale . q k^T) - slope_h . |at_i - j| + bias             softcap(x) = c . tanh(x / c)
  *   lse  = log( sum over visible j of exp(s_j), + exp(sink_h) )             natural logarithm
  *   o    = sum over visible j of exp(s_j - lse) v_j
  *   y    = o * g(z)   or   o + g(z)                                         z: raw gate logits
  *
  * Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads (Hq a multiple of Hkv; query head h reads
  * key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
- * Query i stands at key position i + S - T.
+ * at_i is the key position at which query i stands: i + S - T, or query_offsets[b] + i.
  *
  * Structs that may grow begin with struct_size; the other fields are absent or at their default where they are zero.
  * Initialise each with its _INIT macro, which sets struct_size and zeros the rest, or do the same by hand:
@@ -124,7 +124,7 @@ enum {
 typedef int32_t headgate_causality;
 enum {
   HEADGATE_CAUSALITY_NONE = 0,
-  HEADGATE_CAUSALITY_CAUSAL = 1 /* key j is visible to query i iff j <= i + S - T */
+  HEADGATE_CAUSALITY_CAUSAL = 1 /* key j is visible to query i iff j <= at_i */
 };
 
 /* Zeros are the defaults: 1/sqrt(D), no cap, no window, not causal, sigmoid, multiplied. A value that stands where its
@@ -133,8 +133,8 @@ typedef struct headgate_attention_options {
   size_t struct_size;
   double scale;   /* with has_scale 1; finite */
   double softcap; /* c > 0; 0 for no cap */
-  /* With has_window 1: key j is visible to query i iff i + S - T - window_left <= j <= i + S - T + window_right; -1 for
-   * no limit on that side. */
+  /* With has_window 1: key j is visible to query i iff at_i - window_left <= j <= at_i + window_right; -1 for no limit
+   * on that side. */
   int64_t window_left;
   int64_t window_right;
   int32_t has_scale;            /* 1: scale as given; 0: 1/sqrt(D) */
@@ -157,27 +157,31 @@ typedef struct headgate_attention_options {
 /* --- forward ------------------------------------------------------------------------------------------------ */
 
 /* What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.
- * Any strides. Visibility by causality, window, mask and key_lengths combines by "and". */
+ * Any strides. Visibility by causality, window, mask and key_lengths combines by "and". Query i stands at key position
+ * at_i = i + S - T, or query_offsets[b] + i; key_lengths does not move it. */
 typedef struct headgate_attention_inputs {
   size_t struct_size;
-  headgate_const_tensor q;            /* (B,Hq,T,D), 1 <= D <= 512 */
-  headgate_const_tensor k;            /* (B,Hkv,S,D) */
-  headgate_const_tensor v;            /* (B,Hkv,S,Dv), 1 <= Dv <= 512 */
-  headgate_const_tensor gate;         /* z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32 */
-  headgate_const_tensor bias;         /* (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; +inf and NaN give
-                                         NaN rows */
-  headgate_const_tensor mask;         /* (B|1,Hq|1,T|1,S), bool, true = visible */
-  headgate_const_tensor key_lengths;  /* (1,1,1,B), i32 or i64, 0 <= n <= S: keys >= n are hidden, and neither read
-                                         nor aligned to */
-  headgate_const_tensor alibi_slopes; /* (1,1,1,Hq), f32 or f64, finite */
-  headgate_const_tensor sinks;        /* (1,1,1,Hq), f32 or f64: a logit, finite or -inf, that joins the denominator
-                                         without a value */
+  headgate_const_tensor q;             /* (B,Hq,T,D), 1 <= D <= 512 */
+  headgate_const_tensor k;             /* (B,Hkv,S,D) */
+  headgate_const_tensor v;             /* (B,Hkv,S,Dv), 1 <= Dv <= 512 */
+  headgate_const_tensor gate;          /* z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32 */
+  headgate_const_tensor bias;          /* (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; +inf and NaN give
+                                          NaN rows */
+  headgate_const_tensor mask;          /* (B|1,Hq|1,T|1,S), bool, true = visible */
+  headgate_const_tensor key_lengths;   /* (1,1,1,B), i32 or i64, 0 <= n <= S: keys >= n are hidden, and neither read
+                                          nor aligned to */
+  headgate_const_tensor alibi_slopes;  /* (1,1,1,Hq), f32 or f64, finite */
+  headgate_const_tensor sinks;         /* (1,1,1,Hq), f32 or f64: a logit, finite or -inf, that joins the denominator
+                                          without a value */
+  headgate_const_tensor query_offsets; /* (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of the first
+                                          query of each sequence. With T new tokens at the end of n keys in a cache of
+                                          S slots: key_lengths n, query_offsets n - T */
 } headgate_attention_inputs;
 
-#define HEADGATE_ATTENTION_INPUTS_INIT                                                                     \
-  {                                                                                                        \
-    sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                \
+#define HEADGATE_ATTENTION_INPUTS_INIT                                                                       \
+  {                                                                                                          \
+    sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,   \
+        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT \
   }
 
 /* What the forward pass overwrites. y is required; the rest may be absent. */

@@ -51,6 +51,15 @@ io::Array read_small(const std::string& path) {
   return array.dtype == DType::f16 ? converted(array, DType::f32) : std::move(array);
 }
 
+io::Array read_integers(const std::string& path) {
+  if (path.empty()) return {};
+  io::Array array = io::read_npy(path);
+  if (array.dtype != DType::i32 && array.dtype != DType::i64) {
+    io::fail(path, "has dtype {} but must be i32 or i64", dtype_name(array.dtype));
+  }
+  return array;
+}
+
 struct OptionPath {
   const char* option;
   std::string path;
@@ -73,6 +82,7 @@ std::vector<OptionPath> input_paths(const Files& files) {
           {"--bias", files.bias},
           {"--mask", files.mask},
           {"--key-lengths", files.key_lengths},
+          {"--query-offsets", files.query_offsets},
           {"--alibi", files.alibi},
           {"--sinks", files.sinks},
           {"--grad-out", files.grad_out}};
@@ -147,12 +157,8 @@ Arrays read_inputs(const Files& files, std::optional<DType> dtype) {
       io::fail(files.mask, "has dtype {} but must be bool", dtype_name(a.mask.dtype));
     }
   }
-  if (!files.key_lengths.empty()) {
-    a.key_lengths = io::read_npy(files.key_lengths);
-    if (a.key_lengths.dtype != DType::i32 && a.key_lengths.dtype != DType::i64) {
-      io::fail(files.key_lengths, "has dtype {} but must be i32 or i64", dtype_name(a.key_lengths.dtype));
-    }
-  }
+  a.key_lengths = read_integers(files.key_lengths);
+  a.query_offsets = read_integers(files.query_offsets);
   if (!files.alibi.empty()) a.alibi = read_small(files.alibi);
   if (!files.sinks.empty()) a.sinks = read_small(files.sinks);
   return a;

@@ -14,13 +14,13 @@ namespace headgate::attend {
 
 /// Paths; empty where not given.
 struct Files {
-  std::string q, k, v, gate, bias, mask, key_lengths, alibi, sinks, grad_out;
+  std::string q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
   std::string out, lse, weights, grad_dir;
 };
 
 /// The files' arrays, in the dtypes of the computation.
 struct Arrays {
-  io::Array q, k, v, gate, bias, mask, key_lengths, alibi, sinks, grad_out;
+  io::Array q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
 };
 
 struct Results {

@@ -94,7 +94,7 @@ class ArgumentList {
   const Argument* end() const { return arguments_.data() + count_; }
 
  private:
-  static constexpr std::size_t kMost = 16;  // q k v gate bias mask, three small vectors, and what backward reads: 14
+  static constexpr std::size_t kMost = 16;  // q k v gate bias mask, four small vectors, and what backward reads: 15
   std::array<Argument, kMost> arguments_;
   std::size_t count_ = 0;
 };
@@ -293,16 +293,18 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
        {std::pair{"window_left", options.window_left}, std::pair{"window_right", options.window_right}}) {
     if (window < -1) call.fail("{} is {} but must be at least -1", name, window);
   }
-  // Windows that hide nothing become -1, so that i + S - T ± window cannot overflow.
-  p.window_left = options.window_left >= p.S - 1 ? -1 : options.window_left;
-  p.window_right = options.causality == Causality::causal ? 0 : options.window_right;
-  if (p.window_right >= p.T - 1) p.window_right = -1;
-
   try {
     p.context = resolved(options.context);
   } catch (const Error& error) {
     call.fail("{}", error.what());
   }
+
+  p.window_left = options.window_left;
+  p.window_right = options.causality == Causality::causal ? 0 : options.window_right;
+  if (p.inputs.query_offsets.present()) return;
+  // Windows that hide nothing are none.
+  if (p.window_left >= p.S - 1) p.window_left = -1;
+  if (p.window_right >= p.T - 1) p.window_right = -1;
 }
 
 void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {
@@ -348,6 +350,19 @@ void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) 
   }
 }
 
+void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p) {
+  const Argument offsets{"query_offsets", in.query_offsets};
+  if (!call.given(offsets)) return;
+  call.input(offsets, {DType::i32, DType::i64});
+  call.shape(offsets, "(1,1,1,B)", {1, 1, 1, p.B});
+  for (std::int64_t b = 0; b < p.B; ++b) {
+    const std::int64_t at = load_index(in.query_offsets, b);
+    if (at < -kMaxQueryOffset || at > kMaxQueryOffset) {
+      call.fail("query_offsets[{}] is {} but must be {} to {}", b, at, -kMaxQueryOffset, kMaxQueryOffset);
+    }
+  }
+}
+
 /// One value per query head; −∞ passes where `may_hide`.
 void check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide, const Problem& p) {
   if (!call.given(arg)) return;
@@ -371,6 +386,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   check_gate(call, in, options, p);
   check_bias_and_mask(call, in, p);
   check_key_lengths(call, in, p);
+  check_query_offsets(call, in, p);
   check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
   check_per_head(call, {"sinks", in.sinks}, range, true, p);
   return p;

@@ -8,13 +8,22 @@
 
 namespace headgate {
 
+/// Queries and keys that attend to each other, as rows of the tensors.
+struct Sequence {
+  std::int64_t b = 0;               ///< batch of the tensors
+  std::int64_t q0 = 0, T = 0;       ///< its queries are rows q0 … q0 + T
+  std::int64_t k0 = 0, S = 0;       ///< its keys are rows k0 … k0 + S
+  std::int64_t keys = 0;            ///< of which those before `keys` are seen and read
+  std::int64_t first_position = 0;  ///< query i stands at key position first_position + i
+};
+
 /// The arguments that both passes share, checked and in normal form.
 struct Problem {
   std::int64_t B = 0, Hq = 0, Hkv = 0, T = 0, S = 0, D = 0, Dv = 0;
   std::int64_t group = 1;  ///< Hq / Hkv
   double scale = 1.0;
   double softcap = 0.0;  ///< 0: none
-  /// Key j is visible to query i iff lo ≤ j ≤ hi, lo = i + S − T − window_left (−1: 0), hi likewise (−1: S − 1).
+  /// Key j is visible to a query at position at iff at − window_left ≤ j ≤ at + window_right; −1 for no limit.
   /// Causality is folded in.
   std::int64_t window_left = -1, window_right = -1;
   GateFn gate_fn = GateFn::none;  ///< none when no gate is present
@@ -24,9 +33,13 @@ struct Problem {
   /// As given, but for bias and mask, stretched to (B,Hq,T,S) by stride 0, and gate, absent where gate_fn is none.
   AttentionInputs inputs;
 
-  /// Keys of batch b; all S where the caller gave no lengths.
-  std::int64_t key_length(std::int64_t b) const {
-    return inputs.key_lengths.present() ? load_index(inputs.key_lengths, b) : S;
+  std::int64_t sequences() const { return B; }
+  Sequence sequence(std::int64_t n) const {
+    return {.b = n,
+            .T = T,
+            .S = S,
+            .keys = inputs.key_lengths.present() ? load_index(inputs.key_lengths, n) : S,
+            .first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : S - T};
   }
   double alibi_slope(std::int64_t h) const { return load(inputs.alibi_slopes, 0, 0, 0, h); }
   double sink(std::int64_t h) const { return load(inputs.sinks, 0, 0, 0, h); }
@@ -45,7 +58,7 @@ struct BackwardProblem : Problem {
 };
 
 /// Throws Error, naming the argument and the values, unless the arguments fit together. Reads the small vectors
-/// (key_lengths, alibi_slopes, sinks) and no other tensor data.
+/// (key_lengths, query_offsets, alibi_slopes, sinks) and no other tensor data.
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options);
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,

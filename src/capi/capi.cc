@@ -30,7 +30,7 @@ static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CA
 // Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 80);
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 9 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 10 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
@@ -80,8 +80,11 @@ AttentionOptions to_options(const headgate_attention_options* given) {
   return options;
 }
 
+/// Inputs before they had query_offsets.
+constexpr std::size_t kFirstInputs_bytes = offsetof(headgate_attention_inputs, query_offsets);
+
 AttentionInputs to_inputs(const headgate_attention_inputs* given) {
-  const auto c = read_sized(given, "inputs");
+  const auto c = read_sized(given, "inputs", kFirstInputs_bytes);
   AttentionInputs inputs;
   inputs.q = to_view(c.q, "q");
   inputs.k = to_view(c.k, "k");
@@ -92,6 +95,7 @@ AttentionInputs to_inputs(const headgate_attention_inputs* given) {
   inputs.key_lengths = to_view(c.key_lengths, "key_lengths");
   inputs.alibi_slopes = to_view(c.alibi_slopes, "alibi_slopes");
   inputs.sinks = to_view(c.sinks, "sinks");
+  inputs.query_offsets = to_view(c.query_offsets, "query_offsets");
   return inputs;
 }
 

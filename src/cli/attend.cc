@@ -80,7 +80,9 @@ void add_files(VerbOptions& verb, attend::Files& files) {
        "f16, f32, f64; read as f32 unless it has the dtype of q");
   file("Inputs", "--mask", files.mask, "M.npy", "Boolean, true = visible; shaped as a bias");
   file("Inputs", "--key-lengths", files.key_lengths, "N.npy", "(B), int32 or int64: batch b sees its first N[b] keys");
-  file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |i + S - T - j| is taken off the scores");
+  file("Inputs", "--query-offsets", files.query_offsets, "A.npy",
+       "(B), int32 or int64: query i of batch b stands at key position at_i = A[b] + i (default i + S - T)");
+  file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |at_i - j| is taken off the scores");
   file("Inputs", "--sinks", files.sinks, "S.npy",
        "Sink logits (Hq): they join the softmax denominator without a value");
   file("Outputs", "--out", files.out, "Y.npy", "The result (B,Hq,T,Dv), in the dtype of q").required();
@@ -104,9 +106,8 @@ void add_options(VerbOptions& verb, Options& o) {
   verb.value("--gate-fn", o.gate_fn, "FN", list_words<GateFn>() + " (default sigmoid); needs --gate unless none");
   verb.value("--gate-op", o.gate_op, "OP", "mul: y = o * g(z) (default); add: y = o + g(z)")
       .needs(verb.declared("--gate"));
-  verb.flag("--causal", o.causal, "Query i sees key j only if j <= i + S - T");
-  verb.value("--window", o.window, "L,R",
-             "Query i sees key j only if i + S - T - L <= j <= i + S - T + R; -1 for no limit");
+  verb.flag("--causal", o.causal, "Query i sees key j only if j <= at_i");
+  verb.value("--window", o.window, "L,R", "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
   verb.value("--scale", o.scale, "X", "Factor of q k^T (default 1/sqrt(D))");
   verb.value("--softcap", o.softcap, "C", "Scores become C * tanh(score / C); 0 for no cap (default)");
   verb.flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
@@ -127,7 +128,11 @@ Verb add_attend(CommandLine& line) {
       "Computes y = gate(z) * softmax(scale q k^T + bias, mask) v for arrays of rank 4 (B,H,T,D), rank 3 (H,T,D) or "
       "rank 2 (T,D); q, k, v, gate and grad-out are of one rank, and outputs have the rank of q. B batch, Hq query "
       "heads, Hkv key and value heads, T queries, S keys, D and Dv head dims from 1 to 512.\n\n"
-      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1, key lengths i4 or i8). NumPy "
+      "Query i stands at key position at_i = i + S - T, so that the last query stands at the last key, unless "
+      "--query-offsets says otherwise.\n\n"
+      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1, key lengths and query "
+      "offsets "
+      "i4 or i8). NumPy "
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
   auto options = std::make_shared<Options>();

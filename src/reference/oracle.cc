@@ -96,9 +96,14 @@ struct Row {
   std::vector<double> o_abs;  // (Dv)  Σ p |v|, with the floors of underflow and the like terms of the sum
 };
 
-bool is_visible(const AttentionOptions& options, const Sizes& n, std::int64_t b, std::int64_t h, std::int64_t i,
-                std::int64_t j) {
-  const std::int64_t position = i + n.S - n.T;
+/// The key position at which query i stands.
+std::int64_t position_of(const AttentionInputs& in, const Sizes& n, std::int64_t b, std::int64_t i) {
+  return i + (in.query_offsets.present() ? load_index(in.query_offsets, b) : n.S - n.T);
+}
+
+bool is_visible(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, std::int64_t b,
+                std::int64_t h, std::int64_t i, std::int64_t j) {
+  const std::int64_t position = position_of(in, n, b, i);
   if (options.causality == Causality::causal && j > position) return false;
   if (options.window_left >= 0 && position - j > options.window_left) return false;
   if (options.window_right >= 0 && j - position > options.window_right) return false;
@@ -106,7 +111,7 @@ bool is_visible(const AttentionOptions& options, const Sizes& n, std::int64_t b,
   return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;
 }
 
-/// s_j = softcap(scale · q·k_j) − slope · |i + S − T − j| + bias_j, into `row.p`; −∞ where hidden.
+/// s_j = softcap(scale · q·k_j) − slope · |at_i − j| + bias_j, into `row.p`; −∞ where hidden.
 void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
                std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::vector<double> q = load_row(in.q, b, h, i);
@@ -115,7 +120,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   row.visible.assign(n.S, 0);
   row.cap_slope.assign(n.S, 1.0);
   for (std::int64_t j = 0; j < kv.keys; ++j) {
-    if (!is_visible(options, n, b, h, i, j)) continue;
+    if (!is_visible(in, options, n, b, h, i, j)) continue;
     CompensatedSum terms;
     double dot_abs = 0.0;
     for (std::int64_t d = 0; d < n.D; ++d) {
@@ -132,7 +137,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
       row.cap_slope[j] = 1.0 - t * t;
       bound += dot_abs / options.softcap;  // the error of 1 − tanh² is that of dot / c
     }
-    const double distance = slope * std::abs(static_cast<double>(i + n.S - n.T - j));
+    const double distance = slope * std::abs(static_cast<double>(position_of(in, n, b, i) - j));
     const double bias = n.bias.present() ? load(n.bias, b, h, i, j) : 0.0;
     row.p[j] = s - distance + bias;
     row.visible[j] = 1;

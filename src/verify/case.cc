@@ -28,7 +28,21 @@ class Random {
   SplitMix64 bits_;
 };
 
-enum Stream : std::uint64_t { kQ = 1, kK, kV, kGate, kBias, kMask, kLengths, kAlibi, kSinks, kDy, kDlse, kChoice };
+enum Stream : std::uint64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kGate,
+  kBias,
+  kMask,
+  kLengths,
+  kAlibi,
+  kSinks,
+  kDy,
+  kDlse,
+  kChoice,
+  kOffsets
+};
 
 template <typename Value>
 void fill(const TensorView& view, const Value& value) {
@@ -111,7 +125,7 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   fill_inputs();
   place_outputs();
   if (backward) place_gradients();
-  inputs_ = {q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_};
+  inputs_ = {q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_, query_offsets_};
   incoming_ = {dy_, dlse_};
 }
 
@@ -198,6 +212,7 @@ void Case::place_inputs() {
     return dtype == DType::none ? TensorView{} : place(input_slabs_, name, dtype, {1, 1, 1, n});
   };
   key_lengths_ = vector("key_lengths", s.key_lengths, s.B);
+  query_offsets_ = vector("query_offsets", s.query_offsets, s.B);
   alibi_slopes_ = vector("alibi_slopes", s.alibi_slopes, s.Hq());
   sinks_ = vector("sinks", s.sinks, s.Hq());
 }
@@ -260,6 +275,10 @@ void Case::fill_vectors() {
     const std::int64_t kind = lengths.below(6);
     const std::int64_t some = lengths.below(spec_.S + 1);
     store_integer(key_lengths_, b, kind == 0 ? 0 : kind == 1 ? spec_.S : some);
+  }
+  Random offsets(spec_.seed, kOffsets);
+  for (std::int64_t b = 0; query_offsets_.present() && b < spec_.B; ++b) {
+    store_integer(query_offsets_, b, offsets.below(spec_.S + 2 * spec_.T) - spec_.T);
   }
   Random slopes(spec_.seed, kAlibi);
   if (alibi_slopes_.present()) {

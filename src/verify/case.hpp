@@ -72,7 +72,7 @@ class Case {
   Placement placement_;
   AttentionOptions options_;
   std::vector<NamedSlab> input_slabs_, output_slabs_, gradient_slabs_;
-  TensorView q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_, dy_, dlse_;
+  TensorView q_, k_, v_, gate_, bias_, mask_, key_lengths_, query_offsets_, alibi_slopes_, sinks_, dy_, dlse_;
   AttentionInputs inputs_;
   AttentionIncoming incoming_;
   AttentionOutputs outputs_;  // of both kinds of forward pass

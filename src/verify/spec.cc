@@ -80,6 +80,7 @@ void draw_scores(CaseSpec& spec, const Pick& pick) {
   spec.bias_hides = spec.bias.present && maybe(pick, 2);
   spec.mask = draw_map(pick, 4);
   if (maybe(pick, 4)) spec.key_lengths = one_of(pick, std::array{DType::i32, DType::i64});
+  if (maybe(pick, 4)) spec.query_offsets = one_of(pick, std::array{DType::i32, DType::i64});
   if (maybe(pick, 4)) spec.alibi_slopes = one_of(pick, std::array{DType::f32, DType::f64});
   if (maybe(pick, 4)) spec.sinks = one_of(pick, std::array{DType::f32, DType::f64});
 }
@@ -146,6 +147,9 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.alibi_slopes = DType::f64; });
   add(plain, [](CaseSpec& s) { s.sinks = DType::f32, s.dlse = DType::f64, s.lse = DType::f64; });
   add(plain, [](CaseSpec& s) { s.key_lengths = DType::i64; });
+  add(plain, [](CaseSpec& s) { s.query_offsets = DType::i32, s.causality = Causality::causal, s.window_left = 9; });
+  add(plain,
+      [](CaseSpec& s) { s.query_offsets = DType::i64, s.key_lengths = DType::i32, s.alibi_slopes = DType::f32; });
   add(plain, [](CaseSpec& s) { s.mask = {true, true, true, true}; });
   add(plain, [](CaseSpec& s) { s.bias = {true, true, true, true}, s.bias_hides = true; });
   add(plain, [](CaseSpec& s) { s.bias = {true, false, false, false}; });
@@ -191,6 +195,7 @@ std::string describe(const CaseSpec& spec) {
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
   add(spec.key_lengths != DType::none, fmt::format("key_lengths={}", dtype_name(spec.key_lengths)));
+  add(spec.query_offsets != DType::none, fmt::format("query_offsets={}", dtype_name(spec.query_offsets)));
   add(spec.alibi_slopes != DType::none, fmt::format("alibi={}", dtype_name(spec.alibi_slopes)));
   add(spec.sinks != DType::none, fmt::format("sinks={}", dtype_name(spec.sinks)));
   add(spec.lse != DType::f32, fmt::format("lse={}", dtype_name(spec.lse)));

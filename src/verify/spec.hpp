@@ -91,9 +91,10 @@ struct CaseSpec {
   bool bias_hides = false;   // a quarter of its entries and an eighth of its rows are −∞
   bool bias_breaks = false;  // one entry is +∞ and one NaN
   MapSpec mask;
-  DType key_lengths = DType::none;   // none, i32, i64
-  DType alibi_slopes = DType::none;  // none, f32, f64
-  DType sinks = DType::none;         // none, f32, f64
+  DType key_lengths = DType::none;    // none, i32, i64
+  DType query_offsets = DType::none;  // none, i32, i64
+  DType alibi_slopes = DType::none;   // none, f32, f64
+  DType sinks = DType::none;          // none, f32, f64
 
   DType lse = DType::f32;    // none, f32, f64; the backward pass always saves one
   DType dlse = DType::none;  // none, f32, f64

@@ -152,6 +152,19 @@ std::vector<BadCall> bad_shapes() {
       {"bias_keys_1", [](SampleCall& c) { c.in.bias.shape[3] = 1; }, {"bias has shape (1,4,1,1)", "(2,4,3,5)"}},
       {"mask_rows", [](SampleCall& c) { c.in.mask.shape[2] = 2; }, {"mask has shape (2,1,2,5)", "(2,4,3,5)"}},
       {"mask_keys", [](SampleCall& c) { c.in.mask.shape[3] = 4; }, {"mask has shape (2,1,3,4)", "(2,4,3,5)"}},
+      {"query_offsets_f32",
+       [](SampleCall& c) {
+         c.in.query_offsets = c.vector<float>({0, 0});
+       },
+       {"query_offsets has dtype f32 but must be i32 or i64"}},
+      {"query_offsets_count",
+       [](SampleCall& c) { c.in.query_offsets = c.vector<std::int64_t>({5}); },
+       {"query_offsets has shape (1,1,1,1) but (1,1,1,B) is (1,1,1,2)"}},
+      {"query_offsets_too_large",
+       [](SampleCall& c) {
+         c.in.query_offsets = c.vector<std::int64_t>({0, kMaxQueryOffset + 1});
+       },
+       {"query_offsets[1] is 1152921504606846977 but must be -1152921504606846976 to 1152921504606846976"}},
       {"key_lengths_count",
        [](SampleCall& c) { c.in.key_lengths = c.vector<std::int64_t>({5}); },
        {"key_lengths has shape (1,1,1,1) but (1,1,1,B) is (1,1,1,2)"}},

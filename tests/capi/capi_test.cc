@@ -62,6 +62,7 @@ headgate_attention_inputs to_c(const AttentionInputs& in) {
   c.bias = to_c(in.bias);
   c.mask = to_c(in.mask);
   c.key_lengths = to_c(in.key_lengths);
+  c.query_offsets = to_c(in.query_offsets);
   c.alibi_slopes = to_c(in.alibi_slopes);
   c.sinks = to_c(in.sinks);
   return c;

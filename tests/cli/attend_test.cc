@@ -82,6 +82,8 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
       },
       [](auto& s) { s.key_lengths = DType::i32; },
       [](auto& s) { s.key_lengths = DType::i64; },
+      [](auto& s) { s.query_offsets = DType::i32, s.causality = Causality::causal; },
+      [](auto& s) { s.query_offsets = DType::i64, s.alibi_slopes = DType::f32; },
       [](auto& s) { s.alibi_slopes = DType::f32; },
       [](auto& s) { s.sinks = DType::f64; },
       [](auto& s) { s.weights = true; },
@@ -411,6 +413,7 @@ TEST_F(AttendTest, RefusesOtherDTypesByName) {
   refuse_command({"attend", "--q", in("whole"), "--k", in("k"), "--v", in("v"), "--out", out("y.npy")},
                  "whole.npy: has dtype i32 but must be f16, f32 or f64");
   refuse({"--mask", in("bias")}, "bias.npy: has dtype f32 but must be bool");
+  refuse({"--query-offsets", in("sinks")}, "sinks.npy: has dtype f32 but must be i32 or i64");
   refuse({"--key-lengths", in("sinks")}, "sinks.npy: has dtype f32 but must be i32 or i64");
   refuse({"--sinks", in("whole")}, "whole.npy: has dtype i32");
   refuse({"--bias", in("whole")}, "whole.npy: has dtype i32");

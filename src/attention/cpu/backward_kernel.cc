@@ -43,9 +43,10 @@ class BackwardWorker {
         shared_(shared),
         own_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// Chooses key/value head `head` (b · Hkv + h), whose packed operands lie in `slot`.
+  /// Chooses key/value head `head` (sequence · Hkv + h), whose packed operands lie in `slot`.
   void select(std::int64_t head, std::int64_t slot) {
-    b_ = head / p_.Hkv;
+    n_ = head / p_.Hkv;
+    sequence_ = p_.sequence(n_);
     hkv_ = head % p_.Hkv;
     slot_ = slot;
   }
@@ -91,7 +92,8 @@ class BackwardWorker {
   const BackwardProblem& p_;
   const BackwardBuffers<T>& shared_;
   const BackwardScratch<T> own_;
-  std::int64_t b_ = 0, hkv_ = 0, slot_ = 0;
+  Sequence sequence_;
+  std::int64_t n_ = 0, hkv_ = 0, slot_ = 0;
 };
 
 /// What the backward pass reads and writes of one query head before the products.
@@ -128,12 +130,12 @@ struct BackwardWorker<T>::Strip {
 /// operands alone, whose register tiles pack_transposed fills up with zeros.
 template <typename T>
 void BackwardWorker<T>::pack_keys(std::int64_t block) const {
-  const KeyRange seen = Visibility(p_, b_).rows(0, p_.T);
+  const KeyRange seen = Visibility(p_, sequence_).rows(0, sequence_.T);
   const std::int64_t j0 = block * kBlock;
   const std::int64_t end = std::min(j0 + kBlock, seen.end);
   if (std::max(j0, seen.begin) >= end) return;  // no tile visits the block
-  const HeadRows k(p_.inputs.k, b_, hkv_);
-  const HeadRows v(p_.inputs.v, b_, hkv_);
+  const HeadRows k = key_rows(p_.inputs.k, sequence_, hkv_);
+  const HeadRows v = key_rows(p_.inputs.v, sequence_, hkv_);
   pack_transposed(shared_.keys_t.sub(slot_, block), k, j0, end - j0, own_.packing);
   pack_panels(key_panels(block), 0, k, j0, end - j0, own_.packing);
   pack_transposed(shared_.values_t.sub(slot_, block), v, j0, end - j0, own_.packing);
@@ -143,7 +145,7 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
 template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
-  const std::int64_t n = std::min(kTile, p_.T - i0);
+  const std::int64_t n = std::min(kTile, sequence_.T - i0);
   const View<T, 3> out_strips = shared_.out_strips.sub(slot_, g, tile);
   T* lse = shared_.lse.at(slot_, g, tile);
   T* delta = shared_.delta.at(slot_, g, tile);
@@ -152,10 +154,10 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   std::fill(delta + n, delta + kTile, T{0});
   if (n < kTile) std::fill_n(out_strips.data, out_strips.count(), T{0});
   const std::int64_t h = query_head(g);
-  const QueryRows from{HeadRows(p_.incoming.dy, b_, h),     HeadRows(p_.saved.y, b_, h),
-                       HeadRows(p_.saved.attn, b_, h),      HeadRows(p_.inputs.gate, b_, h),
-                       HeadRows(p_.saved.lse, b_, h),       HeadRows(p_.incoming.dlse, b_, h),
-                       HeadRows(p_.gradients.dgate, b_, h), h};
+  const QueryRows from{query_rows(p_.incoming.dy, sequence_, h),     query_rows(p_.saved.y, sequence_, h),
+                       query_rows(p_.saved.attn, sequence_, h),      query_rows(p_.inputs.gate, sequence_, h),
+                       query_rows(p_.saved.lse, sequence_, h),       query_rows(p_.incoming.dlse, sequence_, h),
+                       query_rows(p_.gradients.dgate, sequence_, h), h};
   double sink_part = 0;
   const T* d_o[kMR];
   for (std::int64_t r0 = 0; r0 < n; r0 += kMR) {
@@ -168,9 +170,9 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
     }
     interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
   }
-  shared_.sink_parts(b_, h, tile) = sink_part;
+  shared_.sink_parts(n_, h, tile) = sink_part;
 
-  const HeadRows q(p_.inputs.q, b_, h);
+  const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
   pack_strips(shared_.query_strips.sub(slot_, g, tile), q, i0, n, plan_.rules.query_factor(), own_.packing);
   pack_panels(query_panels(g, tile), 0, q, i0, n, own_.packing);
   std::fill_n(shared_.dq.at(slot_, g, tile), kTile * plan_.D_padded, T{0});
@@ -213,9 +215,9 @@ void BackwardWorker<T>::prepare_row(const QueryRows& from, std::int64_t i, T* d_
 /// All tiles of one key block, in the order of the group's heads and their queries.
 template <typename T>
 void BackwardWorker<T>::run_block(std::int64_t block) const {
-  const Visibility visibility(p_, b_);
+  const Visibility visibility(p_, sequence_);
   const std::int64_t j0 = block * kBlock;
-  const std::int64_t keys = std::min(kBlock, p_.S - j0);
+  const std::int64_t keys = std::min(kBlock, sequence_.S - j0);
   std::fill_n(own_.dk.data, own_.dk.count(), T{0});
   std::fill_n(own_.dv.data, own_.dv.count(), T{0});
   const bool dbias_by_tile = p_.gradients.dbias.present() && !plan_.dbias_over_queries;
@@ -229,7 +231,7 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
                    h,
                    tile,
                    i0,
-                   std::min(kTile, p_.T - i0),
+                   std::min(kTile, sequence_.T - i0),
                    block,
                    j0,
                    keys,
@@ -251,8 +253,8 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
       turnstile.leave(dbias_turn(h));
     }
   }
-  write_rows(HeadRows(p_.gradients.dk, b_, hkv_), own_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale));
-  write_rows(HeadRows(p_.gradients.dv, b_, hkv_), own_.dv.range(0, 0, keys), j0, T{1});
+  write_rows(key_rows(p_.gradients.dk, sequence_, hkv_), own_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale));
+  write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), own_.dv.range(0, 0, keys), j0, T{1});
 }
 
 /// P and ds of the tile, zero where hidden. False, and nothing written, where no query sees a key.
@@ -309,7 +311,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
     const KeyRange seen = m < s.rows ? seen_columns(t, i) : KeyRange{};
     if (plan_.rules.any() && !seen.empty()) {
       T* slope = plan_.rules.capped() ? own_.slope.at(m, seen.begin) : nullptr;
-      plan_.rules.apply(row + seen.begin, slope, b_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin,
+      plan_.rules.apply(row + seen.begin, slope, sequence_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin,
                         own_.rule_row.data);
     }
     const auto lse = hn::Set(d, row_lse[m]);
@@ -365,7 +367,7 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   const ColumnPanels<T> d_o = out_panels(t.g, t.tile);
   const ColumnPanels<T> q = query_panels(t.g, t.tile);
   for (std::int64_t c = 0; c < t.keys; c += kMR) {
-    const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kMR, p_.T);
+    const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kMR, sequence_.T);
     const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
     const std::int64_t n = std::min(seeing.end - t.i0, t.rows) - first;
     if (n <= 0) continue;
@@ -400,25 +402,25 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   turnstile.leave(t.block - first_block);
 }
 
-/// Rows of dbias, or of its copy, that batch b and query head h add to.
+/// Rows of dbias, or of its copy, that query head h of the sequence adds to.
 template <typename T>
 HeadRows<void> BackwardWorker<T>::dbias_rows(std::int64_t h) const {
   const Shape& shape = shared_.dbias.shape;
-  return HeadRows(shared_.dbias, shape[0] == 1 ? 0 : b_, shape[1] == 1 ? 0 : h);
+  return HeadRows(shared_.dbias, shape[0] == 1 ? 0 : sequence_.b, shape[1] == 1 ? 0 : h);
 }
 
 template <typename T>
 Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const {
   const Shape& shape = shared_.dbias.shape;
-  return Turnstile(shared_.dbias_turns(shape[0] == 1 ? 0 : b_, shape[1] == 1 ? 0 : h, tile, block));
+  return Turnstile(shared_.dbias_turns(shape[0] == 1 ? 0 : sequence_.b, shape[1] == 1 ? 0 : h, tile, block));
 }
 
-/// Rank of (b,h) among those that share a turnstile.
+/// Rank of the sequence's head h among those that share a turnstile.
 template <typename T>
 std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
   const Shape& shape = shared_.dbias.shape;
   const std::int64_t shared_heads = shape[1] == 1 ? p_.Hq : 1;
-  return (shape[0] == 1 ? b_ * shared_heads : 0) + (shape[1] == 1 ? h : 0);
+  return (shape[0] == 1 ? n_ * shared_heads : 0) + (shape[1] == 1 ? h : 0);
 }
 
 /// Columns first … first + n of dbias for query i += from[0 .. n).
@@ -449,8 +451,8 @@ void BackwardWorker<T>::write_rows(const HeadRows<void>& to, const View<T, 2>& s
 template <typename T>
 void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
-  const View<T, 2> sums = shared_.dq.sub(slot_, g, tile).range(0, 0, std::min(kTile, p_.T - i0));
-  write_rows(HeadRows(p_.gradients.dq, b_, query_head(g)), sums, i0, static_cast<T>(p_.scale));
+  const View<T, 2> sums = shared_.dq.sub(slot_, g, tile).range(0, 0, std::min(kTile, sequence_.T - i0));
+  write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<T>(p_.scale));
 }
 
 /// Row n of dbias's B·H·T rows becomes zero where it accumulates.

@@ -45,7 +45,7 @@ struct BackwardPlan {
         Dv_padded(round_up(p.Dv, kLanes<T>)),
         tiles(divide_up(p.T, kTile)),
         blocks(divide_up(p.S, kBlock)),
-        heads(p.B * p.Hkv) {
+        heads(p.sequences() * p.Hkv) {
     // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
     const double keys = static_cast<double>(blocks) * kBlock;
     const double queries = static_cast<double>(p.group) * static_cast<double>(tiles) * kTile;
@@ -127,7 +127,7 @@ struct BackwardBuffers {
     dq = ws.take<T>("dq", held, group, tiles, Plan::kTile, plan.D_padded);
     lse = ws.take<T>("lse", held, group, tiles, Plan::kTile);
     delta = ws.take<T>("delta", held, group, tiles, Plan::kTile);
-    sink_parts = ws.take<double>("dsinks by tile", p.B, p.Hq, tiles);
+    sink_parts = ws.take<double>("dsinks by tile", p.sequences(), p.Hq, tiles);
     dq_turns = ws.take<std::int64_t>("turns of dq", held, group, tiles);
     dbias = p.gradients.dbias;
     if (dbias.present()) {

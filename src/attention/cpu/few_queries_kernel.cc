@@ -34,7 +34,7 @@ struct FewQueriesPlan {
   explicit FewQueriesPlan(const ForwardProblem& problem)
       : p(problem),
         rules(problem),
-        heads(p.B * p.Hkv),
+        heads(p.sequences() * p.Hkv),
         rows(p.group * p.T),
         D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)),
@@ -137,7 +137,7 @@ class FewQueriesWorker {
         shared_(shared),
         own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// The softmax of split `split` of key/value head `head` (b · Hkv + h).
+  /// The softmax of split `split` of key/value head `head` (sequence · Hkv + h).
   void run_split(std::int64_t head, std::int64_t split) {
     if (head != packed_head_) pack_queries(head);
     head_ = head;
@@ -145,14 +145,14 @@ class FewQueriesWorker {
     std::fill_n(shared_.maxima.at(head, split), plan_.rows, kHidden);
     std::fill_n(shared_.sums.at(head, split), plan_.rows, T{0});
     std::fill_n(shared_.out.at(head, split), plan_.rows * plan_.Dv_padded, T{0});
-    const std::int64_t b = head / p_.Hkv;
+    sequence_ = p_.sequence(head / p_.Hkv);
     const std::int64_t h = head % p_.Hkv;
-    const Visibility visibility(p_, b);
-    const KeyRange seen = visibility.rows(0, p_.T);
+    const Visibility visibility(p_, sequence_);
+    const KeyRange seen = visibility.rows(0, sequence_.T);
     const std::int64_t begin = std::max(seen.begin, split * kSplitKeys);
     const std::int64_t end = std::min(seen.end, (split + 1) * kSplitKeys);
-    const KeyRows<T, E> keys(HeadRows(p_.inputs.k, b, h), plan_.rows, own_.widened);
-    const KeyRows<T, E> values(HeadRows(p_.inputs.v, b, h), plan_.rows, own_.widened);
+    const KeyRows<T, E> keys(key_rows(p_.inputs.k, sequence_, h), plan_.rows, own_.widened);
+    const KeyRows<T, E> values(key_rows(p_.inputs.v, sequence_, h), plan_.rows, own_.widened);
     // While scores are made, the values of the same keys are asked for; while values are added, the next keys.
     for (std::int64_t j = begin; j < end; j += kStepKeys) {
       const std::int64_t n = std::min(kStepKeys, end - j);
@@ -167,9 +167,9 @@ class FewQueriesWorker {
     }
   }
 
-  /// Merges the splits of query i of query head h, gates and writes.
-  void finish_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
-    const std::int64_t head = b * p_.Hkv + h / p_.group;
+  /// Merges the splits of query i of query head h of sequence n, gates and writes.
+  void finish_row(std::int64_t n, std::int64_t h, std::int64_t i) const {
+    const std::int64_t head = n * p_.Hkv + h / p_.group;
     const std::int64_t r = h % p_.group * p_.T + i;
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h) * kLog2e) : kHidden;
     T max = sink;
@@ -188,7 +188,7 @@ class FewQueriesWorker {
         hn::Store(hn::MulAdd(hn::Set(d, factor), hn::Load(d, from + x), hn::Load(d, out + x)), d, out + x);
       }
     }
-    OutputRows<T>(p_, b, h, own_.gate, own_.gated).write(i, out, max, sum);
+    OutputRows<T>(p_, p_.sequence(n), h, own_.gate, own_.gated).write(i, out, max, sum);
   }
 
  private:
@@ -200,7 +200,7 @@ class FewQueriesWorker {
     for (std::int64_t r = 0; r < plan_.rows; ++r) {
       T* q = own_.queries.at(r);
       const std::int64_t h = head % p_.Hkv * p_.group + r / p_.T;
-      load_row(q, HeadRows(p_.inputs.q, head / p_.Hkv, h), r % p_.T, 0, p_.D);
+      load_row(q, query_rows(p_.inputs.q, p_.sequence(head / p_.Hkv), h), r % p_.T, 0, p_.D);
       for (std::int64_t x = 0; x < p_.D; ++x) q[x] *= factor;
       std::fill(q + p_.D, q + plan_.D_padded, T{0});
     }
@@ -216,7 +216,7 @@ class FewQueriesWorker {
       T* s = own_.scores.at(r);
       if (plan_.rules.any() && begin < end) {
         const std::int64_t h = head_ % p_.Hkv * p_.group + r / p_.T;
-        plan_.rules.apply(s + begin, nullptr, head_ / p_.Hkv, h, i, j + begin, end - begin, own_.rule_row.data);
+        plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, own_.rule_row.data);
       }
       std::fill(s, s + begin, kHidden);
       std::fill(s + end, s + kStepKeys, kHidden);
@@ -254,6 +254,7 @@ class FewQueriesWorker {
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
   FewQueriesScratch<T> own_;
+  Sequence sequence_;
   std::int64_t packed_head_ = -1, head_ = 0, split_ = 0;
 };
 

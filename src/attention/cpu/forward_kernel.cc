@@ -66,32 +66,33 @@ class ForwardWorker {
         shared_(shared),
         own_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// Packs a block of key/value head `head` (b · Hkv + h) into `slot`: keys that no query sees stay unread, but for
-  /// those that share a panel with one that is seen.
+  /// Packs a block of key/value head `head` (sequence · Hkv + h) into `slot`: keys that no query sees stay unread, but
+  /// for those that share a panel with one that is seen.
   void pack_block(std::int64_t head, std::int64_t slot, std::int64_t block) const {
-    const std::int64_t b = head / p_.Hkv;
+    const Sequence sequence = p_.sequence(head / p_.Hkv);
     const std::int64_t h = head % p_.Hkv;
-    const KeyRange seen = Visibility(p_, b).rows(0, p_.T);
+    const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
     const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
     const View<T, 3> keys = shared_.keys[slot].range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
-    pack_transposed(keys, HeadRows(p_.inputs.k, b, h), begin, end - begin, own_.packing);
-    pack_panels(values(slot, block), begin - block * kBlock, HeadRows(p_.inputs.v, b, h), begin, end - begin,
+    pack_transposed(keys, key_rows(p_.inputs.k, sequence, h), begin, end - begin, own_.packing);
+    pack_panels(values(slot, block), begin - block * kBlock, key_rows(p_.inputs.v, sequence, h), begin, end - begin,
                 own_.packing);
   }
 
-  /// Query tile `tile` of query head h of batch b, whose packed keys and values lie in `slot`.
-  void run_tile(std::int64_t b, std::int64_t h, std::int64_t slot, std::int64_t tile) {
-    b_ = b;
+  /// Query tile `tile` of query head h of sequence n, whose packed keys and values lie in `slot`.
+  void run_tile(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t tile) {
+    sequence_ = p_.sequence(n);
     h_ = h;
     slot_ = slot;
     first_ = tile * kTile;
-    count_ = std::min(kTile, p_.T - first_);
+    count_ = std::min(kTile, sequence_.T - first_);
     head_keys_ = shared_.keys[slot];
-    pack_strips(own_.queries, HeadRows(p_.inputs.q, b, h), first_, count_, plan_.rules.query_factor(), own_.packing);
+    pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
+                own_.packing);
     reset();
-    const Visibility visibility(p_, b);
+    const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(first_, first_ + count_);
     // Score rules read and write the scores twice more: one strip's, which stay in L1.
     const std::int64_t group = plan_.rules.any() ? kMR : Plan::kGroup;
@@ -177,7 +178,7 @@ class ForwardWorker {
       const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
       T* row = s.scores + m * Plan::kScoreStride;
       if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(row + begin, nullptr, b_, h_, i, s.j0 + begin, end - begin, own_.rule_row.data);
+        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, own_.rule_row.data);
       }
       std::fill(row + c0, row + begin, kHidden);
       std::fill(row + end, row + c1, kHidden);
@@ -340,20 +341,20 @@ class ForwardWorker {
 
   /// Normalises, gates and writes the tile's rows.
   void finish_rows() const {
-    const OutputRows<T> outputs(p_, b_, h_, own_.gate, own_.gated);
+    const OutputRows<T> outputs(p_, sequence_, h_, own_.gate, own_.gated);
     for (std::int64_t r = 0; r < count_; ++r) outputs.write(first_ + r, own_.out.at(r), own_.maxima(r), row_sum(r));
   }
 
   /// exp(s − lse) of every key, hidden ones as 0.
   void write_weights(const Visibility& visibility) const {
-    const HeadRows to(p_.outputs.weights, b_, h_);
+    const HeadRows to = map_rows(p_.outputs.weights, sequence_, h_);
     for (std::int64_t r = 0; r < count_; r += kMR) {
-      for (std::int64_t j0 = 0; j0 < p_.S; j0 += kBlock) {
+      for (std::int64_t j0 = 0; j0 < sequence_.S; j0 += kBlock) {
         Strip s;
         place_strip(s, visibility, j0, r, r, count_);
         products<ProductWrite::overwrite>(s, s.c0, s.c1);
         rule_and_hide(visibility, s, s.c0, s.c1);
-        const std::int64_t width = std::min(kBlock, p_.S - j0);
+        const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) {
           make_weights(s, m, width);
           store_row(to, s.scores + m * Plan::kScoreStride, first_ + r + m, j0, width);
@@ -381,7 +382,8 @@ class ForwardWorker {
   const ForwardProblem& p_;
   const ForwardBuffers<T>& shared_;
   const ForwardScratch<T> own_;
-  std::int64_t b_ = 0, h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
+  Sequence sequence_;
+  std::int64_t h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
   View<T, 3> head_keys_;  // (panels, D, kNR)
 };
 

@@ -46,7 +46,7 @@ struct ForwardPlan {
         block_rows(std::min(kBlock / kNR<T>, panels) * kNR<T>),
         tiles(divide_up(p.T, kTile)),
         blocks(divide_up(p.S, kBlock)),
-        heads(p.B * p.Hkv) {
+        heads(p.sequences() * p.Hkv) {
     // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
     const double head_bytes = sizeof(T) * (static_cast<double>(panels) * static_cast<double>(kNR<T> * p.D) +
                                            static_cast<double>(blocks) * static_cast<double>(block_rows * Dv_padded));

@@ -17,18 +17,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The outputs of query head h of batch b.
+/// The outputs of query head h of a sequence.
 template <typename T>
 class OutputRows {
  public:
   /// `gate`, `gated`: scratch of Dv elements, rounded up to vectors.
-  OutputRows(const ForwardProblem& problem, std::int64_t b, std::int64_t h, const View<T, 1>& gate,
+  OutputRows(const ForwardProblem& problem, const Sequence& sequence, std::int64_t h, const View<T, 1>& gate,
              const View<T, 1>& gated)
       : p_(problem),
-        y_(p_.outputs.y, b, h),
-        attn_(p_.outputs.attn, b, h),
-        lse_(p_.outputs.lse, b, h),
-        logits_(p_.inputs.gate, b, h),
+        y_(query_rows(p_.outputs.y, sequence, h)),
+        attn_(query_rows(p_.outputs.attn, sequence, h)),
+        lse_(query_rows(p_.outputs.lse, sequence, h)),
+        logits_(query_rows(p_.inputs.gate, sequence, h)),
         gate_(gate),
         gated_(gated) {}
 

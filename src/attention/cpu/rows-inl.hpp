@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "attention/cpu/multiply-inl.hpp"
+#include "attention/problem.hpp"
 #include "core/convert.hpp"
 #include "core/view.hpp"
 #include "headgate/tensor.hpp"
@@ -109,6 +110,23 @@ struct HeadRows {
 
   bool present() const { return dtype != DType::none; }
 
+  /// Rows first … first + n as rows 0 … n.
+  HeadRows range(std::int64_t first, std::int64_t n) const {
+    assert(!present() || (first >= 0 && n >= 0 && first + n <= rows));
+    HeadRows part = *this;
+    part.start += first * row_stride;
+    part.rows = n;
+    return part;
+  }
+  /// Columns first … first + n as columns 0 … n.
+  HeadRows columns(std::int64_t first, std::int64_t n) const {
+    assert(!present() || (first >= 0 && n >= 0 && first + n <= cols));
+    HeadRows part = *this;
+    part.start += first * stride;
+    part.cols = n;
+    return part;
+  }
+
   /// Columns first … first + n of row i, of a tensor of `Element`.
   template <typename Element>
   auto* at(std::int64_t i, std::int64_t first, [[maybe_unused]] std::int64_t n) const {
@@ -117,6 +135,24 @@ struct HeadRows {
     return static_cast<Pointer>(data) + (start + i * row_stride + first * stride);
   }
 };
+
+/// The rows of a sequence's queries, of a tensor (B,Hq,T,…).
+template <typename Void>
+HeadRows<Void> query_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
+  return HeadRows<Void>(tensor, s.b, h).range(s.q0, s.T);
+}
+
+/// The rows of its keys, of a tensor (B,Hkv,S,…).
+template <typename Void>
+HeadRows<Void> key_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
+  return HeadRows<Void>(tensor, s.b, h).range(s.k0, s.S);
+}
+
+/// Rows by its queries and columns by its keys, of a tensor (B,Hq,T,S).
+template <typename Void>
+HeadRows<Void> map_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
+  return query_rows(tensor, s, h).columns(s.k0, s.S);
+}
 
 /// to[0 .. n) = columns first … first + n of row i.
 template <typename T>

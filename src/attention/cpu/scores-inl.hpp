@@ -33,24 +33,24 @@ class ScoreRules {
   /// What the query is multiplied by when it is packed.
   T query_factor() const { return static_cast<T>(any_ ? p_.scale : p_.scale * kLog2e); }
 
-  /// s[0..n): row i, keys first …; in scale · q·k, out s · log2 e. `slope` (n, may be null) receives the softcap's
-  /// derivative 1 − tanh². `buffer`: n elements.
-  void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t b, std::int64_t h, std::int64_t i,
+  /// s[0..n): query i of query head h, keys first …; in scale · q·k, out s · log2 e. `slope` (n, may be null) receives
+  /// the softcap's derivative 1 − tanh². `buffer`: n elements.
+  void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
              std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
     if (p_.softcap > 0) cap(s, slope, n);
     if (p_.inputs.alibi_slopes.present()) {
       const T weight = static_cast<T>(p_.alibi_slope(h));
-      const T start = static_cast<T>(i + p_.S - p_.T - first);
+      const T start = static_cast<T>(sequence.first_position + i - first);
       for (std::int64_t j = 0; j < n; ++j)
         s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));
     }
     if (p_.inputs.bias.present()) {
-      load_row(buffer, HeadRows(p_.inputs.bias, b, h), i, first, n);
+      load_row(buffer, map_rows(p_.inputs.bias, sequence, h), i, first, n);
       for (std::int64_t j = 0; j < n; ++j) s[j] += buffer[j];
     }
     for (std::int64_t j = 0; j < n; ++j) s[j] *= static_cast<T>(kLog2e);
     if (p_.inputs.mask.present()) {
-      load_row(buffer, HeadRows(p_.inputs.mask, b, h), i, first, n);
+      load_row(buffer, map_rows(p_.inputs.mask, sequence, h), i, first, n);
       constexpr T kHidden = -std::numeric_limits<T>::infinity();
       for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] != T{0} ? s[j] : kHidden;
     }

@@ -15,18 +15,17 @@ struct KeyRange {
   bool empty() const { return begin >= end; }
 };
 
-/// What causality, window and key lengths leave visible to queries of batch b. Boolean masks come on top.
+/// What causality, window and key lengths leave visible to the queries of a sequence. Boolean masks come on top.
 class Visibility {
  public:
-  Visibility(const Problem& problem, std::int64_t b)
-      : shift_(problem.S - problem.T),
-        keys_(problem.key_length(b)),
-        // Beyond T + S a window limits nothing; the clamp keeps the sums below from overflowing.
-        left_(problem.window_left < 0 ? -1 : std::min(problem.window_left, problem.T + problem.S)),
-        right_(problem.window_right < 0 ? -1 : std::min(problem.window_right, problem.T + problem.S)) {}
+  Visibility(const Problem& problem, const Sequence& sequence)
+      : first_position_(sequence.first_position),
+        keys_(sequence.keys),
+        left_(clamped(problem.window_left)),
+        right_(clamped(problem.window_right)) {}
 
   KeyRange row(std::int64_t i) const {
-    const std::int64_t at = i + shift_;
+    const std::int64_t at = first_position_ + i;
     const std::int64_t begin = left_ < 0 ? 0 : std::clamp<std::int64_t>(at - left_, 0, keys_);
     const std::int64_t end = right_ < 0 ? keys_ : std::clamp<std::int64_t>(at + right_ + 1, 0, keys_);
     return {begin, std::max(begin, end)};
@@ -40,15 +39,18 @@ class Visibility {
 
   /// Queries [begin, end) of [0, T) whose hull meets keys [j0, j1).
   KeyRange queries(std::int64_t j0, std::int64_t j1, std::int64_t T) const {
-    // Row i sees some key below j1 iff i + shift − left < j1, and some key from j0 on iff i + shift + right ≥ j0.
+    // Row i sees some key below j1 iff at − left < j1, and some key from j0 on iff at + right ≥ j0.
     if (j0 >= std::min(j1, keys_)) return {};
-    const std::int64_t begin = right_ < 0 ? 0 : std::clamp<std::int64_t>(j0 - right_ - shift_, 0, T);
-    const std::int64_t end = left_ < 0 ? T : std::clamp<std::int64_t>(j1 + left_ - shift_, 0, T);
+    const std::int64_t begin = right_ < 0 ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
+    const std::int64_t end = left_ < 0 ? T : std::clamp<std::int64_t>(j1 + left_ - first_position_, 0, T);
     return {begin, std::max(begin, end)};
   }
 
  private:
-  std::int64_t shift_, keys_, left_, right_;
+  /// A window this long hides nothing; the clamp keeps sums of positions and windows from overflowing.
+  static std::int64_t clamped(std::int64_t window) { return std::min(window, 3 * kMaxQueryOffset); }
+
+  std::int64_t first_position_, keys_, left_, right_;
 };
 
 }  // namespace headgate
