@@ -167,7 +167,15 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
     out += fmt::format("{:{}}  {:{}}  {} parameters\n", model.name, width, layers::gate_name(model.config.gate),
                        gate_width, models::parameter_count(model.config));
   }
-  const Figures columns = columns_of(models.front().evaluation.report);
+  Figures columns = columns_of(models.front().evaluation.report);
+  std::erase_if(columns, [&](const Figure* figure) {  // those of layers alone
+    return std::none_of(models.begin(), models.end(), [&](const EvaluatedModel& model) {
+      return model.evaluation.report.overall.find(*figure).has_value();
+    });
+  });
+  if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
+    out += "\nfigures of layers are compared with --json, or shown for one model\n";
+  }
   if (!columns.empty()) {
     out += fmt::format("\n{:{}}{}", "", width, header_line(columns));
     for (const EvaluatedModel& model : models) {

@@ -271,6 +271,11 @@ TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
   for (const std::string& told : {verb.path("plain") + " ", verb.path("gated") + " ", std::string("to first")}) {
     EXPECT_NE(table.out.find(told), std::string::npos) << table.out;
   }
+  std::vector<std::string> by_layer = both;
+  by_layer.insert(by_layer.end(), {"--metrics", "layer_loss"});
+  const std::string no_table = testing::headgate(by_layer).out;
+  EXPECT_EQ(no_table.find(" -"), std::string::npos) << "a table without a number: " << no_table;
+  EXPECT_NE(no_table.find("figures of layers are compared with --json"), std::string::npos) << no_table;
   ASSERT_EQ(verb.train("backcopy", {"--task", "bigram-backcopy"}).status, 0);
   expect_refused(testing::headgate({"eval", verb.path("plain"), verb.path("backcopy"), "--data", verb.text()}), "eval",
                  "--task chooses one for both");
