@@ -21,6 +21,11 @@
 // key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
 // at_i is the key position at which query i stands: i + S − T, as in FlashAttention, so that the last query stands at
 // the last key; or query_offsets[b] + i. key_lengths does not move it.
+//
+// A packed batch holds N sequences of any lengths, one after the other, without padding: B is 1, the T rows of q and of
+// all that has a row for each query hold T_0 + … + T_{N−1} queries, the S rows of k and v S_0 + … + S_{N−1} keys. Query
+// i of sequence n is row cu_seqlens_q[n] + i, its key j row cu_seqlens_k[n] + j. Queries see keys of their own sequence
+// alone, and T_n, S_n, i and j take the places of T, S, i and j above: at_i = i + S_n − T_n, or query_offsets[n] + i.
 
 namespace headgate {
 
@@ -76,6 +81,12 @@ struct AttentionInputs {
   /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of the first query of each sequence. With T new
   /// tokens at the end of n keys in a cache of S slots: key_lengths n, query_offsets n − T.
   ConstTensorView query_offsets{};
+  /// (1,1,1,N+1), i32 or i64, both or neither: a packed batch (above). 0 first, never decreasing (equal: an empty
+  /// sequence), T and S last. key_lengths (n ≤ S_n) and query_offsets then have N entries; bias, mask and weights keep
+  /// their shapes over all T rows and S columns, of which those of another sequence are not read, and written as 0. A
+  /// sequence gets the same bits as by itself.
+  ConstTensorView cu_seqlens_q{};
+  ConstTensorView cu_seqlens_k{};
 };
 
 /// What the forward pass writes (overwrites). y is required.

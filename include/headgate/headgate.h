@@ -21,6 +21,12 @@
  * key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
  * at_i is the key position at which query i stands: i + S - T, or query_offsets[b] + i.
  *
+ * A packed batch holds N sequences of any lengths, one after the other, without padding: B is 1, the T rows of q and of
+ * all that has a row for each query hold T_0 + ... + T_(N-1) queries, the S rows of k and v S_0 + ... + S_(N-1) keys.
+ * Query i of sequence n is row cu_seqlens_q[n] + i, its key j row cu_seqlens_k[n] + j. Queries see keys of their own
+ * sequence alone, and T_n, S_n, i and j take the places of T, S, i and j above: at_i = i + S_n - T_n, or
+ * query_offsets[n] + i.
+ *
  * Structs that may grow begin with struct_size; the other fields are absent or at their default where they are zero.
  * Initialise each with its _INIT macro, which sets struct_size and zeros the rest, or do the same by hand:
  *
@@ -176,12 +182,19 @@ typedef struct headgate_attention_inputs {
   headgate_const_tensor query_offsets; /* (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of the first
                                           query of each sequence. With T new tokens at the end of n keys in a cache of
                                           S slots: key_lengths n, query_offsets n - T */
+  /* (1,1,1,N+1), i32 or i64, both or neither: a packed batch (above). 0 first, never decreasing (equal: an empty
+   * sequence), T and S last. key_lengths (n <= S_n) and query_offsets then have N entries; bias, mask and weights keep
+   * their shapes over all T rows and S columns, of which those of another sequence are not read, and written as 0. A
+   * sequence gets the same bits as by itself. */
+  headgate_const_tensor cu_seqlens_q;
+  headgate_const_tensor cu_seqlens_k;
 } headgate_attention_inputs;
 
-#define HEADGATE_ATTENTION_INPUTS_INIT                                                                       \
-  {                                                                                                          \
-    sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,   \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT \
+#define HEADGATE_ATTENTION_INPUTS_INIT                                                                        \
+  {                                                                                                           \
+    sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,    \
+        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
+        HEADGATE_ABSENT, HEADGATE_ABSENT                                                                      \
   }
 
 /* What the forward pass overwrites. y is required; the rest may be absent. */
@@ -260,6 +273,69 @@ HEADGATE_API headgate_status headgate_attention_backward(const headgate_attentio
                                                          const headgate_attention_saved* saved,
                                                          const headgate_attention_incoming* incoming,
                                                          const headgate_attention_options* options);
+
+/* --- keys in parts ------------------------------------------------------------------------------------------ */
+
+/* Attention over keys in parts: what ring and context-parallel attention, and caches in several memories, are made of.
+ *
+ * Forward: headgate_narrow_keys gives the inputs of each range of keys; headgate_attention_forward without `gate`, and
+ * with `sinks` in one part alone, makes attn_i and lse_i of each; headgate_attention_merge makes the whole of them and
+ * applies the gate.
+ *
+ * Backward, either
+ * (a) headgate_attention_merge_backward makes dattn_i, dlse_i and dgate of dy, and headgate_attention_backward of each
+ *     range takes dattn_i and dlse_i as dy and dlse, its own attn_i and lse_i as y and lse, and no gate; or
+ * (b) headgate_attention_backward of each range takes the gate, dy, dlse, and y, attn and lse of the whole: the weights
+ *     exp(s - lse) and delta are then those of the whole, which no part has to know. dgate and dsinks depend on nothing
+ *     else and come out whole from any range: ask for them once, with the sinks.
+ * In both dk, dv and dbias of a range are final, and dq is the sum of the ranges'. */
+
+/* *range = *inputs with keys begin ... end alone: k, v and the columns of bias and mask narrowed to them, and query
+ * offsets relative to key `begin`, so that causality, window and ALiBi are as in the whole. `query_offsets` receives B
+ * numbers, and so does `key_lengths`, which may be NULL where inputs->key_lengths is absent. The result points into the
+ * memory of `inputs` and into these two, which must live as long as it is used. `sinks` and `gate` stay; take them out
+ * where they must not count again. range->struct_size is set. 0 <= begin <= end <= S; packed batches are refused. */
+HEADGATE_API headgate_status headgate_narrow_keys(headgate_attention_inputs* range,
+                                                  const headgate_attention_inputs* inputs, int64_t begin, int64_t end,
+                                                  int64_t* query_offsets, int64_t* key_lengths);
+
+/* Attention over a part of the keys: `attn` and `lse` of a headgate_attention_forward without a gate. */
+typedef struct headgate_merge_part {
+  headgate_const_tensor attn; /* (B,Hq,T,Dv); f32, f64, bf16 or f16, the same for all parts */
+  headgate_const_tensor lse;  /* (B,Hq,T,1), f32 or f64 */
+} headgate_merge_part;
+
+/* Gradients of a part to write; each may be absent. */
+typedef struct headgate_merge_part_gradients {
+  headgate_tensor attn; /* (B,Hq,T,Dv), dtype of the part's attn */
+  headgate_tensor lse;  /* (B,Hq,T,1), f32 or f64 */
+} headgate_merge_part_gradients;
+
+/* lse = log sum_i exp(lse_i),  attn = sum_i exp(lse_i - lse) attn_i,  y = attn * g(z) or attn + g(z).
+ *
+ * Of `outputs`, weights must be absent and the others may be, but not all; without `gate` (NULL or absent) y is attn.
+ * `gate` z is (B,Hq,T,1) or (B,Hq,T,Dv), of the parts' dtype or f32. Of `options`, which may be NULL, gate_fn, gate_op,
+ * threads, target and backend count. A part whose lse is -inf in a row counts for nothing there, and its attn is not
+ * read; where all are, attn is 0 and lse -inf. An lse of +inf marks a row that was not computed, and is refused. A sink
+ * must be in the lse of one part alone. Sums in f32 or better, in the order of the parts; the same bits for any number
+ * of threads. */
+HEADGATE_API headgate_status headgate_attention_merge(const headgate_attention_outputs* outputs,
+                                                      const headgate_merge_part* parts, size_t count,
+                                                      const headgate_const_tensor* gate,
+                                                      const headgate_attention_options* options);
+
+/* Gradients of sum(dy*y) + sum(dlse*lse) of headgate_attention_merge. With w_i = exp(lse_i - lse):
+ *   dattn = dy * g(z) (mul) or dy (add, or no gate);  dz = dy * attn * g'(z) (mul) or dy * g'(z) (add);
+ *   dattn_i = w_i . dattn;  dlse_i = w_i . (dlse + sum_x dattn * (attn_i - attn)).
+ * attn and lse are made again of the parts. `gradients`: `count` of them, one for each part; `dgate`, NULL or absent
+ * where it is not wanted: shape and dtype of gate, summed over Dv when headwise. All are overwritten; 0 where a part
+ * counts for nothing. */
+HEADGATE_API headgate_status headgate_attention_merge_backward(const headgate_merge_part_gradients* gradients,
+                                                               const headgate_tensor* dgate,
+                                                               const headgate_merge_part* parts, size_t count,
+                                                               const headgate_const_tensor* gate,
+                                                               const headgate_attention_incoming* incoming,
+                                                               const headgate_attention_options* options);
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */
 

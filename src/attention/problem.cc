@@ -94,7 +94,7 @@ class ArgumentList {
   const Argument* end() const { return arguments_.data() + count_; }
 
  private:
-  static constexpr std::size_t kMost = 16;  // q k v gate bias mask, four small vectors, and what backward reads: 15
+  static constexpr std::size_t kMost = 20;  // q k v gate bias mask, six small vectors, and what backward reads: 17
   std::array<Argument, kMost> arguments_;
   std::size_t count_ = 0;
 };
@@ -339,14 +339,56 @@ void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   }
 }
 
+/// The bounds of packed sequences: 0, never decreasing, `total` last.
+void check_bounds(Call& call, const Argument& bounds, const char* letter, std::int64_t total) {
+  call.input(bounds, {DType::i32, DType::i64});
+  const std::int64_t last = bounds.view.shape[3] - 1;
+  if (last < 0) call.fail("{} has shape {} but must be (1,1,1,N+1)", bounds.name, shape_text(bounds.view.shape));
+  call.shape(bounds, "(1,1,1,N+1)", {1, 1, 1, last + 1});
+  std::int64_t before = 0;
+  for (std::int64_t n = 0; n <= last; ++n) {
+    const std::int64_t at = load_index(bounds.view, n);
+    if (n == 0 && at != 0) call.fail("{}[0] is {} but must be 0", bounds.name, at);
+    if (at < before) call.fail("{}[{}] is {} but {}[{}] is {}", bounds.name, n, at, bounds.name, n - 1, before);
+    if (at > total || (n == last && at != total)) {
+      call.fail("{}[{}] is {} but {} {} = {}", bounds.name, n, at, n == last ? "must be" : "must be at most", letter,
+                total);
+    }
+    before = at;
+  }
+}
+
+void check_sequences(Call& call, const AttentionInputs& in, Problem& p) {
+  const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
+  const Argument keys{"cu_seqlens_k", in.cu_seqlens_k};
+  p.N = p.B;
+  const bool packed = call.given(queries);
+  if (call.given(keys) != packed) {
+    call.fail("{} is given but {} is absent", packed ? queries.name : keys.name, packed ? keys.name : queries.name);
+  }
+  if (!packed) return;
+  if (p.B != 1)
+    call.fail("cu_seqlens_q is given but q has shape {}: B is {} but must be 1", shape_text(in.q.shape), p.B);
+  check_bounds(call, queries, "T", p.T);
+  check_bounds(call, keys, "S", p.S);
+  call.same_dim(keys, queries, 3, "N + 1");
+  p.N = queries.view.shape[3] - 1;
+}
+
+/// The shape of a vector with an entry for each sequence.
+const char* sequences_letters(const Problem& p) { return p.packed() ? "(1,1,1,N)" : "(1,1,1,B)"; }
+
 void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) {
   const Argument lengths{"key_lengths", in.key_lengths};
   if (!call.given(lengths)) return;
   call.input(lengths, {DType::i32, DType::i64});
-  call.shape(lengths, "(1,1,1,B)", {1, 1, 1, p.B});
-  for (std::int64_t b = 0; b < p.B; ++b) {
-    const std::int64_t n = load_index(in.key_lengths, b);
-    if (n < 0 || n > p.S) call.fail("key_lengths[{}] is {} but must be 0 to S = {}", b, n, p.S);
+  call.shape(lengths, sequences_letters(p), {1, 1, 1, p.N});
+  for (std::int64_t n = 0; n < p.N; ++n) {
+    const std::int64_t keys = load_index(in.key_lengths, n);
+    const std::int64_t most = p.sequence(n).S;
+    if (keys < 0 || keys > most) {
+      call.fail("key_lengths[{}] is {} but must be 0 to S{} = {}", n, keys, p.packed() ? "_n" : "", most);
+    }
   }
 }
 
@@ -354,11 +396,11 @@ void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p
   const Argument offsets{"query_offsets", in.query_offsets};
   if (!call.given(offsets)) return;
   call.input(offsets, {DType::i32, DType::i64});
-  call.shape(offsets, "(1,1,1,B)", {1, 1, 1, p.B});
-  for (std::int64_t b = 0; b < p.B; ++b) {
-    const std::int64_t at = load_index(in.query_offsets, b);
+  call.shape(offsets, sequences_letters(p), {1, 1, 1, p.N});
+  for (std::int64_t n = 0; n < p.N; ++n) {
+    const std::int64_t at = load_index(in.query_offsets, n);
     if (at < -kMaxQueryOffset || at > kMaxQueryOffset) {
-      call.fail("query_offsets[{}] is {} but must be {} to {}", b, at, -kMaxQueryOffset, kMaxQueryOffset);
+      call.fail("query_offsets[{}] is {} but must be {} to {}", n, at, -kMaxQueryOffset, kMaxQueryOffset);
     }
   }
 }
@@ -385,6 +427,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
   check_bias_and_mask(call, in, p);
+  check_sequences(call, in, p);
   check_key_lengths(call, in, p);
   check_query_offsets(call, in, p);
   check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
@@ -438,7 +481,7 @@ void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
 
 /// Empty sequences need no work, however many there are.
 void leave_out_empty(Problem& p) {
-  if (p.T == 0 && p.S == 0) p.B = 0;
+  if (p.T == 0 && p.S == 0) p.B = p.N = 0;
 }
 
 }  // namespace
@@ -468,6 +511,7 @@ ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInp
   }
   call.no_overlap();
   leave_out_empty(p);
+  if (p.T == 0) p.N = 0;
   return p;
 }
 

@@ -30,7 +30,7 @@ static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CA
 // Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 80);
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 10 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 12 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
@@ -96,6 +96,8 @@ AttentionInputs to_inputs(const headgate_attention_inputs* given) {
   inputs.alibi_slopes = to_view(c.alibi_slopes, "alibi_slopes");
   inputs.sinks = to_view(c.sinks, "sinks");
   inputs.query_offsets = to_view(c.query_offsets, "query_offsets");
+  inputs.cu_seqlens_q = to_view(c.cu_seqlens_q, "cu_seqlens_q");
+  inputs.cu_seqlens_k = to_view(c.cu_seqlens_k, "cu_seqlens_k");
   return inputs;
 }
 

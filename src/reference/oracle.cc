@@ -8,6 +8,7 @@
 #include "core/element.hpp"
 #include "core/sum_blocks.hpp"
 #include "reference/gates.hpp"
+#include "reference/packed.hpp"
 #include "reference/sums.hpp"
 
 namespace headgate::reference {
@@ -462,6 +463,7 @@ Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& optio
 }
 
 Forward forward(const AttentionInputs& inputs, const AttentionOptions& options) {
+  if (inputs.cu_seqlens_q.present()) return packed_forward(inputs, options);
   const Sizes n(inputs, options);
   Forward out;
   for (std::int64_t b = 0; b < n.B; ++b) {
@@ -476,6 +478,7 @@ Forward forward(const AttentionInputs& inputs, const AttentionOptions& options) 
 }
 
 Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options) {
+  if (inputs.cu_seqlens_q.present()) return packed_backward(inputs, incoming, options);
   Backward out;
   BackwardPass(out, inputs, incoming, options).run();
   return out;

@@ -41,7 +41,8 @@ enum Stream : std::uint64_t {
   kDy,
   kDlse,
   kChoice,
-  kOffsets
+  kOffsets,
+  kSequences
 };
 
 template <typename Value>
@@ -126,6 +127,8 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   place_outputs();
   if (backward) place_gradients();
   inputs_ = {q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_, query_offsets_};
+  inputs_.cu_seqlens_q = cu_seqlens_q_;
+  inputs_.cu_seqlens_k = cu_seqlens_k_;
   incoming_ = {dy_, dlse_};
 }
 
@@ -211,8 +214,10 @@ void Case::place_inputs() {
   const auto vector = [&](const char* name, DType dtype, std::int64_t n) {
     return dtype == DType::none ? TensorView{} : place(input_slabs_, name, dtype, {1, 1, 1, n});
   };
-  key_lengths_ = vector("key_lengths", s.key_lengths, s.B);
-  query_offsets_ = vector("query_offsets", s.query_offsets, s.B);
+  key_lengths_ = vector("key_lengths", s.key_lengths, s.sequences());
+  query_offsets_ = vector("query_offsets", s.query_offsets, s.sequences());
+  cu_seqlens_q_ = vector("cu_seqlens_q", s.cu_seqlens, s.packed + 1);
+  cu_seqlens_k_ = vector("cu_seqlens_k", s.cu_seqlens, s.packed + 1);
   alibi_slopes_ = vector("alibi_slopes", s.alibi_slopes, s.Hq());
   sinks_ = vector("sinks", s.sinks, s.Hq());
 }
@@ -269,16 +274,85 @@ void Case::fill_inputs() {
   fill_maps();
 }
 
+/// Lengths at random, or all in one sequence but for lengths of 0 and 1; in the same proportions for queries and keys
+/// in one of two problems.
+void Case::fill_sequences() {
+  if (!cu_seqlens_q_.present()) return;
+  const std::int64_t n = spec_.packed;
+  const auto cut = [n](const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given,
+                       Random random) {
+    std::vector<std::int64_t> at(n + 1, 0);
+    at[n] = total;
+    const bool one_long = random.below(3) == 0;
+    const std::int64_t longest = random.below(n) + 1;
+    for (std::int64_t i = 1; i < n; ++i) {
+      const std::int64_t some = random.below(one_long ? 2 : total + 1);
+      if (!given.empty()) {
+        at[i] = at[i - 1] + given[i - 1];
+      } else if (one_long) {
+        at[i] = i == longest ? std::max(at[i - 1], total - (n - i)) : std::min(at[i - 1] + some, total);
+      } else {
+        at[i] = some;
+      }
+    }
+    std::sort(at.begin(), at.end());
+    for (std::int64_t i = 0; i <= n; ++i) store_integer(bounds, i, at[i]);
+  };
+  const std::uint64_t seed = spec_.seed;
+  cut(cu_seqlens_q_, spec_.T, spec_.packed_queries, Random(seed, kSequences));
+  cut(cu_seqlens_k_, spec_.S, spec_.packed_keys, Random(seed + seed % 2, kSequences));
+}
+
+Case::Rows Case::rows_of(std::int64_t n) const {
+  Rows rows{0, spec_.T, 0, spec_.S, spec_.S};
+  if (cu_seqlens_q_.present()) {
+    rows.q0 = load_index(cu_seqlens_q_, n);
+    rows.T = load_index(cu_seqlens_q_, n + 1) - rows.q0;
+    rows.k0 = load_index(cu_seqlens_k_, n);
+    rows.S = load_index(cu_seqlens_k_, n + 1) - rows.k0;
+  }
+  rows.keys = key_lengths_.present() ? load_index(key_lengths_, n) : rows.S;
+  return rows;
+}
+
+std::int64_t Case::sequence_of_key(std::int64_t b, std::int64_t j) const {
+  if (!cu_seqlens_k_.present()) return b;
+  std::int64_t n = 0;
+  while (j >= load_index(cu_seqlens_k_, n + 1)) ++n;
+  return n;
+}
+
+bool Case::key_is_read(std::int64_t b, std::int64_t j) const {
+  const Rows rows = rows_of(sequence_of_key(b, j));
+  return j - rows.k0 < rows.keys;
+}
+
+bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
+  if (bias_.shape[0] == spec_.B) {
+    const Rows rows = rows_of(sequence_of_key(b, j));
+    const bool own_row = bias_.shape[2] != spec_.T || (i >= rows.q0 && i < rows.q0 + rows.T);
+    return own_row && key_is_read(b, j);
+  }
+  for (std::int64_t any = 0; any < spec_.B; ++any) {
+    if (key_is_read(any, j)) return true;
+  }
+  return false;
+}
+
 void Case::fill_vectors() {
+  fill_sequences();
   Random lengths(spec_.seed, kLengths);
-  for (std::int64_t b = 0; key_lengths_.present() && b < spec_.B; ++b) {
+  for (std::int64_t n = 0; key_lengths_.present() && n < spec_.sequences(); ++n) {
+    store_integer(key_lengths_, n, 0);
+    const std::int64_t S = rows_of(n).S;
     const std::int64_t kind = lengths.below(6);
-    const std::int64_t some = lengths.below(spec_.S + 1);
-    store_integer(key_lengths_, b, kind == 0 ? 0 : kind == 1 ? spec_.S : some);
+    const std::int64_t some = lengths.below(S + 1);
+    store_integer(key_lengths_, n, kind == 0 ? 0 : kind == 1 ? S : some);
   }
   Random offsets(spec_.seed, kOffsets);
-  for (std::int64_t b = 0; query_offsets_.present() && b < spec_.B; ++b) {
-    store_integer(query_offsets_, b, offsets.below(spec_.S + 2 * spec_.T) - spec_.T);
+  for (std::int64_t n = 0; query_offsets_.present() && n < spec_.sequences(); ++n) {
+    const Rows rows = rows_of(n);
+    store_integer(query_offsets_, n, offsets.below(rows.S + 2 * rows.T + 1) - rows.T);
   }
   Random slopes(spec_.seed, kAlibi);
   if (alibi_slopes_.present()) {
@@ -294,22 +368,18 @@ void Case::fill_keys() {
   const Factors f = factors_of(spec_);
   for (const auto& [view, stream, factor] : {std::tuple{k_, kK, f.k}, std::tuple{v_, kV, f.v}}) {
     Random random(spec_.seed, stream);
+    bool is_read = false;
     fill(view, [&, target = view, by = factor](std::int64_t b, std::int64_t h, std::int64_t j, std::int64_t d) {
       const double x = random.normal();
-      const double length = key_lengths_.present() ? load(key_lengths_, 0, 0, 0, b) : static_cast<double>(spec_.S);
-      if (static_cast<double>(j) < length) store(target, b, h, j, d, by * x);
+      if (d == 0) is_read = key_is_read(b, j);
+      if (is_read) store(target, b, h, j, d, by * x);
     });
   }
 }
 
 void Case::fill_maps() {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  double longest = key_lengths_.present() ? 0.0 : static_cast<double>(spec_.S);
-  for (std::int64_t b = 0; key_lengths_.present() && b < spec_.B; ++b) {
-    longest = std::max(longest, load(key_lengths_, 0, 0, 0, b));
-  }
   if (bias_.present()) {
-    const bool own_length = key_lengths_.present() && bias_.shape[0] == spec_.B;
     const double factor = factors_of(spec_).bias;
     Random random(spec_.seed, kBias);
     bool row_hidden = false;
@@ -317,8 +387,7 @@ void Case::fill_maps() {
       if (j == 0) row_hidden = spec_.bias_hides && random.below(8) == 0;
       const bool hidden = row_hidden || (spec_.bias_hides && random.below(4) == 0);
       const double x = hidden ? -kInfinity : factor * random.normal();
-      const double length = own_length ? load(key_lengths_, 0, 0, 0, b) : longest;
-      if (static_cast<double>(j) < length) store(bias_, b, h, i, j, x);
+      if (bias_is_read(b, i, j)) store(bias_, b, h, i, j, x);
     });
     if (spec_.bias_breaks && bias_.numel() > 0) {
       const Shape& n = bias_.shape;

@@ -173,6 +173,35 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
+/// Packed batches: few queries beside many, empty sequences, lengths of one.
+void add_packed(std::vector<CaseSpec>& list, DType dtype) {
+  for (const std::int64_t length : {40, 310}) {
+    CaseSpec spec = shaped(1, 2, 2, length, length, 24, 20);
+    spec.dtype = dtype;
+    spec.cu_seqlens = DType::i32;
+    spec.packed = 6;
+    spec.causality = Causality::causal;
+    list.push_back(gated(spec, GateInput::elementwise, GateFn::sigmoid, GateOp::mul));
+    spec = gated(with_all_features(spec), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
+    spec.cu_seqlens = DType::i64;
+    spec.query_offsets = DType::i64;
+    list.push_back(spec);
+    spec.weights = false;
+    spec.bias = {true, false, false, false};
+    spec.threads = 2;
+    list.push_back(spec);
+  }
+  CaseSpec spec = shaped(1, 1, 1, 330, 1200, 16, 16);
+  spec.dtype = dtype;
+  spec.cu_seqlens = DType::i32;
+  spec.packed = 5;
+  spec.packed_queries = {1, 300, 0, 1, 28};
+  spec.packed_keys = {700, 310, 40, 0, 150};
+  spec.causality = Causality::causal;
+  spec.sinks = DType::f32;
+  list.push_back(spec);
+}
+
 }  // namespace
 
 std::string describe(const CaseSpec& spec) {
@@ -204,6 +233,7 @@ std::string describe(const CaseSpec& spec) {
   add(spec.weights, "weights");
   add(spec.absent_gradients != 0, fmt::format("absent_gradients={:#x}", spec.absent_gradients));
   add(spec.threads != 1, fmt::format("threads={}", spec.threads));
+  add(spec.cu_seqlens != DType::none, fmt::format("packed={}:{}", spec.packed, dtype_name(spec.cu_seqlens)));
   return text + fmt::format(" seed={}", spec.seed);
 }
 
@@ -223,6 +253,11 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
   spec.seed = static_cast<std::uint64_t>(1 + pick(1000));
+  if (maybe(pick, 4)) {
+    spec.B = 1;
+    spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
+    spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
+  }
   return spec;
 }
 
@@ -263,6 +298,7 @@ std::vector<CaseSpec> standard_cases() {
     spec.causality = Causality::causal;
     list.push_back(spec);
     add_few_queries(list, dtype);
+    add_packed(list, dtype);
     CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};

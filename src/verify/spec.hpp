@@ -103,8 +103,12 @@ struct CaseSpec {
   unsigned absent_gradients = 0;  // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
+  DType cu_seqlens = DType::none;  // none, i32, i64: a packed batch of T queries and S keys in all, B 1
+  std::int64_t packed = 1;         // its sequences; read only with cu_seqlens
+  std::vector<std::int64_t> packed_queries, packed_keys;  // their lengths, drawn from the seed where empty
 
   std::int64_t Hq() const { return Hkv * group; }
+  std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
   /// silu and identity may be 0, and then o cannot be recovered from y.
   bool saves_attn() const {
     return attn || (gate_input != GateInput::none && gate_op == GateOp::mul &&

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
@@ -28,33 +29,63 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The rows of a key/value head are the T queries of each query head of its group: row g·T + i.
+/// A sequence with few queries. The rows of a key/value head are the queries of each query head of its group: row
+/// g·T + i. Each split of a head has a partial softmax of each row: partials are numbered by sequence, head, split,
+/// row.
+struct FewQueries {
+  Sequence sequence;
+  std::int64_t rows = 0;           ///< group · T
+  std::int64_t splits = 0;         ///< of the keys of a head
+  std::int64_t first_split = 0;    ///< the splits of all heads of the sequences before this one
+  std::int64_t first_partial = 0;  ///< their partials
+  std::int64_t first_query = 0;    ///< the queries of all query heads of the sequences before this one
+};
+
 template <typename T>
 struct FewQueriesPlan {
   explicit FewQueriesPlan(const ForwardProblem& problem)
-      : p(problem),
-        rules(problem),
-        heads(p.sequences() * p.Hkv),
-        rows(p.group * p.T),
-        D_padded(round_up(p.D, kLanes<T>)),
-        Dv_padded(round_up(p.Dv, kLanes<T>)),
-        splits(divide_up(p.S, kSplitKeys)),
-        threads(static_cast<int>(
-            std::clamp<std::int64_t>(std::max(heads * splits, p.B * p.Hq * p.T), 1, p.context.threads))) {}
+      : p(problem), rules(problem), D_padded(round_up(p.D, kLanes<T>)), Dv_padded(round_up(p.Dv, kLanes<T>)) {
+    const auto count = [this](const FewQueries& each) {
+      ++sequences;
+      most_rows = std::max(most_rows, each.rows);
+    };
+    all = visit(count);
+    const std::int64_t tasks = std::max(all.first_split, all.first_query);
+    threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
+  }
+
+  /// take(each) for the sequences that have few queries; returns one past the last of them, of no sequence.
+  template <class Take>
+  FewQueries visit(const Take& take) const {
+    FewQueries each;
+    for (std::int64_t n = 0; n < p.sequences(); ++n) {
+      each.sequence = p.sequence(n);
+      if (!suits_few_queries(p, each.sequence)) continue;
+      each.rows = p.group * each.sequence.T;
+      each.splits = divide_up(each.sequence.S, kSplitKeys);
+      take(each);
+      each.first_split += p.Hkv * each.splits;
+      each.first_partial += p.Hkv * each.splits * each.rows;
+      each.first_query += p.Hq * each.sequence.T;
+    }
+    return each;
+  }
 
   const ForwardProblem& p;
   ScoreRules<T> rules;
-  std::int64_t heads, rows, D_padded, Dv_padded;
-  std::int64_t splits;  ///< of the keys of a head
-  int threads;
+  std::int64_t D_padded, Dv_padded;
+  std::int64_t sequences = 0;  ///< with few queries
+  std::int64_t most_rows = 0;  ///< of a key/value head
+  FewQueries all;              ///< the numbers that follow the last sequence's
+  int threads = 1;
 };
 
 /// What one thread works in.
 template <typename T>
 struct FewQueriesScratch {
   FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T>& plan) {
-    queries = ws.take<T>("queries", plan.rows, plan.D_padded);
-    scores = ws.take<T>("scores", plan.rows, kStepKeys);
+    queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
+    scores = ws.take<T>("scores", plan.most_rows, kStepKeys);
     widened = ws.take<T>("widened", kStepKeys, std::max(plan.D_padded, plan.Dv_padded));
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
@@ -73,16 +104,19 @@ struct FewQueriesScratch {
 template <typename T>
 struct FewQueriesBuffers {
   FewQueriesBuffers(Workspace& ws, const FewQueriesPlan<T>& plan) {
-    maxima = ws.take<T>("maxima", plan.heads, plan.splits, plan.rows);
-    sums = ws.take<T>("sums", plan.heads, plan.splits, plan.rows);
-    out = ws.take<T>("out by split", plan.heads, plan.splits, plan.rows, plan.Dv_padded);
+    sequences = ws.take<FewQueries>("sequences", plan.sequences);
+    maxima = ws.take<T>("maxima", plan.all.first_partial);
+    sums = ws.take<T>("sums", plan.all.first_partial);
+    out = ws.take<T>("out by split", plan.all.first_partial, plan.Dv_padded);
     const std::size_t bytes = count_bytes<FewQueriesScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 3> maxima;           ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
-  View<T, 3> sums;             ///< Σ exp2(s − maximum)
-  View<T, 4> out;              ///< Σ exp2(s − maximum) v
+  View<FewQueries, 1> sequences;
+  // Of each partial:
+  View<T, 1> maxima;           ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
+  View<T, 1> sums;             ///< Σ exp2(s − maximum)
+  View<T, 2> out;              ///< Σ exp2(s − maximum) v
   View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
 };
 
@@ -137,86 +171,95 @@ class FewQueriesWorker {
         shared_(shared),
         own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// The softmax of split `split` of key/value head `head` (sequence · Hkv + h).
-  void run_split(std::int64_t head, std::int64_t split) {
-    if (head != packed_head_) pack_queries(head);
-    head_ = head;
-    split_ = split;
-    std::fill_n(shared_.maxima.at(head, split), plan_.rows, kHidden);
-    std::fill_n(shared_.sums.at(head, split), plan_.rows, T{0});
-    std::fill_n(shared_.out.at(head, split), plan_.rows * plan_.Dv_padded, T{0});
-    sequence_ = p_.sequence(head / p_.Hkv);
-    const std::int64_t h = head % p_.Hkv;
+  /// The softmax of split `split` of key/value head h of a sequence.
+  void run_split(const FewQueries& each, std::int64_t h, std::int64_t split) {
+    select(each, h);
+    partial_ = partial_of(each, h, split);
+    const std::int64_t all_rows = each.rows;
+    std::fill_n(shared_.maxima.at(partial_), all_rows, kHidden);
+    std::fill_n(shared_.sums.at(partial_), all_rows, T{0});
+    const View<T, 2> out = shared_.out.range(0, partial_, all_rows);
+    std::fill_n(out.data, out.count(), T{0});
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     const std::int64_t begin = std::max(seen.begin, split * kSplitKeys);
     const std::int64_t end = std::min(seen.end, (split + 1) * kSplitKeys);
-    const KeyRows<T, E> keys(key_rows(p_.inputs.k, sequence_, h), plan_.rows, own_.widened);
-    const KeyRows<T, E> values(key_rows(p_.inputs.v, sequence_, h), plan_.rows, own_.widened);
+    const KeyRows<T, E> keys(key_rows(p_.inputs.k, sequence_, h), all_rows, own_.widened);
+    const KeyRows<T, E> values(key_rows(p_.inputs.v, sequence_, h), all_rows, own_.widened);
     // While scores are made, the values of the same keys are asked for; while values are added, the next keys.
     for (std::int64_t j = begin; j < end; j += kStepKeys) {
       const std::int64_t n = std::min(kStepKeys, end - j);
-      const Prefetch these_values = values.prefetch(j, n, score_steps(plan_.rows, n));
-      keys.with(j, n, [&](const auto& rows) { score_rows(own_.scores, own_.queries, rows, n, these_values); });
+      const Prefetch these_values = values.prefetch(j, n, score_steps(all_rows, n));
+      keys.with(j, n, [&](const auto& rows) { score_rows(scores_, queries_, rows, n, these_values); });
       rule_and_hide(visibility, j, n);
-      for (std::int64_t r = 0; r < plan_.rows; ++r) exponentials(r, n);
-      const Prefetch next_keys = keys.prefetch(j + n, std::min(kStepKeys, end - j - n),
-                                               value_steps(plan_.rows, plan_.Dv_padded / kLanes<T>, n));
-      const View<T, 2> out = shared_.out.sub(head, split);
-      values.with(j, n, [&](const auto& rows) { add_weighted_rows(out, own_.scores, rows, n, next_keys); });
+      for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, n);
+      const Prefetch next_keys =
+          keys.prefetch(j + n, std::min(kStepKeys, end - j - n), value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
+      values.with(j, n, [&](const auto& rows) { add_weighted_rows(out, scores_, rows, n, next_keys); });
     }
   }
 
-  /// Merges the splits of query i of query head h of sequence n, gates and writes.
-  void finish_row(std::int64_t n, std::int64_t h, std::int64_t i) const {
-    const std::int64_t head = n * p_.Hkv + h / p_.group;
-    const std::int64_t r = h % p_.group * p_.T + i;
+  /// Merges the splits of query i of query head h of a sequence, gates and writes.
+  void finish_row(const FewQueries& each, std::int64_t h, std::int64_t i) const {
+    const std::int64_t first = partial_of(each, h / p_.group, 0) + h % p_.group * each.sequence.T + i;
+    const auto partial = [&](std::int64_t split) { return first + split * each.rows; };
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h) * kLog2e) : kHidden;
     T max = sink;
-    for (std::int64_t split = 0; split < plan_.splits; ++split) max = std::max(max, shared_.maxima(head, split, r));
+    for (std::int64_t split = 0; split < each.splits; ++split) max = std::max(max, shared_.maxima(partial(split)));
     T sum = sink == kHidden ? T{0} : std::exp2(sink - max);
     const Tag<T> d;
     T* HWY_RESTRICT out = own_.out.data;
     std::fill_n(out, plan_.Dv_padded, T{0});
-    for (std::int64_t split = 0; split < plan_.splits; ++split) {
-      const T split_max = shared_.maxima(head, split, r);
+    for (std::int64_t split = 0; split < each.splits; ++split) {
+      const T split_max = shared_.maxima(partial(split));
       // Of a split in which the row sees nothing, sum and output are 0; NaN where its scores are.
       const T factor = split_max == kHidden ? T{1} : std::exp2(split_max - max);
-      sum += factor * shared_.sums(head, split, r);
-      const T* HWY_RESTRICT from = shared_.out.at(head, split, r);
+      sum += factor * shared_.sums(partial(split));
+      const T* HWY_RESTRICT from = shared_.out.at(partial(split));
       for (std::int64_t x = 0; x < plan_.Dv_padded; x += kLanes<T>) {
         hn::Store(hn::MulAdd(hn::Set(d, factor), hn::Load(d, from + x), hn::Load(d, out + x)), d, out + x);
       }
     }
-    OutputRows<T>(p_, p_.sequence(n), h, own_.gate, own_.gated).write(i, out, max, sum);
+    OutputRows<T>(p_, each.sequence, h, own_.gate, own_.gated).write(i, out, max, sum);
   }
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  void pack_queries(std::int64_t head) {
-    packed_head_ = head;
+  std::int64_t partial_of(const FewQueries& each, std::int64_t h, std::int64_t split) const {
+    return each.first_partial + (h * each.splits + split) * each.rows;
+  }
+
+  /// Makes the thread's scratch that of the head, whose queries it packs unless they are there.
+  void select(const FewQueries& each, std::int64_t h) {
+    if (sequence_at_ == &each && h_ == h) return;
+    sequence_at_ = &each;
+    sequence_ = each.sequence;
+    h_ = h;
+    queries_ = own_.queries.range(0, 0, each.rows);
+    scores_ = own_.scores.range(0, 0, each.rows);
     const T factor = plan_.rules.query_factor();
-    for (std::int64_t r = 0; r < plan_.rows; ++r) {
-      T* q = own_.queries.at(r);
-      const std::int64_t h = head % p_.Hkv * p_.group + r / p_.T;
-      load_row(q, query_rows(p_.inputs.q, p_.sequence(head / p_.Hkv), h), r % p_.T, 0, p_.D);
+    for (std::int64_t r = 0; r < each.rows; ++r) {
+      T* q = queries_.at(r);
+      load_row(q, query_rows(p_.inputs.q, sequence_, query_head(r)), r % sequence_.T, 0, p_.D);
       for (std::int64_t x = 0; x < p_.D; ++x) q[x] *= factor;
       std::fill(q + p_.D, q + plan_.D_padded, T{0});
     }
   }
 
+  /// The query head of row r.
+  std::int64_t query_head(std::int64_t r) const { return h_ * p_.group + r / sequence_.T; }
+
   /// Score rules on what each row sees of the step's keys j … j + n; −∞ on the rest of the row.
   void rule_and_hide(const Visibility& visibility, std::int64_t j, std::int64_t n) const {
-    for (std::int64_t r = 0; r < plan_.rows; ++r) {
-      const std::int64_t i = r % p_.T;
+    for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
+      const std::int64_t i = r % sequence_.T;
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - j, 0, n);
       const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
-      T* s = own_.scores.at(r);
+      T* s = scores_.at(r);
       if (plan_.rules.any() && begin < end) {
-        const std::int64_t h = head_ % p_.Hkv * p_.group + r / p_.T;
-        plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, own_.rule_row.data);
+        plan_.rules.apply(s + begin, nullptr, sequence_, query_head(r), i, j + begin, end - begin, own_.rule_row.data);
       }
       std::fill(s, s + begin, kHidden);
       std::fill(s + end, s + kStepKeys, kHidden);
@@ -226,9 +269,9 @@ class FewQueriesWorker {
   /// Row r of the scores becomes exp2(s − maximum); maximum, sum and output of the split follow.
   void exponentials(std::int64_t r, std::int64_t n) const {
     const Tag<T> d;
-    T* HWY_RESTRICT s = own_.scores.at(r);
-    T& max = shared_.maxima(head_, split_, r);
-    T& sum = shared_.sums(head_, split_, r);
+    T* HWY_RESTRICT s = scores_.at(r);
+    T& max = shared_.maxima(partial_ + r);
+    T& sum = shared_.sums(partial_ + r);
     auto largest = hn::Set(d, max);
     for (std::int64_t j = 0; j < n; j += kLanes<T>) largest = hn::Max(largest, hn::Load(d, s + j));
     const T new_max = hn::GetLane(hn::MaxOfLanes(d, largest));
@@ -236,7 +279,7 @@ class FewQueriesWorker {
       const T decay = std::exp2(max - new_max);
       max = new_max;
       sum *= decay;
-      T* HWY_RESTRICT out = shared_.out.at(head_, split_, r);
+      T* HWY_RESTRICT out = shared_.out.at(partial_ + r);
       for (std::int64_t x = 0; x < plan_.Dv_padded; ++x) out[x] *= decay;
     }
     // Maxima may pass NaN by, so that one of −∞ does not say that all scores are: their exponentials tell.
@@ -254,22 +297,32 @@ class FewQueriesWorker {
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
   FewQueriesScratch<T> own_;
+  const FewQueries* sequence_at_ = nullptr;
   Sequence sequence_;
-  std::int64_t packed_head_ = -1, head_ = 0, split_ = 0;
+  std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
+  View<T, 2> queries_, scores_;       // of the rows of the head
 };
 
 template <typename T, typename E>
 void few_queries_of(const ForwardProblem& p) {
   const FewQueriesPlan<T> plan(p);
+  if (plan.sequences == 0) return;
   const Placed<FewQueriesBuffers<T>> shared(plan);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared)
+  const FewQueries* const sequences = shared->sequences.data;
+  FewQueries* next = shared->sequences.data;
+  plan.visit([&next](const FewQueries& each) { *next++ = each; });
+#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences)
   {
     FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
 #pragma omp for schedule(dynamic, 1)
-    for (std::int64_t n = 0; n < plan.heads * plan.splits; ++n) worker.run_split(n / plan.splits, n % plan.splits);
+    for (std::int64_t n = 0; n < plan.all.first_split; ++n) {
+      const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_split, n);
+      worker.run_split(each, (n - each.first_split) / each.splits, (n - each.first_split) % each.splits);
+    }
 #pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < p.B * p.Hq * p.T; ++n) {
-      worker.finish_row(n / (p.Hq * p.T), n / p.T % p.Hq, n % p.T);
+    for (std::int64_t n = 0; n < plan.all.first_query; ++n) {
+      const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_query, n);
+      worker.finish_row(each, (n - each.first_query) / each.sequence.T, (n - each.first_query) % each.sequence.T);
     }
   }
 }
@@ -295,10 +348,10 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
-bool suits_few_queries(const ForwardProblem& problem) {
+bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence) {
   // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md).
   constexpr std::int64_t kMostSharedRows = 64;
-  return problem.T * problem.group <= kMostSharedRows && !problem.outputs.weights.present();
+  return sequence.T > 0 && sequence.T * problem.group <= kMostSharedRows && !problem.outputs.weights.present();
 }
 
 void few_queries_forward(const ForwardProblem& problem) {

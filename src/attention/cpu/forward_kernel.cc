@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
@@ -66,29 +67,28 @@ class ForwardWorker {
         shared_(shared),
         own_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// Packs a block of key/value head `head` (sequence · Hkv + h) into `slot`: keys that no query sees stay unread, but
-  /// for those that share a panel with one that is seen.
-  void pack_block(std::int64_t head, std::int64_t slot, std::int64_t block) const {
-    const Sequence sequence = p_.sequence(head / p_.Hkv);
-    const std::int64_t h = head % p_.Hkv;
+  /// Packs a block of key/value head h of the part: keys that no query sees stay unread, but for those that share a
+  /// panel with one that is seen.
+  void pack_block(const HeldHeads& part, std::int64_t h, std::int64_t block) const {
+    const Sequence& sequence = part.sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
     const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
-    const View<T, 3> keys = shared_.keys[slot].range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
+    const View<T, 3> keys = head_keys(part, h).range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
     pack_transposed(keys, key_rows(p_.inputs.k, sequence, h), begin, end - begin, own_.packing);
-    pack_panels(values(slot, block), begin - block * kBlock, key_rows(p_.inputs.v, sequence, h), begin, end - begin,
-                own_.packing);
+    pack_panels(values(head_values(part, h), block), begin - block * kBlock, key_rows(p_.inputs.v, sequence, h), begin,
+                end - begin, own_.packing);
   }
 
-  /// Query tile `tile` of query head h of sequence n, whose packed keys and values lie in `slot`.
-  void run_tile(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t tile) {
-    sequence_ = p_.sequence(n);
+  /// Query tile `tile` of query head h, which reads a packed key/value head of the part.
+  void run_tile(const HeldHeads& part, std::int64_t h, std::int64_t tile) {
+    sequence_ = part.sequence;
     h_ = h;
-    slot_ = slot;
     first_ = tile * kTile;
     count_ = std::min(kTile, sequence_.T - first_);
-    head_keys_ = shared_.keys[slot];
+    head_keys_ = head_keys(part, h / p_.group);
+    head_values_ = head_values(part, h / p_.group);
     pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
                 own_.packing);
     reset();
@@ -109,8 +109,16 @@ class ForwardWorker {
   /// of keys, stays far from overflow.
   static constexpr T kSlack = 16;
 
-  ColumnPanels<T> values(std::int64_t slot, std::int64_t block) const {
-    return {shared_.values.at(slot, block), plan_.block_rows, plan_.Dv_padded};
+  View<T, 3> head_keys(const HeldHeads& part, std::int64_t h) const {
+    return shared_.keys.range(0, part.panel_of(h), part.panels);
+  }
+  View<T, 2> head_values(const HeldHeads& part, std::int64_t h) const {
+    return shared_.values.range(0, part.panel_of(h), part.panels);
+  }
+  /// A block of a head's values.
+  ColumnPanels<T> values(const View<T, 2>& head, std::int64_t block) const {
+    const std::int64_t panel = block * (kBlock / kNR<T>);
+    return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
   }
 
   void reset() const {
@@ -145,7 +153,7 @@ class ForwardWorker {
     s.rows = std::min(kMR, end - r);
     s.j0 = j0;
     s.queries = own_.queries.at(r / kMR);
-    s.keys = head_keys_.range(0, j0 / kNR<T>, plan_.panels - j0 / kNR<T>);
+    s.keys = head_keys_.range(0, j0 / kNR<T>, head_keys_.shape[0] - j0 / kNR<T>);
     s.scores = own_.scores.at(r - group);
     const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
     const std::int64_t i0 = first_ + r;
@@ -205,7 +213,7 @@ class ForwardWorker {
       for (std::int64_t n = 0; n < count; ++n) exponentials_near_maxima(visibility, strips[n], c);
     }
     for (std::int64_t n = 0; n < count; ++n) end_block(visibility, strips[n]);
-    const ColumnPanels<T> v = values(slot_, j0 / kBlock);
+    const ColumnPanels<T> v = values(head_values_, j0 / kBlock);
     for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
       for (std::int64_t n = 0; n < count; ++n) {
         const Strip& s = strips[n];
@@ -345,9 +353,10 @@ class ForwardWorker {
     for (std::int64_t r = 0; r < count_; ++r) outputs.write(first_ + r, own_.out.at(r), own_.maxima(r), row_sum(r));
   }
 
-  /// exp(s − lse) of every key, hidden ones as 0.
+  /// exp(s − lse) of every key, hidden ones as 0, and 0 in the columns of other sequences.
   void write_weights(const Visibility& visibility) const {
-    const HeadRows to = map_rows(p_.outputs.weights, sequence_, h_);
+    const HeadRows to = query_rows(p_.outputs.weights, sequence_, h_);
+    const HeadRows own = to.columns(sequence_.k0, sequence_.S);
     for (std::int64_t r = 0; r < count_; r += kMR) {
       for (std::int64_t j0 = 0; j0 < sequence_.S; j0 += kBlock) {
         Strip s;
@@ -357,9 +366,22 @@ class ForwardWorker {
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) {
           make_weights(s, m, width);
-          store_row(to, s.scores + m * Plan::kScoreStride, first_ + r + m, j0, width);
+          store_row(own, s.scores + m * Plan::kScoreStride, first_ + r + m, j0, width);
         }
       }
+    }
+    zero_columns(to.columns(0, sequence_.k0));
+    const std::int64_t after = sequence_.k0 + sequence_.S;
+    zero_columns(to.columns(after, to.cols - after));
+  }
+
+  /// The tile's rows of `to` become 0.
+  void zero_columns(const HeadRows<void>& to) const {
+    T* zeros = own_.scores.data;
+    std::fill_n(zeros, kBlock, T{0});
+    for (std::int64_t r = 0; r < count_; ++r) {
+      for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock)
+        store_row(to, zeros, first_ + r, j0, std::min(kBlock, to.cols - j0));
     }
   }
 
@@ -383,32 +405,49 @@ class ForwardWorker {
   const ForwardBuffers<T>& shared_;
   const ForwardScratch<T> own_;
   Sequence sequence_;
-  std::int64_t h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
-  View<T, 3> head_keys_;  // (panels, D, kNR)
+  std::int64_t h_ = 0, first_ = 0, count_ = 0;
+  View<T, 3> head_keys_;    // (panels, D, kNR)
+  View<T, 2> head_values_;  // (panels, kNR · Dv_padded)
 };
 
 template <typename T>
 void forward_typed(const ForwardProblem& p) {
   const ForwardPlan<T> plan(p);
+  if (plan.most.parts == 0) return few_queries_forward(p);
   const Placed<ForwardBuffers<T>> placed(plan);
+  few_queries_forward(p);  // writes only when all memory of both is there
   const ForwardBuffers<T>& shared = *placed;
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared)
+  HeldHeads* const parts = shared.parts.data;
+  const HeadBatches batches(plan);
+  HeadCursor cursor;
+  HeldSizes held;
+  const auto hold_next = [&] {
+    held = batches.next(cursor, parts);
+    order_parts(parts, held.parts, p.group);
+  };
+  hold_next();
+#pragma omp parallel num_threads(plan.threads) default(none) \
+    shared(plan, p, shared, parts, batches, cursor, held, hold_next)
   {
     ForwardWorker<T> worker(plan, shared, omp_get_thread_num());
-    for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
-      const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
+    while (held.parts > 0) {
+      const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held * plan.blocks; ++n) {
-        worker.pack_block(head0 + n / plan.blocks, n / plan.blocks, n % plan.blocks);
+      for (std::int64_t n = 0; n < held.blocks; ++n) {
+        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
+        const std::int64_t at = n - part.first_block;
+        worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
       }
       // Under a causal mask the last queries cost most: they go first, so that threads end together.
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held * p.group * plan.tiles; ++n) {
-        const std::int64_t slot = n / (p.group * plan.tiles);
-        const std::int64_t head = head0 + slot;
-        const std::int64_t h = head % p.Hkv * p.group + n / plan.tiles % p.group;
-        worker.run_tile(head / p.Hkv, h, slot, plan.tiles - 1 - n % plan.tiles);
+      for (std::int64_t n = 0; n < held.tiles; ++n) {
+        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+        const std::int64_t at = n - part.first_tile;
+        worker.run_tile(part, part.h0 * p.group + at / part.tiles, part.tiles - 1 - at % part.tiles);
       }
+      if (last) break;
+#pragma omp single
+      hold_next();
     }
   }
 }
@@ -422,7 +461,6 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(forward_typed);
 
 void cpu_forward(const ForwardProblem& problem) {
-  if (suits_few_queries(problem)) return few_queries_forward(problem);
   const std::int64_t target = problem.context.target;
   const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
                                                         : HEADGATE_FOR_TARGET(forward_typed, float, target);

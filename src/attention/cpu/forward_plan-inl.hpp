@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/head_batches.hpp"
+#include "attention/cpu/kernels.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/problem.hpp"
@@ -27,6 +29,7 @@ template <typename T>
 struct ForwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
+  static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
   /// Packed K and V of as many heads as fit here are held at a time, at least one: three quarters of a third-level
   /// cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
@@ -39,29 +42,23 @@ struct ForwardPlan {
   using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
 
   explicit ForwardPlan(const ForwardProblem& problem)
-      : p(problem),
-        rules(problem),
-        Dv_padded(round_up(p.Dv, kLanes<T>)),
-        panels(divide_up(p.S, kNR<T>)),
-        block_rows(std::min(kBlock / kNR<T>, panels) * kNR<T>),
-        tiles(divide_up(p.T, kTile)),
-        blocks(divide_up(p.S, kBlock)),
-        heads(p.sequences() * p.Hkv) {
-    // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
-    const double head_bytes = sizeof(T) * (static_cast<double>(panels) * static_cast<double>(kNR<T> * p.D) +
-                                           static_cast<double>(blocks) * static_cast<double>(block_rows * Dv_padded));
-    const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max(head_bytes, 1.0));
-    heads_at_once = std::clamp<std::int64_t>(fit, 1, std::max<std::int64_t>(heads, 1));
-    threads = static_cast<int>(std::clamp<std::int64_t>(heads_at_once * p.group * tiles, 1, p.context.threads));
+      : p(problem), rules(problem), Dv_padded(round_up(p.Dv, kLanes<T>)) {
+    HeadCursor end;
+    most = HeadBatches(*this).most(end);
+    threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
+  }
+
+  /// The others have a kernel of their own, or nothing to compute.
+  bool takes(const Sequence& sequence) const { return sequence.T > 0 && !suits_few_queries(p, sequence); }
+  /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
+  double head_bytes(const HeldHeads& part) const {
+    return sizeof(T) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (p.D + Dv_padded));
   }
 
   const ForwardProblem& p;
   ScoreRules<T> rules;
   std::int64_t Dv_padded;
-  std::int64_t panels;      ///< of kNR keys, the last perhaps not full
-  std::int64_t block_rows;  ///< keys of a block, padded to panels
-  std::int64_t tiles, blocks, heads;
-  std::int64_t heads_at_once = 1;  ///< key/value heads that are held packed at a time
+  HeldSizes most;  ///< what is held packed at a time
   int threads = 1;
 };
 
@@ -92,18 +89,20 @@ struct ForwardScratch {
   View<T, 1> rule_row;     ///< a row of bias or mask
 };
 
-/// What threads share: K and V packed, for heads_at_once key/value heads.
+/// What threads share: K and V packed, for the heads of a batch.
 template <typename T>
 struct ForwardBuffers {
   ForwardBuffers(Workspace& ws, const ForwardPlan<T>& plan) {
-    keys = ws.take<T>("keys", plan.heads_at_once, plan.panels, plan.p.D, kNR<T>);
-    values = ws.take<T>("values", plan.heads_at_once, plan.blocks, plan.block_rows * plan.Dv_padded);
+    keys = ws.take<T>("keys", plan.most.panels, plan.p.D, kNR<T>);
+    values = ws.take<T>("values", plan.most.panels, kNR<T> * plan.Dv_padded);
+    parts = ws.take<HeldHeads>("parts", plan.most.parts);
     const std::size_t bytes = count_bytes<ForwardScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 4> keys;             ///< (held, panels, D, kNR), transposed
-  View<T, 3> values;           ///< (held, blocks, ColumnPanels)
+  View<T, 3> keys;             ///< (held panels, D, kNR), transposed
+  View<T, 2> values;           ///< (held panels, their rows); the panels of a block are ColumnPanels together
+  View<HeldHeads, 1> parts;    ///< of the batch
   View<std::byte, 2> scratch;  ///< a thread's ForwardScratch
 };
 
