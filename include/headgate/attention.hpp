@@ -65,13 +65,14 @@ struct AttentionOptions {
   ExecutionContext context{};  ///< how the call runs; the same bits for any number of threads
 };
 
-/// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.
-/// Any strides. Visibility by causality, window, mask and key_lengths combines by "and". k and v of a key that only
-/// causality, window, mask or bias hides must be finite: 0 · ∞ is NaN. Keys beyond key_lengths may hold anything.
+/// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with
+/// scales; the rest may be absent. Any strides. Visibility by causality, window, mask and key_lengths combines by
+/// "and". k and v of a key that only causality, window, mask or bias hides must be finite: 0 · ∞ is NaN. Keys beyond
+/// key_lengths may hold anything.
 struct AttentionInputs {
   ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
-  ConstTensorView k{};     ///< (B,Hkv,S,D)
-  ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512
+  ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
+  ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512; with a block table (P,Hkv,page,Dv)
   ConstTensorView gate{};  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
   ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ and NaN give NaN rows
   ConstTensorView mask{};  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
@@ -87,6 +88,14 @@ struct AttentionInputs {
   /// sequence gets the same bits as by itself.
   ConstTensorView cu_seqlens_q{};
   ConstTensorView cu_seqlens_k{};
+  /// (1,1,B,M), i32. Forward only. k and v are P pages of `page` ≥ 1 tokens, and key j of sequence b is row j % page of
+  /// page e = block_table[b][j / page], 0 ≤ e < P; sequences may share pages. S = M · page, and key_lengths, required,
+  /// says how many keys are there. Entries and pages of no key before the length are not read.
+  ConstTensorView block_table{};
+  /// (B,Hkv,S,1), with a block table (P,Hkv,page,1), f32. Forward only; required with k and v of dtype i8, else absent:
+  /// key j is k_scale[j] · k[j], its value v_scale[j] · v[j]. q is then of any of its dtypes, which y has.
+  ConstTensorView k_scale{};
+  ConstTensorView v_scale{};  ///< as k_scale
 };
 
 /// What the forward pass writes (overwrites). y is required.

@@ -73,7 +73,8 @@ enum {
   HEADGATE_DTYPE_F16 = 4,  /* IEEE binary16 */
   HEADGATE_DTYPE_BOOL = 5,
   HEADGATE_DTYPE_I32 = 6,
-  HEADGATE_DTYPE_I64 = 7
+  HEADGATE_DTYPE_I64 = 7,
+  HEADGATE_DTYPE_I8 = 8
 };
 
 /* A view that owns nothing: element (i0,i1,i2,i3) lies at data + i0*strides[0] + ... + i3*strides[3], in elements.
@@ -104,6 +105,21 @@ HEADGATE_API headgate_tensor headgate_make_tensor(void* data, headgate_dtype dty
                                                   int64_t dim2, int64_t dim3);
 HEADGATE_API headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtype dtype, int64_t dim0,
                                                               int64_t dim1, int64_t dim2, int64_t dim3);
+
+/* Views (B,H,T,D) of contiguous (B,T,H,D) memory, the layout of projections. */
+HEADGATE_API headgate_tensor headgate_make_bthd_tensor(void* data, headgate_dtype dtype, int64_t B, int64_t T,
+                                                       int64_t H, int64_t D);
+HEADGATE_API headgate_const_tensor headgate_make_const_bthd_tensor(const void* data, headgate_dtype dtype, int64_t B,
+                                                                   int64_t T, int64_t H, int64_t D);
+
+/* to = from, each element rounded to the dtype of `to` (nearest, ties to even; f64 to 16 bits by way of f32). Both of
+ * one shape, f32, f64, bf16 or f16, any strides; they must not overlap. */
+HEADGATE_API headgate_status headgate_convert(const headgate_tensor* to, const headgate_const_tensor* from);
+
+/* Rows to int8: to = round(from / scale) with scale = max|from| / 127 of each row, 0 for a row of zeros. from:
+ * (.,.,.,D), f32, f64, bf16 or f16, finite; to: i8, its shape; scale: f32, its shape with 1 in place of D. */
+HEADGATE_API headgate_status headgate_quantize(const headgate_tensor* to, const headgate_tensor* scale,
+                                               const headgate_const_tensor* from);
 
 /* --- options ------------------------------------------------------------------------------------------------ */
 
@@ -162,14 +178,14 @@ typedef struct headgate_attention_options {
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
 
-/* What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.
- * Any strides. Visibility by causality, window, mask and key_lengths combines by "and". Query i stands at key position
- * at_i = i + S - T, or query_offsets[b] + i; key_lengths does not move it. */
+/* What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with
+ * scales; the rest may be absent. Any strides. Visibility by causality, window, mask and key_lengths combines by "and".
+ * Query i stands at key position at_i = i + S - T, or query_offsets[b] + i; key_lengths does not move it. */
 typedef struct headgate_attention_inputs {
   size_t struct_size;
   headgate_const_tensor q;             /* (B,Hq,T,D), 1 <= D <= 512 */
-  headgate_const_tensor k;             /* (B,Hkv,S,D) */
-  headgate_const_tensor v;             /* (B,Hkv,S,Dv), 1 <= Dv <= 512 */
+  headgate_const_tensor k;             /* (B,Hkv,S,D); with a block table (P,Hkv,page,D) */
+  headgate_const_tensor v;             /* (B,Hkv,S,Dv), 1 <= Dv <= 512; with a block table (P,Hkv,page,Dv) */
   headgate_const_tensor gate;          /* z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32 */
   headgate_const_tensor bias;          /* (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; +inf and NaN give
                                           NaN rows */
@@ -188,13 +204,21 @@ typedef struct headgate_attention_inputs {
    * sequence gets the same bits as by itself. */
   headgate_const_tensor cu_seqlens_q;
   headgate_const_tensor cu_seqlens_k;
+  headgate_const_tensor block_table; /* (1,1,B,M), i32; forward only. k and v are P pages of `page` tokens, and key j
+                                        of sequence b is row j % page of page e = block_table[b][j / page], 0 <= e < P;
+                                        sequences may share pages. S = M*page; key_lengths is required. Entries and
+                                        pages of no key before the length are not read */
+  headgate_const_tensor k_scale;     /* (B,Hkv,S,1), with a block table (P,Hkv,page,1), f32; forward only. Required
+                                        with k and v of dtype i8, else absent: key j is k_scale[j]*k[j], its value
+                                        v_scale[j]*v[j]. q is then of any of its dtypes, which y has */
+  headgate_const_tensor v_scale;     /* as k_scale */
 } headgate_attention_inputs;
 
 #define HEADGATE_ATTENTION_INPUTS_INIT                                                                        \
   {                                                                                                           \
     sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,    \
         HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
-        HEADGATE_ABSENT, HEADGATE_ABSENT                                                                      \
+        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                   \
   }
 
 /* What the forward pass overwrites. y is required; the rest may be absent. */

@@ -94,7 +94,7 @@ class ArgumentList {
   const Argument* end() const { return arguments_.data() + count_; }
 
  private:
-  static constexpr std::size_t kMost = 20;  // q k v gate bias mask, six small vectors, and what backward reads: 17
+  static constexpr std::size_t kMost = 24;  // q k v gate bias mask, small vectors, cache, what backward reads: 20
   std::array<Argument, kMost> arguments_;
   std::size_t count_ = 0;
 };
@@ -213,23 +213,52 @@ class Call {
   ArgumentList outputs_;
 };
 
+/// The shape of the block table, which sets S.
+void check_pages(Call& call, const AttentionInputs& in, Problem& p) {
+  const Argument table{"block_table", in.block_table};
+  call.input(table, {DType::i32});
+  const std::int64_t entries = table.view.shape[3];
+  call.shape(table, "(1,1,B,M)", {1, 1, p.B, entries});
+  p.page = in.k.shape[2];
+  if (p.page == 0) call.fail("k has shape {}: pages of 0 tokens", shape_text(in.k.shape));
+  if (__builtin_mul_overflow(entries, p.page, &p.S)) {
+    call.fail("block_table has shape {} and k has shape {}: S = M·page overflows 64 bits",
+              shape_text(in.block_table.shape), shape_text(in.k.shape));
+  }
+}
+
+/// q, k and v: their dtypes.
+void check_qkv_dtypes(Call& call, const AttentionInputs& in) {
+  const Argument q{"q", in.q};
+  const Argument k{"k", in.k};
+  const Argument v{"v", in.v};
+  call.require_given(q);
+  call.input(q, {DType::f32, DType::f64, DType::bf16, DType::f16});
+  for (const Argument* arg : {&k, &v}) {
+    call.require_given(*arg);
+    call.input(*arg, {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i8});
+  }
+  if (in.k.dtype != in.q.dtype && in.k.dtype != DType::i8) {
+    call.fail("k has dtype {} but q has dtype {}", dtype_name(in.k.dtype), dtype_name(in.q.dtype));
+  }
+  if (in.v.dtype != in.k.dtype) {
+    const bool with_q = in.k.dtype == in.q.dtype;
+    call.fail("v has dtype {} but {} has dtype {}", dtype_name(in.v.dtype), with_q ? "q" : "k", dtype_name(in.k.dtype));
+  }
+}
+
 /// q, k and v, and the sizes they set.
 void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument q{"q", in.q};
   const Argument k{"k", in.k};
   const Argument v{"v", in.v};
-  for (const Argument* arg : {&q, &k, &v}) {
-    call.require_given(*arg);
-    call.input(*arg, {DType::f32, DType::f64, DType::bf16, DType::f16});
-    if (arg->view.dtype != in.q.dtype) {
-      call.fail("{} has dtype {} but q has dtype {}", arg->name, dtype_name(arg->view.dtype), dtype_name(in.q.dtype));
-    }
-  }
-  call.same_dim(k, q, 0, "B");
+  check_qkv_dtypes(call, in);
+  const bool paged = call.given({"block_table", in.block_table});
+  if (!paged) call.same_dim(k, q, 0, "B");
   call.same_dim(k, q, 3, "D");
-  call.same_dim(v, k, 0, "B");
+  call.same_dim(v, k, 0, paged ? "P" : "B");
   call.same_dim(v, k, 1, "Hkv");
-  call.same_dim(v, k, 2, "S");
+  call.same_dim(v, k, 2, paged ? "page" : "S");
   for (const Argument* arg : {&q, &v}) {
     const std::int64_t dim = arg->view.shape[3];
     if (dim < 1 || dim > kMaxHeadDim) {
@@ -249,9 +278,26 @@ void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
               shape_text(in.k.shape), p.Hq, p.Hkv);
   }
   p.group = p.Hkv == 0 ? 1 : p.Hq / p.Hkv;
+  if (paged) check_pages(call, in, p);
   if (!product_fits({p.B, p.Hq, p.T, p.S})) {
     call.fail("q has shape {} and k has shape {}: B·Hq·T·S overflows 64 bits", shape_text(in.q.shape),
               shape_text(in.k.shape));
+  }
+}
+
+/// The scales of int8 keys and values, which have the rows of k and v.
+void check_scales(Call& call, const AttentionInputs& in) {
+  for (const auto& [scale, of] : {std::pair{Argument{"k_scale", in.k_scale}, Argument{"k", in.k}},
+                                  std::pair{Argument{"v_scale", in.v_scale}, Argument{"v", in.v}}}) {
+    const bool needed = of.view.dtype == DType::i8;
+    if (call.given(scale) && !needed) {
+      call.fail("{} is given but {} has dtype {} and not i8", scale.name, of.name, dtype_name(of.view.dtype));
+    }
+    if (!needed) continue;
+    if (!call.given(scale)) call.fail("{} is required by {} of dtype i8 but absent", scale.name, of.name);
+    call.input(scale, {DType::f32});
+    call.shape(scale, in.block_table.present() ? "(P,Hkv,page,1)" : "(B,Hkv,S,1)",
+               {of.view.shape[0], of.view.shape[1], of.view.shape[2], 1});
   }
 }
 
@@ -405,6 +451,24 @@ void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p
   }
 }
 
+/// The entries that lead to keys before the lengths.
+void check_block_table(const Call& call, const AttentionInputs& in, const Problem& p) {
+  if (!in.block_table.present()) return;
+  if (p.packed()) call.fail("block_table is given together with cu_seqlens_q: a packed batch has no pages");
+  if (!in.key_lengths.present()) call.fail("block_table is given but key_lengths is absent");
+  const std::int64_t pages = in.k.shape[0];
+  for (std::int64_t b = 0; b < p.B; ++b) {
+    const std::int64_t keys = load_index(in.key_lengths, b);
+    const std::int64_t used = keys / p.page + (keys % p.page != 0 ? 1 : 0);
+    for (std::int64_t m = 0; m < used; ++m) {
+      const std::int64_t e = page_of(in.block_table, b, m);
+      if (e < 0 || e >= pages) {
+        call.fail("block_table[{},{}] is {} but must be 0 to {}: k has P = {} pages", b, m, e, pages - 1, pages);
+      }
+    }
+  }
+}
+
 /// One value per query head; −∞ passes where `may_hide`.
 void check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide, const Problem& p) {
   if (!call.given(arg)) return;
@@ -423,12 +487,14 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   Problem p;
   p.inputs = in;
   check_qkv(call, in, p);
+  check_scales(call, in);
   const ScoreRange range = score_range(in.q.dtype);
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
   check_bias_and_mask(call, in, p);
   check_sequences(call, in, p);
   check_key_lengths(call, in, p);
+  check_block_table(call, in, p);
   check_query_offsets(call, in, p);
   check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
   check_per_head(call, {"sinks", in.sinks}, range, true, p);
@@ -519,6 +585,11 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
                                const AttentionSaved& saved, const AttentionIncoming& incoming,
                                const AttentionOptions& options) {
   Call call("attention_backward");
+  for (const Argument& arg : {Argument{"block_table", inputs.block_table}, Argument{"k_scale", inputs.k_scale},
+                              Argument{"v_scale", inputs.v_scale}}) {
+    if (call.given(arg))
+      call.fail("{} is given, but a cache has no gradients: the forward pass alone reads it", arg.name);
+  }
   BackwardProblem p{check_common(call, inputs, options), saved, incoming, gradients};
   if (gradients.dgate.present() && inputs.gate.present() && p.gate_fn == GateFn::none) {
     call.fail("dgate is asked for but gate_fn is none");

@@ -15,6 +15,7 @@ struct Sequence {
   std::int64_t k0 = 0, S = 0;       ///< its keys are rows k0 … k0 + S
   std::int64_t keys = 0;            ///< of which those before `keys` are seen and read
   std::int64_t first_position = 0;  ///< query i stands at key position first_position + i
+  std::int64_t table = 0;           ///< its row of the block table, where k and v are paged
 };
 
 /// The arguments that both passes share, checked and in normal form.
@@ -30,6 +31,7 @@ struct Problem {
   GateFn gate_fn = GateFn::none;  ///< none when no gate is present
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
+  std::int64_t page = 0;     ///< tokens of a page of k and v, which the block table orders; 0: not paged
   ExecutionContext context;  ///< resolved()
   /// As given, but for bias and mask, stretched to (B,Hq,T,S) by stride 0, and gate, absent where gate_fn is none.
   AttentionInputs inputs;
@@ -37,7 +39,7 @@ struct Problem {
   bool packed() const { return inputs.cu_seqlens_q.present(); }
   std::int64_t sequences() const { return N; }
   Sequence sequence(std::int64_t n) const {
-    Sequence s{.b = n, .T = T, .S = S};
+    Sequence s{.b = n, .T = T, .S = S, .table = n};
     if (packed()) {
       s.b = 0;
       s.q0 = load_index(inputs.cu_seqlens_q, n);

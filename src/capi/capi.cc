@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "capi/sized.hpp"
 #include "capi/status.hpp"
 #include "core/check.hpp"
 #include "headgate/attention.hpp"
+#include "headgate/convert.hpp"
 #include "headgate/headgate.h"
 #include "headgate/runtime.hpp"
 
@@ -23,14 +25,15 @@ constexpr bool same(std::int32_t c, Enum cpp) {
 static_assert(same(HEADGATE_DTYPE_NONE, DType::none) && same(HEADGATE_DTYPE_F32, DType::f32) &&
               same(HEADGATE_DTYPE_F64, DType::f64) && same(HEADGATE_DTYPE_BF16, DType::bf16) &&
               same(HEADGATE_DTYPE_F16, DType::f16) && same(HEADGATE_DTYPE_BOOL, DType::boolean) &&
-              same(HEADGATE_DTYPE_I32, DType::i32) && same(HEADGATE_DTYPE_I64, DType::i64));
+              same(HEADGATE_DTYPE_I32, DType::i32) && same(HEADGATE_DTYPE_I64, DType::i64) &&
+              same(HEADGATE_DTYPE_I8, DType::i8));
 static_assert(same(HEADGATE_GATE_OP_MUL, GateOp::mul) && same(HEADGATE_GATE_OP_ADD, GateOp::add));
 static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CAUSALITY_CAUSAL, Causality::causal));
 
 // Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 80);
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 12 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 15 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
@@ -98,6 +101,9 @@ AttentionInputs to_inputs(const headgate_attention_inputs* given) {
   inputs.query_offsets = to_view(c.query_offsets, "query_offsets");
   inputs.cu_seqlens_q = to_view(c.cu_seqlens_q, "cu_seqlens_q");
   inputs.cu_seqlens_k = to_view(c.cu_seqlens_k, "cu_seqlens_k");
+  inputs.block_table = to_view(c.block_table, "block_table");
+  inputs.k_scale = to_view(c.k_scale, "k_scale");
+  inputs.v_scale = to_view(c.v_scale, "v_scale");
   return inputs;
 }
 
@@ -135,6 +141,21 @@ Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
     step *= static_cast<std::uint64_t>(tensor.shape[i]);
   }
   return tensor;
+}
+
+/// (B,H,T,D) over contiguous (B,T,H,D).
+template <typename Tensor, typename Data>
+Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t D) {
+  Tensor tensor = contiguous<Tensor>(data, dtype, {B, T, H, D});
+  std::swap(tensor.shape[1], tensor.shape[2]);
+  std::swap(tensor.strides[1], tensor.strides[2]);
+  return tensor;
+}
+
+template <typename Tensor>
+auto to_view_of(const Tensor* tensor, const char* name) {
+  require(tensor != nullptr, "{} is null", name);
+  return to_view(*tensor, name);
 }
 
 /// The lists never change, so that their strings can be handed out.
@@ -175,6 +196,28 @@ headgate_tensor headgate_make_tensor(void* data, headgate_dtype dtype, int64_t d
 headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtype dtype, int64_t dim0, int64_t dim1,
                                                  int64_t dim2, int64_t dim3) {
   return capi::contiguous<headgate_const_tensor>(data, dtype, {dim0, dim1, dim2, dim3});
+}
+
+headgate_tensor headgate_make_bthd_tensor(void* data, headgate_dtype dtype, int64_t B, int64_t T, int64_t H,
+                                          int64_t D) {
+  return capi::bthd<headgate_tensor>(data, dtype, B, T, H, D);
+}
+
+headgate_const_tensor headgate_make_const_bthd_tensor(const void* data, headgate_dtype dtype, int64_t B, int64_t T,
+                                                      int64_t H, int64_t D) {
+  return capi::bthd<headgate_const_tensor>(data, dtype, B, T, H, D);
+}
+
+headgate_status headgate_convert(const headgate_tensor* to, const headgate_const_tensor* from) {
+  return capi::guarded(__func__,
+                       [&] { headgate::convert(capi::to_view_of(to, "to"), capi::to_view_of(from, "from")); });
+}
+
+headgate_status headgate_quantize(const headgate_tensor* to, const headgate_tensor* scale,
+                                  const headgate_const_tensor* from) {
+  return capi::guarded(__func__, [&] {
+    headgate::quantize(capi::to_view_of(to, "to"), capi::to_view_of(scale, "scale"), capi::to_view_of(from, "from"));
+  });
 }
 
 headgate_status headgate_attention_forward(const headgate_attention_outputs* outputs,

@@ -47,7 +47,7 @@ struct Sizes {
         Hq(in.q.shape[1]),
         Hkv(in.k.shape[1]),
         T(in.q.shape[2]),
-        S(in.k.shape[2]),
+        S(in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2]),
         D(in.q.shape[3]),
         Dv(in.v.shape[3]),
         group(Hkv > 0 ? Hq / Hkv : 1),
@@ -69,12 +69,26 @@ struct KeyValue {
   std::vector<double> v;  // (keys,Dv)
 };
 
+/// Where key j of sequence b lies: batch, or page, and row of k and v.
+struct KeyPlace {
+  std::int64_t b, j;
+};
+
+KeyPlace place_of_key(const AttentionInputs& in, std::int64_t b, std::int64_t j) {
+  if (!in.block_table.present()) return {b, j};
+  const std::int64_t page = in.k.shape[2];
+  return {page_of(in.block_table, b, j / page), j % page};
+}
+
 KeyValue load_keys(const AttentionInputs& in, const Sizes& n, std::int64_t b, std::int64_t hk) {
   KeyValue kv;
   kv.keys = in.key_lengths.present() ? static_cast<std::int64_t>(load(in.key_lengths, 0, 0, 0, b)) : n.S;
   for (std::int64_t j = 0; j < kv.keys; ++j) {
-    for (std::int64_t d = 0; d < n.D; ++d) kv.k.push_back(load(in.k, b, hk, j, d));
-    for (std::int64_t d = 0; d < n.Dv; ++d) kv.v.push_back(load(in.v, b, hk, j, d));
+    const KeyPlace at = place_of_key(in, b, j);
+    const double k_scale = in.k_scale.present() ? load(in.k_scale, at.b, hk, at.j, 0) : 1.0;
+    const double v_scale = in.v_scale.present() ? load(in.v_scale, at.b, hk, at.j, 0) : 1.0;
+    for (std::int64_t d = 0; d < n.D; ++d) kv.k.push_back(k_scale * load(in.k, at.b, hk, at.j, d));
+    for (std::int64_t d = 0; d < n.Dv; ++d) kv.v.push_back(v_scale * load(in.v, at.b, hk, at.j, d));
   }
   return kv;
 }

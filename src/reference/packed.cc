@@ -44,6 +44,8 @@ AttentionInputs sequence_inputs(const AttentionInputs& in, std::int64_t n, const
   one.gate = part(in.gate, 2, at.q0, at.T);
   one.k = part(in.k, 2, at.k0, at.S);
   one.v = part(in.v, 2, at.k0, at.S);
+  one.k_scale = part(in.k_scale, 2, at.k0, at.S);
+  one.v_scale = part(in.v_scale, 2, at.k0, at.S);
   one.bias = part_of_map(in.bias, at, has_one_row(in.bias, in));
   one.mask = part_of_map(in.mask, at, has_one_row(in.mask, in));
   one.key_lengths = part(in.key_lengths, 3, n, 1);

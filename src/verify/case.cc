@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <tuple>
+#include <numeric>
 
 #include "core/element.hpp"
 #include "core/random.hpp"
@@ -42,18 +42,25 @@ enum Stream : std::uint64_t {
   kDlse,
   kChoice,
   kOffsets,
-  kSequences
+  kSequences,
+  kTable,
+  kScales
 };
 
-template <typename Value>
-void fill(const TensorView& view, const Value& value) {
-  for (std::int64_t a = 0; a < view.shape[0]; ++a) {
-    for (std::int64_t b = 0; b < view.shape[1]; ++b) {
-      for (std::int64_t c = 0; c < view.shape[2]; ++c) {
-        for (std::int64_t d = 0; d < view.shape[3]; ++d) value(a, b, c, d);
+template <typename Visit>
+void for_each_index(const Shape& shape, const Visit& visit) {
+  for (std::int64_t a = 0; a < shape[0]; ++a) {
+    for (std::int64_t b = 0; b < shape[1]; ++b) {
+      for (std::int64_t c = 0; c < shape[2]; ++c) {
+        for (std::int64_t d = 0; d < shape[3]; ++d) visit(a, b, c, d);
       }
     }
   }
+}
+
+template <typename Value>
+void fill(const TensorView& view, const Value& value) {
+  for_each_index(view.shape, value);
 }
 
 void fill_normal(const TensorView& view, std::uint64_t seed, std::uint64_t stream, double factor) {
@@ -120,7 +127,7 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   options_.gate_fn = spec.gate_fn;
   options_.gate_op = spec.gate_op;
   options_.context.threads = spec.threads;
-  const bool backward = passes == Passes::forward_and_backward;
+  const bool backward = passes == Passes::forward_and_backward && !spec.forward_only();
   place_inputs();
   if (backward) place_incoming();
   fill_inputs();
@@ -129,6 +136,9 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   inputs_ = {q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_, query_offsets_};
   inputs_.cu_seqlens_q = cu_seqlens_q_;
   inputs_.cu_seqlens_k = cu_seqlens_k_;
+  inputs_.block_table = block_table_;
+  inputs_.k_scale = k_scale_;
+  inputs_.v_scale = v_scale_;
   incoming_ = {dy_, dlse_};
 }
 
@@ -196,8 +206,7 @@ void Case::place_inputs() {
     place_projection(input_slabs_, &q_, gated && !gate_apart ? &gate_ : nullptr, &k_, &v_);
   } else {
     q_ = place(input_slabs_, "q", s.dtype, {s.B, s.Hq(), s.T, s.D}, kRepeatB);
-    k_ = place(input_slabs_, "k", s.dtype, {s.B, s.Hkv, s.S, s.D}, kRepeatH);
-    v_ = place(input_slabs_, "v", s.dtype, {s.B, s.Hkv, s.S, s.Dv}, kRepeatB);
+    place_cache();
   }
   if (gated && !gate_.present()) {
     const std::int64_t width = s.gate_input == GateInput::headwise ? 1 : s.Dv;
@@ -220,6 +229,20 @@ void Case::place_inputs() {
   cu_seqlens_k_ = vector("cu_seqlens_k", s.cu_seqlens, s.packed + 1);
   alibi_slopes_ = vector("alibi_slopes", s.alibi_slopes, s.Hq());
   sinks_ = vector("sinks", s.sinks, s.Hq());
+}
+
+/// k and v, and what goes with them in a cache.
+void Case::place_cache() {
+  const CaseSpec& s = spec_;
+  const std::int64_t batches = s.page > 0 ? s.pages() : s.B;
+  const std::int64_t rows = s.page > 0 ? s.page : s.S;
+  // Pages that repeat would be one page.
+  k_ = place(input_slabs_, "k", s.key_dtype(), {batches, s.Hkv, rows, s.D}, kRepeatH);
+  v_ = place(input_slabs_, "v", s.key_dtype(), {batches, s.Hkv, rows, s.Dv}, s.page > 0 ? kRepeatH : kRepeatB);
+  if (s.page > 0) block_table_ = place(input_slabs_, "block_table", DType::i32, {1, 1, s.B, s.pages_each()});
+  if (!s.quantized) return;
+  k_scale_ = place(input_slabs_, "k_scale", DType::f32, {batches, s.Hkv, rows, 1}, kRepeatH);
+  v_scale_ = place(input_slabs_, "v_scale", DType::f32, {batches, s.Hkv, rows, 1}, s.page > 0 ? kRepeatH : kRepeatB);
 }
 
 void Case::place_incoming() {
@@ -270,6 +293,7 @@ void Case::fill_inputs() {
   if (gate_.present()) fill_normal(gate_, seed, kGate, f.gate);
   if (dlse_.present()) fill_normal(dlse_, seed, kDlse, 1.0);
   fill_vectors();
+  fill_table();
   fill_keys();
   fill_maps();
 }
@@ -363,16 +387,47 @@ void Case::fill_vectors() {
   if (sinks_.present()) fill_normal(sinks_, spec_.seed, kSinks, factors_of(spec_).sinks);
 }
 
-/// Keys at and beyond the length keep the slab's NaN.
+/// A random choice of pages for each sequence, no page twice, in no order; entries beyond the length are no page.
+void Case::fill_table() {
+  if (!block_table_.present()) return;
+  Random random(spec_.seed, kTable);
+  std::vector<std::int32_t> pages(spec_.pages());
+  std::iota(pages.begin(), pages.end(), 0);
+  for (std::size_t n = pages.size(); n > 1; --n) std::swap(pages[n - 1], pages[random.below(n)]);
+  std::size_t next = 0;
+  fill(block_table_, [&](std::int64_t, std::int64_t, std::int64_t b, std::int64_t m) {
+    const bool used = m * spec_.page < load_index(key_lengths_, b);
+    const std::int32_t entry = used ? pages[next++] : static_cast<std::int32_t>(random.below(2) == 0 ? -1 : 1 << 30);
+    static_cast<std::int32_t*>(block_table_.data)[offset_of(block_table_, 0, 0, b, m)] = entry;
+  });
+}
+
+/// Keys at and beyond the length, and pages of no sequence, keep the slab's NaN; int8 there keeps −1, and its scale
+/// NaN.
 void Case::fill_keys() {
   const Factors f = factors_of(spec_);
-  for (const auto& [view, stream, factor] : {std::tuple{k_, kK, f.k}, std::tuple{v_, kV, f.v}}) {
+  struct Tensor {
+    const TensorView &rows, &scale;
+    Stream stream;
+    double factor;
+  };
+  for (const auto& [view, scale, stream, factor] : {Tensor{k_, k_scale_, kK, f.k}, Tensor{v_, v_scale_, kV, f.v}}) {
     Random random(spec_.seed, stream);
     bool is_read = false;
-    fill(view, [&, target = view, by = factor](std::int64_t b, std::int64_t h, std::int64_t j, std::int64_t d) {
+    Random scales(spec_.seed, kScales + stream);
+    const Shape keys{spec_.B, spec_.Hkv, spec_.S, view.shape[3]};
+    for_each_index(keys, [&, &rows = view, &row_scale = scale, by = factor](std::int64_t b, std::int64_t h,
+                                                                            std::int64_t j, std::int64_t d) {
       const double x = random.normal();
       if (d == 0) is_read = key_is_read(b, j);
-      if (is_read) store(target, b, h, j, d, by * x);
+      if (!is_read) return;
+      const std::int64_t batch = spec_.page > 0 ? page_of(block_table_, b, j / spec_.page) : b;
+      const std::int64_t row = spec_.page > 0 ? j % spec_.page : j;
+      if (!spec_.quantized) return store(rows, batch, h, row, d, by * x);
+      constexpr double kSteps = 36.0;  // of int8 for each unit of a normal number, which stays within ±3.5
+      auto* at = static_cast<std::int8_t*>(rows.data) + offset_of(rows, batch, h, row, d);
+      *at = static_cast<std::int8_t>(std::lrint(kSteps * x));
+      if (d == 0) store(row_scale, batch, h, row, 0, by * (0.5 + scales.uniform()) / kSteps);
     });
   }
 }

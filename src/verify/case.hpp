@@ -19,8 +19,8 @@ namespace headgate::verify {
 enum class Passes { forward, forward_and_backward };
 
 /// A problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which therefore
-/// cannot be copied or moved. Keys hidden by key_lengths hold NaN in k and v, and so does the bias there and where
-/// query and key are of different packed sequences.
+/// cannot be copied or moved. Keys hidden by key_lengths hold NaN in k and v, or in their scales, and so does the bias
+/// there and where query and key are of different packed sequences; entries of the block table beyond them are no page.
 class Case {
  public:
   explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded,
@@ -65,6 +65,8 @@ class Case {
   void place_outputs();
   void place_gradients();
   void fill_inputs();
+  void place_cache();
+  void fill_table();
   void fill_keys();
   void fill_maps();
   void fill_vectors();
@@ -86,6 +88,7 @@ class Case {
   std::vector<NamedSlab> input_slabs_, output_slabs_, gradient_slabs_;
   TensorView q_, k_, v_, gate_, bias_, mask_, key_lengths_, query_offsets_, alibi_slopes_, sinks_, dy_, dlse_;
   TensorView cu_seqlens_q_, cu_seqlens_k_;
+  TensorView block_table_, k_scale_, v_scale_;
   AttentionInputs inputs_;
   AttentionIncoming incoming_;
   AttentionOutputs outputs_;  // of both kinds of forward pass

@@ -93,6 +93,27 @@ void draw_gate(CaseSpec& spec, const Pick& pick) {
   spec.gate_f32 = maybe(pick, 3);
 }
 
+/// A cache: S becomes a number of whole pages.
+CaseSpec paged(CaseSpec spec, std::int64_t page) {
+  spec.page = page;
+  spec.S = (spec.S + page - 1) / page * page;
+  if (spec.key_lengths == DType::none) spec.key_lengths = DType::i32;
+  if (spec.layout == Layout::fused) spec.layout = Layout::bthd;
+  return spec;
+}
+
+CaseSpec quantized(CaseSpec spec) {
+  spec.quantized = true;
+  if (spec.layout == Layout::fused) spec.layout = Layout::bthd;
+  return spec;
+}
+
+void draw_cache(CaseSpec& spec, const Pick& pick) {
+  const std::int64_t page = one_of(pick, std::array{0, 0, 0, 0, 0, 1, 3, 16, 64, 100});
+  if (page > 0) spec = paged(spec, page);
+  if (maybe(pick, 6)) spec = quantized(spec);
+}
+
 CaseSpec shaped(std::int64_t B, std::int64_t Hkv, std::int64_t group, std::int64_t T, std::int64_t S, std::int64_t D,
                 std::int64_t Dv) {
   CaseSpec spec;
@@ -155,6 +176,28 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.bias = {true, false, false, false}; });
   add(plain, [](CaseSpec& s) { s.dlse = DType::f32, s.weights = true, s.attn = true; });
   add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
+}
+
+/// Pages and int8, beside few queries and many.
+void add_caches(std::vector<CaseSpec>& list, DType dtype) {
+  for (const std::int64_t page : {0, 1, 3, 16, 64, 100}) {
+    for (const bool bytes : {false, true}) {
+      if (page == 0 && !bytes) continue;
+      const auto add = [&](CaseSpec spec) {
+        spec.dtype = dtype;
+        spec = gated(spec, GateInput::headwise, GateFn::sigmoid, GateOp::mul);
+        if (page > 0) spec = paged(spec, page);
+        list.push_back(bytes ? quantized(spec) : spec);
+      };
+      add(shaped(2, 2, 2, 70, 90, 32, 24));
+      add(shaped(2, 1, 8, 1, 1030, 64, 32));
+      CaseSpec spec = with_all_features(shaped(2, 1, 3, 2, 700, 24, 17));
+      spec.query_offsets = DType::i32;
+      spec.window_left = 300;
+      spec.weights = page == 16;  // the kernel for many queries
+      add(spec);
+    }
+  }
 }
 
 /// Few queries against keys of several splits, in every way that rows of k and v are read.
@@ -234,6 +277,8 @@ std::string describe(const CaseSpec& spec) {
   add(spec.absent_gradients != 0, fmt::format("absent_gradients={:#x}", spec.absent_gradients));
   add(spec.threads != 1, fmt::format("threads={}", spec.threads));
   add(spec.cu_seqlens != DType::none, fmt::format("packed={}:{}", spec.packed, dtype_name(spec.cu_seqlens)));
+  add(spec.page > 0, fmt::format("page={}", spec.page));
+  add(spec.quantized, "int8");
   return text + fmt::format(" seed={}", spec.seed);
 }
 
@@ -252,8 +297,9 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.weights = maybe(pick, 2);  // without them, few queries have a kernel of their own
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
+  draw_cache(spec, pick);
   spec.seed = static_cast<std::uint64_t>(1 + pick(1000));
-  if (maybe(pick, 4)) {
+  if (spec.page == 0 && maybe(pick, 4)) {
     spec.B = 1;
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
@@ -299,6 +345,7 @@ std::vector<CaseSpec> standard_cases() {
     list.push_back(spec);
     add_few_queries(list, dtype);
     add_packed(list, dtype);
+    add_caches(list, dtype);
     CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};

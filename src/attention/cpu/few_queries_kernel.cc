@@ -90,6 +90,7 @@ struct FewQueriesScratch {
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
+    if (plan.p.inputs.k_scale.present()) scale_row = ws.take<T>("scale row", kStepKeys);
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", kStepKeys);
   }
 
@@ -97,6 +98,7 @@ struct FewQueriesScratch {
   View<T, 2> scores;            ///< of a step's keys; then their exponentials
   View<T, 2> widened;           ///< a step's rows of k or v in T
   View<T, 1> out, gate, gated;  ///< of one query
+  View<T, 1> scale_row;         ///< of a step's keys or values
   View<T, 1> rule_row;          ///< a row of bias or mask
 };
 
@@ -120,43 +122,64 @@ struct FewQueriesBuffers {
   View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
 };
 
-/// Rows of k or v of one (b,h), of elements E, for products in T.
+/// Rows of k or v of one sequence and head, of elements E, for products in T, a step's keys at a time.
 template <typename T, typename E>
-class KeyRows {
+class StepRows {
  public:
   /// Rows that several tiles of queries read (`rows_against`) are widened to T once.
-  KeyRows(const HeadRows<const void>& rows, std::int64_t rows_against, const View<T, 2>& widened)
+  StepRows(const KeyRows& rows, std::int64_t rows_against, const View<T, 2>& widened)
       : rows_(rows),
         widened_(widened),
-        in_place_(loads_stored<T, E>() && rows.stride == 1 && rows.cols % kLanes<T> == 0 &&
-                  (std::is_same_v<T, E> || rows_against <= kTileRows)) {}
+        in_place_(loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
+                  (std::is_same_v<T, E> || rows_against <= kHighRows)) {}
 
-  /// visit(rows) with rows j … j + n as StoredRows, n at most kStepKeys.
-  template <class Visit>
-  void with(std::int64_t j, std::int64_t n, const Visit& visit) const {
-    if constexpr (loads_stored<T, E>()) {
-      if (in_place_) return visit(StoredRows<E>{at(j), rows_.row_stride});
-    }
-    for (std::int64_t r = 0; r < n; ++r) {
-      load_row(widened_.at(r), rows_, j + r, 0, rows_.cols);
-      std::fill(widened_.at(r) + rows_.cols, widened_.at(r) + round_up(rows_.cols, kLanes<T>), T{0});
-    }
-    visit(StoredRows<T>{widened_.data, widened_.strides[0]});
+  /// Makes rows j … j + n the step's, n at most kStepKeys.
+  void place(std::int64_t j, std::int64_t n) {
+    first_ = j;
+    count_ = n;
+    if (n <= 0 || rows_.stride() != 1) return;
+    for (std::int64_t r = 0; r < n; ++r) stored_[r] = rows_.address<E>(j + r);
+    for (std::int64_t r = n; r < round_up(n, kTileKeys); ++r) stored_[r] = stored_[n - 1];
   }
 
-  /// Asks for rows j … j + n over `steps` steps.
-  Prefetch prefetch(std::int64_t j, std::int64_t n, std::int64_t steps) const {
-    if (n <= 0 || rows_.stride != 1) return {};
-    constexpr std::int64_t kBytes = sizeof(E);
-    return {at(j), n, rows_.cols * kBytes, rows_.row_stride * kBytes, steps};
+  /// visit(rows) with the step's rows as StoredRows.
+  template <class Visit>
+  void with(const Visit& visit) const {
+    if constexpr (loads_stored<T, E>()) {
+      if (in_place_) return visit(StoredRows<E>{stored_});
+    }
+    const T* wide[kStepKeys];
+    for (std::int64_t r = 0; r < round_up(count_, kTileKeys); ++r) {
+      wide[r] = widened_.at(std::min(r, count_ - 1));
+      if (r >= count_) continue;
+      load_row(widened_.at(r), rows_.row(first_ + r), 0, 0, rows_.cols);
+      std::fill(widened_.at(r) + rows_.cols, widened_.at(r) + round_up(rows_.cols, kLanes<T>), T{0});
+    }
+    visit(StoredRows<T>{wide});
+  }
+
+  /// Asks for the step's rows over `steps` steps.
+  Prefetch prefetch(std::int64_t steps) const {
+    if (count_ <= 0 || rows_.stride() != 1) return {};
+    return {reinterpret_cast<const void* const*>(stored_), count_, rows_.cols * std::int64_t{sizeof(E)}, steps};
+  }
+
+  /// Each row of `x` times the scales of the step's rows. `buffer`: kStepKeys elements.
+  void scale_columns(const View<T, 2>& x, T* HWY_RESTRICT buffer) const {
+    if (!rows_.scaled()) return;
+    for (std::int64_t r = 0; r < count_; ++r) buffer[r] = static_cast<T>(rows_.scale(first_ + r));
+    for (std::int64_t i = 0; i < x.shape[0]; ++i) {
+      T* HWY_RESTRICT row = x.at(i);
+      for (std::int64_t r = 0; r < count_; ++r) row[r] *= buffer[r];
+    }
   }
 
  private:
-  const E* at(std::int64_t j) const { return rows_.template at<E>(j, 0, rows_.cols); }
-
-  HeadRows<const void> rows_;
+  KeyRows rows_;
   View<T, 2> widened_;
   bool in_place_;
+  std::int64_t first_ = 0, count_ = 0;
+  const E* stored_[kStepKeys] = {};
 };
 
 /// One thread's part. E: the element type of k and v.
@@ -184,18 +207,23 @@ class FewQueriesWorker {
     const KeyRange seen = visibility.rows(0, sequence_.T);
     const std::int64_t begin = std::max(seen.begin, split * kSplitKeys);
     const std::int64_t end = std::min(seen.end, (split + 1) * kSplitKeys);
-    const KeyRows<T, E> keys(key_rows(p_.inputs.k, sequence_, h), all_rows, own_.widened);
-    const KeyRows<T, E> values(key_rows(p_.inputs.v, sequence_, h), all_rows, own_.widened);
+    if (begin >= end) return;
+    StepRows<T, E> keys(rows_of_keys(p_, sequence_, h), all_rows, own_.widened);
+    StepRows<T, E> values(rows_of_values(p_, sequence_, h), all_rows, own_.widened);
+    keys.place(begin, std::min(kStepKeys, end - begin));
     // While scores are made, the values of the same keys are asked for; while values are added, the next keys.
     for (std::int64_t j = begin; j < end; j += kStepKeys) {
       const std::int64_t n = std::min(kStepKeys, end - j);
-      const Prefetch these_values = values.prefetch(j, n, score_steps(all_rows, n));
-      keys.with(j, n, [&](const auto& rows) { score_rows(scores_, queries_, rows, n, these_values); });
+      values.place(j, n);
+      const Prefetch these_values = values.prefetch(score_steps(all_rows, n));
+      keys.with([&](const auto& rows) { score_rows(scores_, queries_, rows, n, these_values); });
+      keys.scale_columns(scores_, own_.scale_row.data);
       rule_and_hide(visibility, j, n);
       for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, n);
-      const Prefetch next_keys =
-          keys.prefetch(j + n, std::min(kStepKeys, end - j - n), value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
-      values.with(j, n, [&](const auto& rows) { add_weighted_rows(out, scores_, rows, n, next_keys); });
+      values.scale_columns(scores_, own_.scale_row.data);
+      keys.place(j + n, std::min(kStepKeys, end - j - n));
+      const Prefetch next_keys = keys.prefetch(value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
+      values.with([&](const auto& rows) { add_weighted_rows(out, scores_, rows, n, next_keys); });
     }
   }
 
@@ -329,6 +357,7 @@ void few_queries_of(const ForwardProblem& p) {
 
 template <typename T>
 void few_queries_typed(const ForwardProblem& p) {
+  if (p.inputs.k.dtype == DType::i8) return few_queries_of<T, std::int8_t>(p);
   if constexpr (std::is_same_v<T, double>) {
     few_queries_of<double, double>(p);
   } else {

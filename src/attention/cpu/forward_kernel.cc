@@ -76,8 +76,8 @@ class ForwardWorker {
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
     const View<T, 3> keys = head_keys(part, h).range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
-    pack_transposed(keys, key_rows(p_.inputs.k, sequence, h), begin, end - begin, own_.packing);
-    pack_panels(values(head_values(part, h), block), begin - block * kBlock, key_rows(p_.inputs.v, sequence, h), begin,
+    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, own_.packing);
+    pack_panels(values(head_values(part, h), block), begin - block * kBlock, rows_of_values(p_, sequence, h), begin,
                 end - begin, own_.packing);
   }
 
