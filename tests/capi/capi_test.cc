@@ -63,6 +63,8 @@ headgate_attention_inputs to_c(const AttentionInputs& in) {
   c.mask = to_c(in.mask);
   c.key_lengths = to_c(in.key_lengths);
   c.query_offsets = to_c(in.query_offsets);
+  c.cu_seqlens_q = to_c(in.cu_seqlens_q);
+  c.cu_seqlens_k = to_c(in.cu_seqlens_k);
   c.alibi_slopes = to_c(in.alibi_slopes);
   c.sinks = to_c(in.sinks);
   return c;
