@@ -42,6 +42,14 @@ GROUPS = (
         ("sum under a new maximum", "sum *= decay;", "sum /= decay;"),
         ("exponent", "hn::Sub(hn::Load(d, s + j), shift)", "hn::Add(hn::Load(d, s + j), shift)"),
     )),
+    ("attention/merge_test", "src/attention/cpu/merge_kernel.cc", (
+        ("sum of the parts", "sum += std::exp(lse - top)", "sum -= std::exp(lse - top)"),
+        ("lse", "top + std::log(sum)", "top - std::log(sum)"),
+        ("weighted part", "hn::MulAdd(weight, ", "hn::NegMulAdd(weight, "),
+        ("gradient of a part's lse", "(dlse + static_cast<double>(dot))", "(dlse - static_cast<double>(dot))"),
+        ("attn_i - attn", "hn::Sub(hn::LoadU(tag, a + x)", "hn::Add(hn::LoadU(tag, a + x)"),
+        ("headwise dgate", "sum += static_cast<double>(dz[x])", "sum -= static_cast<double>(dz[x])"),
+    )),
     ("attention/forward_test", "src/attention/cpu/stored_rows-inl.hpp", (
         ("sum of lanes", "hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b))",
          "hn::Sub(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b))"),

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "bench/attention.hpp"
@@ -19,11 +21,13 @@ using verify::GateInput;
 constexpr std::int64_t kHeads = 8;
 
 // Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
-// times as fast as one, odd shapes at most 15% slower than their neighbours.
+// times as fast as one, odd shapes at most 15% slower than their neighbours, sequences of different lengths at most 10%
+// slower than equal ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kTwoCoresFloor = 1.8;
 constexpr double kOddShapeFloor = 0.85;
+constexpr double kPackedFloor = 0.90;
 
 /// T = S = length, D = Dv = dim, an elementwise sigmoid gate that is multiplied.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
@@ -167,6 +171,58 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
   }
 }
 
+/// Packed sequences of these lengths; `new_tokens` queries each, or as many as keys.
+CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> new_tokens = {}) {
+  spec.cu_seqlens = DType::i32;
+  spec.packed = static_cast<std::int64_t>(lengths.size());
+  spec.packed_keys = lengths;
+  spec.packed_queries = new_tokens ? std::vector<std::int64_t>(lengths.size(), *new_tokens) : lengths;
+  spec.T = std::accumulate(spec.packed_queries.begin(), spec.packed_queries.end(), std::int64_t{0});
+  spec.S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  return spec;
+}
+
+/// Sequences of very different lengths beside equal ones with about as many FLOPs in all.
+void add_packed(std::vector<BenchGroup>& groups) {
+  const std::vector<std::int64_t> skewed{512, 4096, 128, 1024, 256, 2048, 128, 512};
+  constexpr std::int64_t kEqual = 1680;
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const bool is_causal : {false, true}) {
+      CaseSpec spec = square(4, kEqual, 128);
+      if (is_causal) spec = causal(spec);
+      CaseSpec equal = spec;
+      equal.B = static_cast<std::int64_t>(skewed.size());
+      const std::string name = fmt::format("packed/{}{}", word_of(op), is_causal ? "/causal" : "");
+      groups.push_back({{{name + "/skewed", attention_job(op, packed(spec, skewed)), 0, {}},
+                         {name + "/equal", attention_job(op, equal), 0, {}}},
+                        {{0, 1, kPackedFloor}}});
+    }
+  }
+  // One new token for each of 32 sequences of 100 to 8000 tokens, each 15% longer than the one before in length.
+  std::vector<std::int64_t> lengths;
+  std::int64_t tokens = 0;
+  for (int n = 0; n < 32; ++n) {
+    lengths.push_back(static_cast<std::int64_t>(100 * std::pow(80.0, (n * 13 % 32) / 31.0)));
+    tokens += lengths.back();
+  }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CaseSpec spec = causal(square(kHeads, 1, 128));
+    spec.dtype = dtype;
+    CaseSpec equal = spec;
+    equal.B = 32;
+    equal.S = tokens / 32;
+    const std::string name = fmt::format("packed/decode/{}", dtype_name(dtype));
+    groups.push_back({{{name + "/skewed", attention_job(BenchOp::forward, packed(spec, lengths, 1)), 0, {}},
+                       {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
+                      {{0, 1, kPackedFloor}}});
+  }
+  // Prompts and new tokens in one call.
+  CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});
+  mixed.packed_queries = {1, 1024, 1, 500, 1, 1};
+  mixed.T = 1024 + 500 + 4;
+  groups.push_back(alone("packed/forward/mixed", BenchOp::forward, mixed, {}));
+}
+
 }  // namespace
 
 std::vector<BenchGroup> bench_groups(int threads) {
@@ -179,6 +235,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_double_precision(groups);
   add_decoding(groups);
   add_small_sequences(groups);
+  add_packed(groups);
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }

@@ -6,6 +6,17 @@
 namespace headgate::bench {
 
 std::int64_t visible_pairs(const verify::CaseSpec& spec) {
+  if (spec.cu_seqlens != DType::none) {
+    std::int64_t pairs = 0;
+    for (std::size_t n = 0; n < spec.packed_queries.size(); ++n) {
+      verify::CaseSpec one = spec;
+      one.cu_seqlens = DType::none;
+      one.T = spec.packed_queries[n];
+      one.S = spec.packed_keys[n];
+      pairs += visible_pairs(one);
+    }
+    return pairs;
+  }
   const bool causal = spec.causality == Causality::causal;
   std::int64_t pairs = 0;
   for (std::int64_t i = 0; i < spec.T; ++i) {

@@ -13,6 +13,7 @@
 #include "headgate/attention.hpp"
 #include "headgate/convert.hpp"
 #include "headgate/headgate.h"
+#include "headgate/merge.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::capi {
@@ -128,6 +129,49 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
           to_view(c.dgate, "dgate"), to_view(c.dbias, "dbias"), to_view(c.dsinks, "dsinks")};
 }
 
+headgate_const_tensor to_c(const ConstTensorView& view) {
+  headgate_const_tensor tensor{};
+  tensor.data = view.data;
+  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
+  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
+  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
+  return tensor;
+}
+
+void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* given, std::int64_t begin,
+            std::int64_t end, std::int64_t* query_offsets, std::int64_t* key_lengths) {
+  require(range != nullptr, "range is null");
+  const AttentionInputs inputs = to_inputs(given);
+  KeyRangeVectors vectors;
+  const AttentionInputs narrowed = narrow_keys(inputs, begin, end, vectors);
+  const auto hand_out = [](const std::vector<std::int64_t>& from, std::int64_t* to, const char* name) {
+    require(from.empty() || to != nullptr, "{} is null but receives {} numbers", name, from.size());
+    std::copy(from.begin(), from.end(), to);
+    return to_c(make_vector_view(static_cast<const std::int64_t*>(to), static_cast<std::int64_t>(from.size())));
+  };
+  headgate_attention_inputs c = read_sized(given, "inputs", kFirstInputs_bytes);
+  c.struct_size = sizeof c;
+  c.k = to_c(narrowed.k);
+  c.v = to_c(narrowed.v);
+  c.bias = to_c(narrowed.bias);
+  c.mask = to_c(narrowed.mask);
+  c.query_offsets = hand_out(vectors.query_offsets, query_offsets, "query_offsets");
+  if (inputs.key_lengths.present()) c.key_lengths = hand_out(vectors.key_lengths, key_lengths, "key_lengths");
+  *range = c;
+}
+
+/// Parts, or their gradients.
+template <typename Cpp, typename C>
+std::vector<Cpp> to_parts(const C* given, std::size_t count, const char* name) {
+  require(given != nullptr || count == 0, "{} is null but count is {}", name, count);
+  std::vector<Cpp> parts;
+  for (std::size_t n = 0; n < count; ++n) {
+    parts.push_back({to_view(given[n].attn, fmt::format("{}[{}].attn", name, n).c_str()),
+                     to_view(given[n].lse, fmt::format("{}[{}].lse", name, n).c_str())});
+  }
+  return parts;
+}
+
 /// Contiguous strides; sizes whose product overflows are refused by the call that gets the tensor.
 template <typename Tensor, typename Data>
 Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
@@ -236,6 +280,35 @@ headgate_status headgate_attention_backward(const headgate_attention_gradients* 
   return capi::guarded(__func__, [&] {
     headgate::attention_backward(capi::to_gradients(gradients), capi::to_inputs(inputs), capi::to_saved(saved),
                                  capi::to_incoming(incoming), capi::to_options(options));
+  });
+}
+
+headgate_status headgate_narrow_keys(headgate_attention_inputs* range, const headgate_attention_inputs* inputs,
+                                     int64_t begin, int64_t end, int64_t* query_offsets, int64_t* key_lengths) {
+  return capi::guarded(__func__, [&] { capi::narrow(range, inputs, begin, end, query_offsets, key_lengths); });
+}
+
+headgate_status headgate_attention_merge(const headgate_attention_outputs* outputs, const headgate_merge_part* parts,
+                                         size_t count, const headgate_const_tensor* gate,
+                                         const headgate_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::attention_merge(capi::to_outputs(outputs), capi::to_parts<headgate::MergePart>(parts, count, "parts"),
+                              gate == nullptr ? headgate::ConstTensorView{} : capi::to_view(*gate, "gate"),
+                              capi::to_options(options));
+  });
+}
+
+headgate_status headgate_attention_merge_backward(const headgate_merge_part_gradients* gradients,
+                                                  const headgate_tensor* dgate, const headgate_merge_part* parts,
+                                                  size_t count, const headgate_const_tensor* gate,
+                                                  const headgate_attention_incoming* incoming,
+                                                  const headgate_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::attention_merge_backward(capi::to_parts<headgate::MergePartGradients>(gradients, count, "gradients"),
+                                       dgate == nullptr ? headgate::TensorView{} : capi::to_view(*dgate, "dgate"),
+                                       capi::to_parts<headgate::MergePart>(parts, count, "parts"),
+                                       gate == nullptr ? headgate::ConstTensorView{} : capi::to_view(*gate, "gate"),
+                                       capi::to_incoming(incoming), capi::to_options(options));
   });
 }
 

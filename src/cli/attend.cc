@@ -82,6 +82,15 @@ void add_files(VerbOptions& verb, attend::Files& files) {
   file("Inputs", "--key-lengths", files.key_lengths, "N.npy", "(B), int32 or int64: batch b sees its first N[b] keys");
   file("Inputs", "--query-offsets", files.query_offsets, "A.npy",
        "(B), int32 or int64: query i of batch b stands at key position at_i = A[b] + i (default i + S - T)");
+  Option cu_seqlens_q =
+      file("Inputs", "--cu-seqlens-q", files.cu_seqlens_q, "CQ.npy",
+           "(N+1), int32 or int64: a packed batch. B is 1, and the queries of sequence n are rows CQ[n] to CQ[n+1] of "
+           "those of q; CQ[0] = 0, CQ[N] = T. Key lengths and query offsets then have N entries");
+  Option cu_seqlens_k = file("Inputs", "--cu-seqlens-k", files.cu_seqlens_k, "CK.npy",
+                             "(N+1), int32 or int64: its keys are rows CK[n] to CK[n+1] of those of k and v; S_n of "
+                             "them and T_n queries stand for S and T in the default position");
+  cu_seqlens_q.needs(cu_seqlens_k);
+  cu_seqlens_k.needs(cu_seqlens_q);
   file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |at_i - j| is taken off the scores");
   file("Inputs", "--sinks", files.sinks, "S.npy",
        "Sink logits (Hq): they join the softmax denominator without a value");
@@ -130,9 +139,8 @@ Verb add_attend(CommandLine& line) {
       "heads, Hkv key and value heads, T queries, S keys, D and Dv head dims from 1 to 512.\n\n"
       "Query i stands at key position at_i = i + S - T, so that the last query stands at the last key, unless "
       "--query-offsets says otherwise.\n\n"
-      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1, key lengths and query "
-      "offsets "
-      "i4 or i8). NumPy "
+      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1; key lengths, query offsets "
+      "and bounds of sequences i4 or i8). NumPy "
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
   auto options = std::make_shared<Options>();

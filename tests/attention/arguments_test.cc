@@ -225,6 +225,99 @@ std::vector<BadCall> bad_memory() {
   };
 }
 
+/// The sample's tensors narrowed to one batch, of sequences of 2 and 1 queries, and 4 and 1 keys.
+void pack(SampleCall& c) {
+  const auto narrow = [](auto& view) { view.shape[0] = std::min<std::int64_t>(view.shape[0], 1); };
+  for (auto* in : {&c.in.q, &c.in.k, &c.in.v, &c.in.gate, &c.in.bias, &c.in.mask, &c.saved.y, &c.saved.lse,
+                   &c.saved.attn, &c.incoming.dy, &c.incoming.dlse}) {
+    narrow(*in);
+  }
+  for (auto* out : {&c.out.y, &c.out.lse, &c.out.attn, &c.out.weights, &c.grad.dq, &c.grad.dk, &c.grad.dv,
+                    &c.grad.dgate, &c.grad.dbias}) {
+    narrow(*out);
+  }
+  c.in.key_lengths = c.vector<std::int32_t>({3, 1});
+  c.in.cu_seqlens_q = c.vector<std::int32_t>({0, 2, 3});
+  c.in.cu_seqlens_k = c.vector<std::int64_t>({0, 4, 5});
+}
+
+BadCall bad_packing(const std::string& name, const std::function<void(SampleCall&)>& spoil,
+                    const std::vector<std::string>& said) {
+  return {name,
+          [spoil](SampleCall& c) {
+            pack(c);
+            spoil(c);
+          },
+          said};
+}
+
+std::vector<BadCall> bad_packed_batches() {
+  return {
+      {"cu_seqlens_with_batches",
+       [](SampleCall& c) {
+         c.in.cu_seqlens_q = c.in.cu_seqlens_k = c.vector<std::int32_t>({0, 3});
+       },
+       {"cu_seqlens_q is given but q has shape (2,4,3,8): B is 2 but must be 1"}},
+      bad_packing("cu_seqlens_k_absent", [](SampleCall& c) { c.in.cu_seqlens_k = {}; },
+                  {"cu_seqlens_q is given but cu_seqlens_k is absent"}),
+      bad_packing("cu_seqlens_q_absent", [](SampleCall& c) { c.in.cu_seqlens_q = {}; },
+                  {"cu_seqlens_k is given but cu_seqlens_q is absent"}),
+      bad_packing("cu_seqlens_f32",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_q = c.vector<float>({0, 2, 3});
+                  },
+                  {"cu_seqlens_q has dtype f32 but must be i32 or i64"}),
+      bad_packing("cu_seqlens_empty", [](SampleCall& c) { c.in.cu_seqlens_q.shape[3] = 0; },
+                  {"cu_seqlens_q has shape (1,1,1,0) but must be (1,1,1,N+1)"}),
+      bad_packing("cu_seqlens_upright",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_q.shape = {3, 1, 1, 1};
+                  },
+                  {"cu_seqlens_q has shape (3,1,1,1) but (1,1,1,N+1) is (1,1,1,1)"}),
+      bad_packing("cu_seqlens_counts",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_k = c.vector<std::int32_t>({0, 5});
+                  },
+                  {"cu_seqlens_k has shape (1,1,1,2) but cu_seqlens_q has shape (1,1,1,3): N + 1 is 2 and 3"}),
+      bad_packing("cu_seqlens_start",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_q = c.vector<std::int32_t>({1, 2, 3});
+                  },
+                  {"cu_seqlens_q[0] is 1 but must be 0"}),
+      bad_packing("cu_seqlens_descend",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_q = c.vector<std::int32_t>({0, -1, 3});
+                  },
+                  {"cu_seqlens_q[1] is -1 but cu_seqlens_q[0] is 0"}),
+      bad_packing("cu_seqlens_beyond",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_k = c.vector<std::int64_t>({0, 9, 5});
+                  },
+                  {"cu_seqlens_k[1] is 9 but must be at most S = 5"}),
+      bad_packing("cu_seqlens_end",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_k = c.vector<std::int64_t>({0, 4, 4});
+                  },
+                  {"cu_seqlens_k[2] is 4 but must be S = 5"}),
+      bad_packing("packed_key_lengths_count", [](SampleCall& c) { c.in.key_lengths = c.vector<std::int32_t>({4}); },
+                  {"key_lengths has shape (1,1,1,1) but (1,1,1,N) is (1,1,1,2)"}),
+      bad_packing("packed_key_length_beyond",
+                  [](SampleCall& c) {
+                    c.in.key_lengths = c.vector<std::int32_t>({4, 2});
+                  },
+                  {"key_lengths[1] is 2 but must be 0 to S_n = 1"}),
+      bad_packing("packed_query_offsets_count", [](SampleCall& c) { c.in.query_offsets = c.vector<std::int32_t>({4}); },
+                  {"query_offsets has shape (1,1,1,1) but (1,1,1,N) is (1,1,1,2)"}),
+  };
+}
+
+TEST(PackedBatch, SampleIsAccepted) {
+  SampleCall call;
+  pack(call);
+  call.forward();
+  call.backward();
+}
+
 std::vector<BadCall> bad_values() {
   return {
       {"key_length_negative",
@@ -296,6 +389,7 @@ INSTANTIATE_TEST_SUITE_P(Presence, BadInput, ::testing::ValuesIn(bad_presence())
 INSTANTIATE_TEST_SUITE_P(DTypes, BadInput, ::testing::ValuesIn(bad_dtypes()), test_name);
 INSTANTIATE_TEST_SUITE_P(Shapes, BadInput, ::testing::ValuesIn(bad_shapes()), test_name);
 INSTANTIATE_TEST_SUITE_P(Memory, BadInput, ::testing::ValuesIn(bad_memory()), test_name);
+INSTANTIATE_TEST_SUITE_P(PackedBatches, BadInput, ::testing::ValuesIn(bad_packed_batches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Values, BadInput, ::testing::ValuesIn(bad_values()), test_name);
 
 class BadForward : public ::testing::TestWithParam<BadCall> {};

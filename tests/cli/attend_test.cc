@@ -84,6 +84,8 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
       [](auto& s) { s.key_lengths = DType::i64; },
       [](auto& s) { s.query_offsets = DType::i32, s.causality = Causality::causal; },
       [](auto& s) { s.query_offsets = DType::i64, s.alibi_slopes = DType::f32; },
+      [](auto& s) { s.B = 1, s.cu_seqlens = DType::i32, s.packed = 3, s.causality = Causality::causal; },
+      [](auto& s) { s.B = 1, s.cu_seqlens = DType::i64, s.packed = 4, s.weights = true; },
       [](auto& s) { s.alibi_slopes = DType::f32; },
       [](auto& s) { s.sinks = DType::f64; },
       [](auto& s) { s.weights = true; },
@@ -442,6 +444,7 @@ TEST_F(AttendTest, RefusesShapesThatDisagree) {
   refuse({"--alibi", in("alibi")}, "alibi_slopes has shape (1,1,1,5)");
   put_values("lengths", std::vector<std::int64_t>{kS, kS + 1}, {1, 1, 1, kB}, 1);
   refuse({"--key-lengths", in("lengths")}, "key_lengths[1] is 8 but must be 0 to S = 7");
+  refuse({"--cu-seqlens-q", in("lengths"), "--cu-seqlens-k", in("lengths")}, "B is 2 but must be 1");
 }
 
 TEST_F(AttendTest, RefusesFilesThatLie) {
