@@ -392,6 +392,80 @@ INSTANTIATE_TEST_SUITE_P(Memory, BadInput, ::testing::ValuesIn(bad_memory()), te
 INSTANTIATE_TEST_SUITE_P(PackedBatches, BadInput, ::testing::ValuesIn(bad_packed_batches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Values, BadInput, ::testing::ValuesIn(bad_values()), test_name);
 
+/// Makes k and v pages, which each sequence has one of.
+void make_pages(SampleCall& c) {
+  c.in.block_table = c.vector<std::int32_t>({1, 0});
+  c.in.block_table.shape = {1, 1, kB, 1};
+  c.in.block_table.strides = {2, 2, 1, 1};
+}
+
+/// Makes k and v int8.
+void make_bytes(SampleCall& c) {
+  c.in.k.dtype = c.in.v.dtype = DType::i8;
+  c.in.k_scale = c.tensor(DType::f32, {kB, kHkv, kS, 1});
+  c.in.v_scale = c.tensor(DType::f32, {kB, kHkv, kS, 1});
+}
+
+std::vector<BadCall> bad_caches() {
+  const auto paged = [](const std::function<void(SampleCall&)>& spoil) {
+    return [spoil](SampleCall& c) {
+      make_pages(c);
+      spoil(c);
+    };
+  };
+  const auto bytes = [](const std::function<void(SampleCall&)>& spoil) {
+    return [spoil](SampleCall& c) {
+      make_bytes(c);
+      spoil(c);
+    };
+  };
+  return {
+      {"table_dtype",
+       paged([](SampleCall& c) { c.in.block_table.dtype = DType::i64; }),
+       {"block_table has dtype i64 but must be i32"}},
+      {"table_shape",
+       paged([](SampleCall& c) { c.in.block_table.shape[2] = 1; }),
+       {"block_table has shape (1,1,1,1) but (1,1,B,M) is (1,1,2,1)"}},
+      {"table_without_lengths",
+       paged([](SampleCall& c) { c.in.key_lengths = {}; }),
+       {"block_table is given but key_lengths is absent"}},
+      {"table_beyond_pages",
+       paged([](SampleCall& c) {
+         c.in.block_table = c.vector<std::int32_t>({1, 2});
+         c.in.block_table.shape = {1, 1, kB, 1};
+         c.in.block_table.strides = {2, 2, 1, 1};
+       }),
+       {"block_table[1,0] is 2 but must be 0 to 1: k has P = 2 pages"}},
+      {"pages_of_v",
+       paged([](SampleCall& c) { c.in.v.shape[0] = 1; }),
+       {"v has shape (1,2,5,6) but k has shape (2,2,5,8): P is 1 and 2"}},
+      {"pages_of_no_token", paged([](SampleCall& c) { c.in.k.shape[2] = c.in.v.shape[2] = 0; }), {"pages of 0 tokens"}},
+      {"lengths_beyond_pages",
+       paged([](SampleCall& c) {
+         c.in.key_lengths = c.vector<std::int64_t>({5, 6});
+       }),
+       {"key_lengths[1] is 6 but must be 0 to S = 5"}},
+      {"bytes_of_k_alone",
+       bytes([](SampleCall& c) { c.in.v.dtype = DType::f32; }),
+       {"v has dtype f32 but k has dtype i8"}},
+      {"bytes_of_v_alone",
+       bytes([](SampleCall& c) { c.in.k.dtype = DType::f32; }),
+       {"v has dtype i8 but q has dtype f32"}},
+      {"scale_absent", bytes([](SampleCall& c) { c.in.k_scale = {}; }), {"k_scale is required by k of dtype i8"}},
+      {"scale_dtype",
+       bytes([](SampleCall& c) { c.in.v_scale.dtype = DType::f64; }),
+       {"v_scale has dtype f64 but must be f32"}},
+      {"scale_shape",
+       bytes([](SampleCall& c) { c.in.k_scale.shape[3] = kD; }),
+       {"k_scale has shape (2,2,5,8) but (B,Hkv,S,1) is (2,2,5,1)"}},
+      {"scale_of_floats",
+       [](SampleCall& c) {
+         c.in.v_scale = c.tensor(DType::f32, {kB, kHkv, kS, 1});
+       },
+       {"v_scale is given but v has dtype f32 and not i8"}},
+  };
+}
+
 class BadForward : public ::testing::TestWithParam<BadCall> {};
 
 TEST_P(BadForward, IsRefused) {
@@ -466,6 +540,7 @@ std::vector<BadCall> bad_outputs() {
   };
 }
 
+INSTANTIATE_TEST_SUITE_P(Caches, BadForward, ::testing::ValuesIn(bad_caches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Outputs, BadForward, ::testing::ValuesIn(bad_outputs()), test_name);
 
 class BadBackward : public ::testing::TestWithParam<BadCall> {};
@@ -567,6 +642,12 @@ std::vector<BadCall> bad_gradients() {
   };
 }
 
+std::vector<BadCall> caches() {
+  return {{"table", make_pages, {"block_table is given, but a cache has no gradients"}},
+          {"bytes", make_bytes, {"k_scale is given, but a cache has no gradients"}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Caches, BadBackward, ::testing::ValuesIn(caches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Saved, BadBackward, ::testing::ValuesIn(bad_saved()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gradients, BadBackward, ::testing::ValuesIn(bad_gradients()), test_name);
 

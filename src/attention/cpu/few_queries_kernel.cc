@@ -158,10 +158,16 @@ class StepRows {
     visit(StoredRows<T>{wide});
   }
 
-  /// Asks for the step's rows over `steps` steps.
-  Prefetch prefetch(std::int64_t steps) const {
-    if (count_ <= 0 || rows_.stride() != 1) return {};
-    return {reinterpret_cast<const void* const*>(stored_), count_, rows_.cols * std::int64_t{sizeof(E)}, steps};
+  /// Rows that fit `bytes`, or all of a step where they are widened: so many are asked for ahead of their use.
+  std::int64_t rows_in(std::int64_t bytes) const {
+    return in_place_ ? std::max<std::int64_t>(bytes / (rows_.cols * std::int64_t{sizeof(E)}), kTileKeys) : kStepKeys;
+  }
+
+  /// Adds the step's rows from `first` to before `end`.
+  void ask(Prefetch& prefetch, std::int64_t first, std::int64_t end) const {
+    if (rows_.stride() != 1) return;
+    const auto* rows = reinterpret_cast<const void* const*>(stored_);
+    prefetch.add(rows + first, std::min(end, count_) - first, rows_.cols * std::int64_t{sizeof(E)});
   }
 
   /// Each row of `x` times the scales of the step's rows. `buffer`: kStepKeys elements.
@@ -209,21 +215,38 @@ class FewQueriesWorker {
     const std::int64_t end = std::min(seen.end, (split + 1) * kSplitKeys);
     if (begin >= end) return;
     StepRows<T, E> keys(rows_of_keys(p_, sequence_, h), all_rows, own_.widened);
+    StepRows<T, E> next_keys = keys;
     StepRows<T, E> values(rows_of_values(p_, sequence_, h), all_rows, own_.widened);
-    keys.place(begin, std::min(kStepKeys, end - begin));
-    // While scores are made, the values of the same keys are asked for; while values are added, the next keys.
+    const std::int64_t ahead = keys.rows_in(kAhead_bytes);
+    const std::int64_t chunk = all_rows <= kHighRows ? values.rows_in(kChunk_bytes) : kStepKeys;
+    next_keys.place(begin, std::min(kStepKeys, end - begin));
+    Prefetch first_keys;
+    next_keys.ask(first_keys, 0, ahead);
+    first_keys.spread(first_keys.lines(), 1);
+    first_keys.step();
     for (std::int64_t j = begin; j < end; j += kStepKeys) {
       const std::int64_t n = std::min(kStepKeys, end - j);
+      std::swap(keys, next_keys);
       values.place(j, n);
-      const Prefetch these_values = values.prefetch(score_steps(all_rows, n));
-      keys.with([&](const auto& rows) { score_rows(scores_, queries_, rows, n, these_values); });
+      next_keys.place(j + n, std::min(kStepKeys, end - j - n));
+      // Rows in the order of their use, `ahead` rows before it. Half of them belong to the values' part of the step.
+      Prefetch coming;
+      keys.ask(coming, ahead, n);
+      values.ask(coming, 0, n);
+      next_keys.ask(coming, 0, ahead);
+      const std::int64_t lines = coming.lines();
+      coming.spread(lines * 7 / 16, score_steps(all_rows, n));
+      keys.with([&](const auto& rows) { score_rows(scores_, queries_, rows, n, coming); });
       keys.scale_columns(scores_, own_.scale_row.data);
       rule_and_hide(visibility, j, n);
-      for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, n);
+      coming.spread(coming.lines() - lines / 2, all_rows);
+      for (std::int64_t r = 0; r < all_rows; ++r) {
+        coming.step();
+        exponentials(r, n);
+      }
       values.scale_columns(scores_, own_.scale_row.data);
-      keys.place(j + n, std::min(kStepKeys, end - j - n));
-      const Prefetch next_keys = keys.prefetch(value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
-      values.with([&](const auto& rows) { add_weighted_rows(out, scores_, rows, n, next_keys); });
+      coming.spread(coming.lines(), value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
+      values.with([&](const auto& rows) { add_weighted_rows(out, scores_, rows, n, chunk, coming); });
     }
   }
 
@@ -253,6 +276,13 @@ class FewQueriesWorker {
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  /// Rows are asked for so long before their use, and values used so many at a time, that all of it stays in the first
+  /// two levels of the cache (docs/notes/2026-11-22-few-queries.md).
+  static constexpr std::int64_t kAhead_bytes = 16384;
+  static constexpr std::int64_t kChunk_bytes = 8192;
+  /// How far, in powers of two, scores may exceed a row's maximum before it follows: exp2 of it, times the number of
+  /// keys, stays far from overflow.
+  static constexpr T kSlack = 16;
 
   std::int64_t partial_of(const FewQueries& each, std::int64_t h, std::int64_t split) const {
     return each.first_partial + (h * each.splits + split) * each.rows;
@@ -280,6 +310,8 @@ class FewQueriesWorker {
 
   /// Score rules on what each row sees of the step's keys j … j + n; −∞ on the rest of the row.
   void rule_and_hide(const Visibility& visibility, std::int64_t j, std::int64_t n) const {
+    const bool all_seen = visibility.row(sequence_.T - 1).begin <= j && visibility.row(0).end >= j + kStepKeys;
+    if (all_seen && !plan_.rules.any()) return;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
       const std::int64_t i = r % sequence_.T;
       const KeyRange seen = visibility.row(i);
@@ -303,7 +335,7 @@ class FewQueriesWorker {
     auto largest = hn::Set(d, max);
     for (std::int64_t j = 0; j < n; j += kLanes<T>) largest = hn::Max(largest, hn::Load(d, s + j));
     const T new_max = hn::GetLane(hn::MaxOfLanes(d, largest));
-    if (new_max != max) {
+    if (new_max > max + kSlack) {
       const T decay = std::exp2(max - new_max);
       max = new_max;
       sum *= decay;

@@ -56,32 +56,63 @@ HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
   }
 }
 
+/// x in a register: compilers repeat a load in every product that uses it, and loads then limit the rate.
+template <class V>
+HWY_INLINE V in_register(V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+  asm("" : "+v"(x.raw));
+#endif
+  return x;
+}
+
 /// Cache lines of rows to come, asked for a few at a time while others are worked on, so that memory is never idle.
 class Prefetch {
  public:
-  Prefetch() = default;
-  /// `count` rows of `row_bytes`, over `steps` calls of step().
-  Prefetch(const void* const* rows, std::int64_t count, std::int64_t row_bytes, std::int64_t steps)
-      : row_(rows),
-        row_bytes_(row_bytes),
-        lines_((row_bytes + kLine_bytes - 1) / kLine_bytes * count),
-        lines_a_step_((lines_ + steps - 1) / std::max<std::int64_t>(steps, 1)) {}
+  /// Puts `count` rows of `row_bytes` at the end.
+  void add(const void* const* rows, std::int64_t count, std::int64_t row_bytes) {
+    if (count <= 0) return;
+    parts_[parts_added_++] = {rows, rows + count, row_bytes};
+    lines_ += lines_of(row_bytes) * count;
+  }
+  /// Cache lines not yet asked for.
+  std::int64_t lines() const { return lines_; }
+
+  /// The next `lines` lines are asked for in as many calls of step() as said.
+  void spread(std::int64_t lines, std::int64_t steps) {
+    left_ = std::min(lines, lines_);
+    lines_a_step_ = (left_ + steps - 1) / std::max<std::int64_t>(steps, 1);
+  }
 
   HWY_INLINE void step() {
-    for (std::int64_t n = std::min(lines_, lines_a_step_); n > 0; --n) {
-      __builtin_prefetch(static_cast<const char*>(*row_) + in_row_, 0, 2);
-      --lines_;
-      in_row_ += kLine_bytes;
-      if (in_row_ < row_bytes_) continue;
-      ++row_;
-      in_row_ = 0;
-    }
+    for (std::int64_t n = std::min(left_, lines_a_step_); n > 0; --n) ask();
   }
 
  private:
+  struct Part {
+    const void* const* row;
+    const void* const* end;
+    std::int64_t row_bytes;
+  };
+
+  HWY_INLINE void ask() {
+    Part& part = parts_[at_];
+    constexpr int kReads = 0, kIntoSecondLevel = 2;
+    __builtin_prefetch(static_cast<const char*>(*part.row) + in_row_, kReads, kIntoSecondLevel);
+    --left_;
+    --lines_;
+    in_row_ += kLine_bytes;
+    if (in_row_ < part.row_bytes) return;
+    in_row_ = 0;
+    if (++part.row == part.end) ++at_;
+  }
+
+  static std::int64_t lines_of(std::int64_t row_bytes) { return (row_bytes + kLine_bytes - 1) / kLine_bytes; }
+
   static constexpr std::int64_t kLine_bytes = 64;
-  const void* const* row_ = nullptr;
-  std::int64_t row_bytes_ = 0, in_row_ = 0, lines_ = 0, lines_a_step_ = 0;
+  static constexpr std::size_t kMostParts = 3;
+  Part parts_[kMostParts + 1] = {};
+  std::size_t parts_added_ = 0, at_ = 0;
+  std::int64_t in_row_ = 0, lines_ = 0, left_ = 0, lines_a_step_ = 0;
 };
 
 /// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or one by
@@ -166,7 +197,7 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const
     V key[kKeys];
     HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) key[k] = load_stored<T>(row[k] + x);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-      const V query = hn::Load(d, q + r * q_stride + x);
+      const V query = in_register(hn::Load(d, q + r * q_stride + x));
       HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) acc[r][k] = hn::MulAdd(query, key[k], acc[r][k]);
     }
   }
@@ -177,7 +208,7 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const
 /// many more columns of `scores` be written.
 template <typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
-                             std::int64_t n, Prefetch prefetch) {
+                             std::int64_t n, Prefetch& prefetch) {
   const std::int64_t rows = queries.shape[0], stride = queries.strides[0], s_stride = scores.strides[0];
   const std::int64_t vectors = queries.shape[1] / kLanes<T>;
   for (std::int64_t j = 0; j < n; j += kTileKeys) {
@@ -226,7 +257,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
     V value[kVecs];
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) value[x] = load_stored<T>(v + x * kN);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-      const V weight = hn::Set(d, weights[r * weights_stride + j]);
+      const V weight = in_register(hn::Set(d, weights[r * weights_stride + j]));
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(weight, value[x], acc[r][x]);
     }
   }
@@ -256,19 +287,23 @@ HWY_INLINE void value_rows(T* HWY_RESTRICT out, const View<T, 2>& all, const T* 
   }
 }
 
-/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n.
+/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` rows of them at a time.
 template <typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
-                                    std::int64_t n, Prefetch prefetch) {
+                                    std::int64_t n, std::int64_t chunk, Prefetch& prefetch) {
   const std::int64_t rows = weights.shape[0], stride = weights.strides[0];
-  std::int64_t r = 0;
-  for (; r + kHighRows <= rows; r += kHighRows) {
-    value_rows<kHighRows>(out.at(r), out, weights.at(r), stride, values, n, prefetch);
+  for (std::int64_t j = 0; j < n; j += chunk) {
+    const StoredRows<E> some{values.rows + j};
+    const std::int64_t count = std::min(chunk, n - j);
+    std::int64_t r = 0;
+    for (; r + kHighRows <= rows; r += kHighRows) {
+      value_rows<kHighRows>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
+    }
+    for (; r + kTileRows <= rows; r += kTileRows) {
+      value_rows<kTileRows>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
+    }
+    for (; r < rows; ++r) value_rows<1>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
   }
-  for (; r + kTileRows <= rows; r += kTileRows) {
-    value_rows<kTileRows>(out.at(r), out, weights.at(r), stride, values, n, prefetch);
-  }
-  for (; r < rows; ++r) value_rows<1>(out.at(r), out, weights.at(r), stride, values, n, prefetch);
 }
 
 /// Calls of Prefetch::step() in add_weighted_rows, for outputs of `vectors` vectors.
