@@ -91,6 +91,9 @@ void draw_gate(CaseSpec& spec, const Pick& pick) {
   spec.gate_fn = draw_gate_fn(pick);
   spec.gate_op = maybe(pick, 3) ? GateOp::add : GateOp::mul;
   spec.gate_f32 = maybe(pick, 3);
+  if (spec.gate_op == GateOp::add || spec.gate_fn == GateFn::none || !maybe(pick, 3)) return;
+  spec.closed_share = one_of(pick, std::array{0.0, 0.1, 0.5, 0.9, 1.0});
+  spec.closed_by_group = maybe(pick, 3);
 }
 
 CaseSpec shaped(std::int64_t B, std::int64_t Hkv, std::int64_t group, std::int64_t T, std::int64_t S, std::int64_t D,
@@ -173,6 +176,31 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
+/// Closed rows among open ones: in tiles of queries, in rules that read a row's own position, in few queries.
+void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
+  for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
+    for (const double share : {0.0, 0.3, 0.9, 1.0}) {
+      CaseSpec spec = gated(shaped(2, 1, 2, 150, 130, 16, 20), grain, GateFn::sigmoid, GateOp::mul);
+      spec.dtype = dtype;
+      spec.closed_share = share;
+      spec.causality = Causality::causal;
+      spec.threads = 2;
+      list.push_back(spec);
+      list.push_back(with_all_features(spec));
+      list.back().values = Values::sharp;
+      CaseSpec few = gated(shaped(2, 2, 4, 3, 1030, 16, 17), grain, GateFn::silu, GateOp::mul);
+      few.dtype = dtype;
+      few.closed_share = share;
+      few.alibi_slopes = DType::f32;
+      few.sinks = DType::f32;
+      few.threads = 2;
+      list.push_back(few);
+      few.closed_by_group = true;
+      list.push_back(few);
+    }
+  }
+}
+
 }  // namespace
 
 std::string describe(const CaseSpec& spec) {
@@ -191,6 +219,8 @@ std::string describe(const CaseSpec& spec) {
   add(spec.gate_input != GateInput::none,
       fmt::format("gate={}:{}:{}{}", word_of(spec.gate_input), word_of(spec.gate_fn), word_of(spec.gate_op),
                   spec.gate_f32 ? ":f32" : ""));
+  add(spec.closed_share >= 0,
+      fmt::format("gate_threshold=closes:{}{}", spec.closed_share, spec.closed_by_group ? ":groups" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
@@ -263,6 +293,7 @@ std::vector<CaseSpec> standard_cases() {
     spec.causality = Causality::causal;
     list.push_back(spec);
     add_few_queries(list, dtype);
+    add_closed_rows(list, dtype);
     CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};

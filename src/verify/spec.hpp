@@ -103,6 +103,8 @@ struct CaseSpec {
   unsigned absent_gradients = 0;  // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
+  double closed_share = -1.0;  // about the share of rows that gate_threshold closes in forward passes; < 0: none is set
+  bool closed_by_group = false;  // gates differ most between K/V heads, so that groups of heads close as a whole
 
   std::int64_t Hq() const { return Hkv * group; }
   /// silu and identity may be 0, and then o cannot be recovered from y.

@@ -20,6 +20,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
+#include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
@@ -28,7 +29,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The rows of a key/value head are the T queries of each query head of its group: row g·T + i.
+/// The rows of a key/value head are the T queries of each query head of its group: row g·T + i. Of them a gate
+/// threshold leaves the open ones, which scratch and shared buffers hold one after another.
 template <typename T>
 struct FewQueriesPlan {
   explicit FewQueriesPlan(const ForwardProblem& problem)
@@ -76,14 +78,20 @@ struct FewQueriesBuffers {
     maxima = ws.take<T>("maxima", plan.heads, plan.splits, plan.rows);
     sums = ws.take<T>("sums", plan.heads, plan.splits, plan.rows);
     out = ws.take<T>("out by split", plan.heads, plan.splits, plan.rows, plan.Dv_padded);
+    if (plan.p.gate_threshold > 0) {
+      open_rows = ws.take<std::int64_t>("open rows", plan.heads, plan.rows);
+      open_counts = ws.take<std::int64_t>("open rows", plan.heads);
+    }
     const std::size_t bytes = count_bytes<FewQueriesScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 3> maxima;           ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
-  View<T, 3> sums;             ///< Σ exp2(s − maximum)
-  View<T, 4> out;              ///< Σ exp2(s − maximum) v
-  View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
+  View<T, 3> maxima;  ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
+  View<T, 3> sums;    ///< Σ exp2(s − maximum)
+  View<T, 4> out;     ///< Σ exp2(s − maximum) v
+  View<std::int64_t, 2> open_rows;    ///< ascending; absent without a gate threshold
+  View<std::int64_t, 1> open_counts;  ///< of each key/value head
+  View<std::byte, 2> scratch;         ///< a thread's FewQueriesScratch
 };
 
 /// Rows of k or v of one (b,h), of elements E, for products in T.
@@ -137,40 +145,60 @@ class FewQueriesWorker {
         shared_(shared),
         own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// The softmax of split `split` of key/value head `head` (sequence · Hkv + h).
+  /// Lists the open rows of key/value head `head` (sequence · Hkv + h) and writes the outputs of the closed ones.
+  void select_rows(std::int64_t head) const {
+    const Sequence sequence = p_.sequence(head / p_.Hkv);
+    std::int64_t count = 0;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      const std::int64_t h = head % p_.Hkv * p_.group + g;
+      const OutputRows<T> outputs(p_, sequence, h, own_.gate, own_.gated);
+      OpenRows<T>(p_, sequence, h)
+          .visit(
+              0, p_.T, [&](std::int64_t i) { shared_.open_rows(head, count++) = g * p_.T + i; },
+              [&](std::int64_t i) { outputs.write_closed(i); });
+    }
+    shared_.open_counts(head) = count;
+  }
+
+  /// The softmax of split `split` of key/value head `head`. Without open rows nothing is read.
   void run_split(std::int64_t head, std::int64_t split) {
+    rows_ = rows_of(head);
+    if (rows_ == 0) return;
     if (head != packed_head_) pack_queries(head);
     head_ = head;
     split_ = split;
-    std::fill_n(shared_.maxima.at(head, split), plan_.rows, kHidden);
-    std::fill_n(shared_.sums.at(head, split), plan_.rows, T{0});
-    std::fill_n(shared_.out.at(head, split), plan_.rows * plan_.Dv_padded, T{0});
+    std::fill_n(shared_.maxima.at(head, split), rows_, kHidden);
+    std::fill_n(shared_.sums.at(head, split), rows_, T{0});
+    std::fill_n(shared_.out.at(head, split), rows_ * plan_.Dv_padded, T{0});
     sequence_ = p_.sequence(head / p_.Hkv);
     const std::int64_t h = head % p_.Hkv;
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     const std::int64_t begin = std::max(seen.begin, split * kSplitKeys);
     const std::int64_t end = std::min(seen.end, (split + 1) * kSplitKeys);
-    const KeyRows<T, E> keys(key_rows(p_.inputs.k, sequence_, h), plan_.rows, own_.widened);
-    const KeyRows<T, E> values(key_rows(p_.inputs.v, sequence_, h), plan_.rows, own_.widened);
+    const KeyRows<T, E> keys(key_rows(p_.inputs.k, sequence_, h), rows_, own_.widened);
+    const KeyRows<T, E> values(key_rows(p_.inputs.v, sequence_, h), rows_, own_.widened);
+    const View<T, 2> queries = own_.queries.range(0, 0, rows_);
+    const View<T, 2> scores = own_.scores.range(0, 0, rows_);
+    const View<T, 2> out = shared_.out.sub(head, split);
     // While scores are made, the values of the same keys are asked for; while values are added, the next keys.
     for (std::int64_t j = begin; j < end; j += kStepKeys) {
       const std::int64_t n = std::min(kStepKeys, end - j);
-      const Prefetch these_values = values.prefetch(j, n, score_steps(plan_.rows, n));
-      keys.with(j, n, [&](const auto& rows) { score_rows(own_.scores, own_.queries, rows, n, these_values); });
+      const Prefetch these_values = values.prefetch(j, n, score_steps(rows_, n));
+      keys.with(j, n, [&](const auto& rows) { score_rows(scores, queries, rows, n, these_values); });
       rule_and_hide(visibility, j, n);
-      for (std::int64_t r = 0; r < plan_.rows; ++r) exponentials(r, n);
-      const Prefetch next_keys = keys.prefetch(j + n, std::min(kStepKeys, end - j - n),
-                                               value_steps(plan_.rows, plan_.Dv_padded / kLanes<T>, n));
-      const View<T, 2> out = shared_.out.sub(head, split);
-      values.with(j, n, [&](const auto& rows) { add_weighted_rows(out, own_.scores, rows, n, next_keys); });
+      for (std::int64_t r = 0; r < rows_; ++r) exponentials(r, n);
+      const Prefetch next_keys =
+          keys.prefetch(j + n, std::min(kStepKeys, end - j - n), value_steps(rows_, plan_.Dv_padded / kLanes<T>, n));
+
+      values.with(j, n, [&](const auto& rows) { add_weighted_rows(out, scores, rows, n, next_keys); });
     }
   }
 
-  /// Merges the splits of query i of query head h of sequence n, gates and writes.
-  void finish_row(std::int64_t n, std::int64_t h, std::int64_t i) const {
-    const std::int64_t head = n * p_.Hkv + h / p_.group;
-    const std::int64_t r = h % p_.group * p_.T + i;
+  /// Merges the splits of the r-th open row of key/value head `head`, gates and writes.
+  void finish_row(std::int64_t head, std::int64_t r) const {
+    if (r >= rows_of(head)) return;
+    const auto [h, i] = query_of(head, r);
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h) * kLog2e) : kHidden;
     T max = sink;
     for (std::int64_t split = 0; split < plan_.splits; ++split) max = std::max(max, shared_.maxima(head, split, r));
@@ -188,19 +216,33 @@ class FewQueriesWorker {
         hn::Store(hn::MulAdd(hn::Set(d, factor), hn::Load(d, from + x), hn::Load(d, out + x)), d, out + x);
       }
     }
-    OutputRows<T>(p_, p_.sequence(n), h, own_.gate, own_.gated).write(i, out, max, sum);
+    OutputRows<T>(p_, p_.sequence(head / p_.Hkv), h, own_.gate, own_.gated).write(i, out, max, sum);
   }
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
+  /// How many rows of the head are open.
+  std::int64_t rows_of(std::int64_t head) const {
+    return shared_.open_counts.present() ? shared_.open_counts(head) : plan_.rows;
+  }
+
+  struct Query {
+    std::int64_t h, i;
+  };
+  /// The query head and the query that the r-th open row of the head is.
+  Query query_of(std::int64_t head, std::int64_t r) const {
+    const std::int64_t row = shared_.open_rows.present() ? shared_.open_rows(head, r) : r;
+    return {head % p_.Hkv * p_.group + row / p_.T, row % p_.T};
+  }
+
   void pack_queries(std::int64_t head) {
     packed_head_ = head;
     const T factor = plan_.rules.query_factor();
-    for (std::int64_t r = 0; r < plan_.rows; ++r) {
+    for (std::int64_t r = 0; r < rows_; ++r) {
       T* q = own_.queries.at(r);
-      const std::int64_t h = head % p_.Hkv * p_.group + r / p_.T;
-      load_row(q, query_rows(p_.inputs.q, p_.sequence(head / p_.Hkv), h), r % p_.T, 0, p_.D);
+      const auto [h, i] = query_of(head, r);
+      load_row(q, query_rows(p_.inputs.q, p_.sequence(head / p_.Hkv), h), i, 0, p_.D);
       for (std::int64_t x = 0; x < p_.D; ++x) q[x] *= factor;
       std::fill(q + p_.D, q + plan_.D_padded, T{0});
     }
@@ -208,14 +250,13 @@ class FewQueriesWorker {
 
   /// Score rules on what each row sees of the step's keys j … j + n; −∞ on the rest of the row.
   void rule_and_hide(const Visibility& visibility, std::int64_t j, std::int64_t n) const {
-    for (std::int64_t r = 0; r < plan_.rows; ++r) {
-      const std::int64_t i = r % p_.T;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const auto [h, i] = query_of(head_, r);
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - j, 0, n);
       const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
       T* s = own_.scores.at(r);
       if (plan_.rules.any() && begin < end) {
-        const std::int64_t h = head_ % p_.Hkv * p_.group + r / p_.T;
         plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, own_.rule_row.data);
       }
       std::fill(s, s + begin, kHidden);
@@ -256,6 +297,7 @@ class FewQueriesWorker {
   FewQueriesScratch<T> own_;
   Sequence sequence_;
   std::int64_t packed_head_ = -1, head_ = 0, split_ = 0;
+  std::int64_t rows_ = 0;  // open ones of the head
 };
 
 template <typename T, typename E>
@@ -265,12 +307,14 @@ void few_queries_of(const ForwardProblem& p) {
 #pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared)
   {
     FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
+    if (p.gate_threshold > 0) {
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t head = 0; head < plan.heads; ++head) worker.select_rows(head);
+    }
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t n = 0; n < plan.heads * plan.splits; ++n) worker.run_split(n / plan.splits, n % plan.splits);
 #pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < p.B * p.Hq * p.T; ++n) {
-      worker.finish_row(n / (p.Hq * p.T), n / p.T % p.Hq, n % p.T);
-    }
+    for (std::int64_t n = 0; n < plan.heads * plan.rows; ++n) worker.finish_row(n / plan.rows, n % plan.rows);
   }
 }
 

@@ -19,6 +19,7 @@
 // After foreach_target.h: per-target headers.
 #include "attention/cpu/forward_plan-inl.hpp"
 #include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
@@ -66,12 +67,30 @@ class ForwardWorker {
         shared_(shared),
         own_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
+  /// Lists the open rows of selection `selection` of query head h of sequence n, whose keys and values are to lie in
+  /// `slot`, and writes the outputs of the closed ones.
+  void select_rows(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t selection) const {
+    const Sequence sequence = p_.sequence(n);
+    const std::int64_t first = selection * Plan::kSelection;
+    const OutputRows<T> outputs(p_, sequence, h, own_.gate, own_.gated);
+    const std::int64_t held = slot * p_.group + h % p_.group;
+    std::int64_t count = 0;
+    OpenRows<T>(p_, sequence, h)
+        .visit(
+            first, std::min(Plan::kSelection, sequence.T - first),
+            [&](std::int64_t i) { shared_.open_rows(held, first + count++) = i; },
+            [&](std::int64_t i) { outputs.write_closed(i); });
+    shared_.open_counts(held, selection) = count;
+  }
+
   /// Packs a block of key/value head `head` (sequence · Hkv + h) into `slot`: keys that no query sees stay unread, but
   /// for those that share a panel with one that is seen.
   void pack_block(std::int64_t head, std::int64_t slot, std::int64_t block) const {
     const Sequence sequence = p_.sequence(head / p_.Hkv);
     const std::int64_t h = head % p_.Hkv;
-    const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
+    const RowRange rows = rows_of_group(sequence, slot);
+    if (rows.empty()) return;
+    const KeyRange seen = Visibility(p_, sequence).rows(rows.begin, rows.end);
     const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
@@ -81,19 +100,20 @@ class ForwardWorker {
                 own_.packing);
   }
 
-  /// Query tile `tile` of query head h of sequence n, whose packed keys and values lie in `slot`.
+  /// Query tile `tile` of query head h of sequence n, whose packed keys and values lie in `slot`: the next kTile of its
+  /// open rows.
   void run_tile(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t tile) {
     sequence_ = p_.sequence(n);
     h_ = h;
     slot_ = slot;
-    first_ = tile * kTile;
-    count_ = std::min(kTile, sequence_.T - first_);
+    count_ = gather_rows(tile);
+    if (count_ == 0) return;
     head_keys_ = shared_.keys[slot];
-    pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
+    pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), own_.rows, count_, plan_.rules.query_factor(),
                 own_.packing);
     reset();
     const Visibility visibility(p_, sequence_);
-    const KeyRange seen = visibility.rows(first_, first_ + count_);
+    const KeyRange seen = visibility.rows(own_.rows(0), own_.rows(count_ - 1) + 1);
     // Score rules read and write the scores twice more: one strip's, which stay in L1.
     const std::int64_t group = plan_.rules.any() ? kMR : Plan::kGroup;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
@@ -108,6 +128,47 @@ class ForwardWorker {
   /// How far, in powers of two, scores may exceed the running maximum before it follows: exp2 of it, times the number
   /// of keys, stays far from overflow.
   static constexpr T kSlack = 16;
+
+  /// Queries [begin, end).
+  struct RowRange {
+    std::int64_t begin = 0, end = 0;
+    bool empty() const { return begin >= end; }
+  };
+
+  /// From the first to the last open row of the query heads that share the key/value head in `slot`.
+  RowRange rows_of_group(const Sequence& sequence, std::int64_t slot) const {
+    if (plan_.selections == 0) return {0, sequence.T};
+    RowRange rows{sequence.T, 0};
+    for (std::int64_t held = slot * p_.group; held < (slot + 1) * p_.group; ++held) {
+      for (std::int64_t n = 0; n < plan_.selections; ++n) {
+        const std::int64_t count = shared_.open_counts(held, n);
+        if (count == 0) continue;
+        const std::int64_t* open = shared_.open_rows.at(held, n * Plan::kSelection);
+        rows = {std::min(rows.begin, open[0]), std::max(rows.end, open[count - 1] + 1)};
+      }
+    }
+    return rows;
+  }
+
+  /// The queries of a tile of the head into own_.rows; returns their number.
+  std::int64_t gather_rows(std::int64_t tile) const {
+    std::int64_t skipped = tile * kTile;
+    std::int64_t count = 0;
+    if (plan_.selections == 0) {
+      for (std::int64_t i = skipped; i < std::min(skipped + kTile, sequence_.T); ++i) own_.rows(count++) = i;
+      return count;
+    }
+    const std::int64_t held = slot_ * p_.group + h_ % p_.group;
+    for (std::int64_t n = 0; n < plan_.selections && count < kTile; ++n) {
+      const std::int64_t open = shared_.open_counts(held, n);
+      const std::int64_t skip = std::min(skipped, open);
+      const std::int64_t taken = std::min(open - skip, kTile - count);
+      std::copy_n(shared_.open_rows.at(held, n * Plan::kSelection) + skip, taken, own_.rows.data + count);
+      skipped -= skip;
+      count += taken;
+    }
+    return count;
+  }
 
   ColumnPanels<T> values(std::int64_t slot, std::int64_t block) const {
     return {shared_.values.at(slot, block), plan_.block_rows, plan_.Dv_padded};
@@ -148,16 +209,16 @@ class ForwardWorker {
     s.keys = head_keys_.range(0, j0 / kNR<T>, plan_.panels - j0 / kNR<T>);
     s.scores = own_.scores.at(r - group);
     const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
-    const std::int64_t i0 = first_ + r;
-    const std::int64_t i1 = i0 + s.rows;
-    const KeyRange keys = visibility.rows(i0, i1);
+    const std::int64_t first = own_.rows(r);
+    const std::int64_t last = own_.rows(r + s.rows - 1);
+    const KeyRange keys = visibility.rows(first, last + 1);
     s.begin = column(keys.begin);
     s.end = column(keys.end);
     if (s.empty()) return;
     s.c0 = s.begin / kNR<T> * kNR<T>;
     s.c1 = round_up(s.end, kNR<T>);
-    s.whole0 = round_up(column(visibility.row(i1 - 1).begin), kNR<T>);
-    s.whole1 = column(visibility.row(i0).end) / kNR<T> * kNR<T>;
+    s.whole0 = round_up(column(visibility.row(last).begin), kNR<T>);
+    s.whole1 = column(visibility.row(first).end) / kNR<T> * kNR<T>;
   }
 
   /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
@@ -172,7 +233,7 @@ class ForwardWorker {
   /// Score rules on what each row sees of columns [c0, c1), −∞ on the rest of them.
   void rule_and_hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const std::int64_t i = first_ + s.r + m;
+      const std::int64_t i = own_.rows(s.r + m);
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
       const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
@@ -342,7 +403,7 @@ class ForwardWorker {
   /// Normalises, gates and writes the tile's rows.
   void finish_rows() const {
     const OutputRows<T> outputs(p_, sequence_, h_, own_.gate, own_.gated);
-    for (std::int64_t r = 0; r < count_; ++r) outputs.write(first_ + r, own_.out.at(r), own_.maxima(r), row_sum(r));
+    for (std::int64_t r = 0; r < count_; ++r) outputs.write(own_.rows(r), own_.out.at(r), own_.maxima(r), row_sum(r));
   }
 
   /// exp(s − lse) of every key, hidden ones as 0.
@@ -357,7 +418,7 @@ class ForwardWorker {
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) {
           make_weights(s, m, width);
-          store_row(to, s.scores + m * Plan::kScoreStride, first_ + r + m, j0, width);
+          store_row(to, s.scores + m * Plan::kScoreStride, own_.rows(r + m), j0, width);
         }
       }
     }
@@ -383,7 +444,7 @@ class ForwardWorker {
   const ForwardBuffers<T>& shared_;
   const ForwardScratch<T> own_;
   Sequence sequence_;
-  std::int64_t h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
+  std::int64_t h_ = 0, slot_ = 0, count_ = 0;
   View<T, 3> head_keys_;  // (panels, D, kNR)
 };
 
@@ -397,6 +458,15 @@ void forward_typed(const ForwardProblem& p) {
     ForwardWorker<T> worker(plan, shared, omp_get_thread_num());
     for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
       const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
+      if (plan.selections > 0) {
+#pragma omp for schedule(dynamic, 1)
+        for (std::int64_t n = 0; n < held * p.group * plan.selections; ++n) {
+          const std::int64_t slot = n / (p.group * plan.selections);
+          const std::int64_t head = head0 + slot;
+          const std::int64_t h = head % p.Hkv * p.group + n / plan.selections % p.group;
+          worker.select_rows(head / p.Hkv, h, slot, n % plan.selections);
+        }
+      }
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < held * plan.blocks; ++n) {
         worker.pack_block(head0 + n / plan.blocks, n / plan.blocks, n % plan.blocks);

@@ -31,6 +31,8 @@ struct ForwardPlan {
   /// Packed K and V of as many heads as fit here are held at a time, at least one: three quarters of a third-level
   /// cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
   static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
+  /// Queries whose gates are compared with the threshold in one go, and listed together.
+  static constexpr std::int64_t kSelection = 1024;
   /// Rows that a panel of K or V serves while it is in L1 (docs/notes/2026-11-22-forward-strips.md).
   static constexpr std::int64_t kGroup = 48;
   static_assert(kTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
@@ -46,6 +48,7 @@ struct ForwardPlan {
         block_rows(std::min(kBlock / kNR<T>, panels) * kNR<T>),
         tiles(divide_up(p.T, kTile)),
         blocks(divide_up(p.S, kBlock)),
+        selections(p.gate_threshold > 0 ? divide_up(p.T, kSelection) : 0),
         heads(p.sequences() * p.Hkv) {
     // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
     const double head_bytes = sizeof(T) * (static_cast<double>(panels) * static_cast<double>(kNR<T> * p.D) +
@@ -60,7 +63,9 @@ struct ForwardPlan {
   std::int64_t Dv_padded;
   std::int64_t panels;      ///< of kNR keys, the last perhaps not full
   std::int64_t block_rows;  ///< keys of a block, padded to panels
-  std::int64_t tiles, blocks, heads;
+  std::int64_t tiles, blocks;
+  std::int64_t selections;  ///< of a query head; 0 without a gate threshold
+  std::int64_t heads;
   std::int64_t heads_at_once = 1;  ///< key/value heads that are held packed at a time
   int threads = 1;
 };
@@ -71,6 +76,7 @@ struct ForwardScratch {
   ForwardScratch(Workspace& ws, const ForwardPlan<T>& plan) {
     using Plan = ForwardPlan<T>;
     const std::int64_t D = plan.p.D;
+    rows = ws.take<std::int64_t>("rows", Plan::kTile);
     queries = ws.take<T>("q strips", Plan::kTile / kMR, D, kMR);
     scores = ws.take<T>("scores", Plan::kGroup, Plan::kScoreStride);
     out = ws.take<T>("out", Plan::kTile, plan.Dv_padded);
@@ -82,14 +88,15 @@ struct ForwardScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
   }
 
-  View<T, 3> queries;      ///< (strips, D, kMR), of the tile
-  View<T, 2> scores;       ///< of a group by a key block; then their exponentials
-  View<T, 2> out;          ///< of the tile's queries, not yet divided by the sums
-  View<T, 1> maxima;       ///< of the tile's queries over the keys so far, in units of log2(e)
-  View<T, 2> sums;         ///< of the exponentials, by lane
-  View<T, 2> packing;      ///< rows on their way into packed operands
-  View<T, 1> gate, gated;  ///< one query's gate logits, and its output past the gate
-  View<T, 1> rule_row;     ///< a row of bias or mask
+  View<std::int64_t, 1> rows;  ///< the tile's queries, ascending
+  View<T, 3> queries;          ///< (strips, D, kMR), of the tile
+  View<T, 2> scores;           ///< of a group by a key block; then their exponentials
+  View<T, 2> out;              ///< of the tile's queries, not yet divided by the sums
+  View<T, 1> maxima;           ///< of the tile's queries over the keys so far, in units of log2(e)
+  View<T, 2> sums;             ///< of the exponentials, by lane
+  View<T, 2> packing;          ///< rows on their way into packed operands
+  View<T, 1> gate, gated;      ///< one query's gate logits, and its output past the gate
+  View<T, 1> rule_row;         ///< a row of bias or mask
 };
 
 /// What threads share: K and V packed, for heads_at_once key/value heads.
@@ -98,12 +105,19 @@ struct ForwardBuffers {
   ForwardBuffers(Workspace& ws, const ForwardPlan<T>& plan) {
     keys = ws.take<T>("keys", plan.heads_at_once, plan.panels, plan.p.D, kNR<T>);
     values = ws.take<T>("values", plan.heads_at_once, plan.blocks, plan.block_rows * plan.Dv_padded);
+    if (plan.selections > 0) {
+      open_rows = ws.take<std::int64_t>("open rows", plan.heads_at_once * plan.p.group, plan.p.T);
+      open_counts = ws.take<std::int64_t>("open rows", plan.heads_at_once * plan.p.group, plan.selections);
+    }
     const std::size_t bytes = count_bytes<ForwardScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 4> keys;             ///< (held, panels, D, kNR), transposed
-  View<T, 3> values;           ///< (held, blocks, ColumnPanels)
+  View<T, 4> keys;    ///< (held, panels, D, kNR), transposed
+  View<T, 3> values;  ///< (held, blocks, ColumnPanels)
+  /// With a gate threshold: the open rows of each held query head, those of selection n from element n · kSelection on,
+  /// and how many each selection has.
+  View<std::int64_t, 2> open_rows, open_counts;
   View<std::byte, 2> scratch;  ///< a thread's ForwardScratch
 };
 
