@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
@@ -152,17 +153,22 @@ class ForwardWorker {
 
   /// The queries of a tile of the head into own_.rows; returns their number.
   std::int64_t gather_rows(std::int64_t tile) const {
-    std::int64_t skipped = tile * kTile;
     std::int64_t count = 0;
     if (plan_.selections == 0) {
-      for (std::int64_t i = skipped; i < std::min(skipped + kTile, sequence_.T); ++i) own_.rows(count++) = i;
+      const std::int64_t first = tile * kTile;
+      for (std::int64_t i = first; i < std::min(first + kTile, sequence_.T); ++i) own_.rows(count++) = i;
       return count;
     }
+    // Tiles of about one size: a last one of few rows would read all keys for them alone.
     const std::int64_t held = slot_ * p_.group + h_ % p_.group;
-    for (std::int64_t n = 0; n < plan_.selections && count < kTile; ++n) {
-      const std::int64_t open = shared_.open_counts(held, n);
-      const std::int64_t skip = std::min(skipped, open);
-      const std::int64_t taken = std::min(open - skip, kTile - count);
+    const std::int64_t* counts = shared_.open_counts.at(held);
+    const std::int64_t all = std::accumulate(counts, counts + plan_.selections, std::int64_t{0});
+    if (all == 0) return 0;
+    const std::int64_t size = round_up(divide_up(all, divide_up(all, kTile)), kMR);
+    std::int64_t skipped = tile * size;
+    for (std::int64_t n = 0; n < plan_.selections && count < size; ++n) {
+      const std::int64_t skip = std::min(skipped, counts[n]);
+      const std::int64_t taken = std::min(counts[n] - skip, size - count);
       std::copy_n(shared_.open_rows.at(held, n * Plan::kSelection) + skip, taken, own_.rows.data + count);
       skipped -= skip;
       count += taken;
