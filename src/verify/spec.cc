@@ -91,7 +91,11 @@ void draw_gate(CaseSpec& spec, const Pick& pick) {
   spec.gate_fn = draw_gate_fn(pick);
   spec.gate_op = maybe(pick, 3) ? GateOp::add : GateOp::mul;
   spec.gate_f32 = maybe(pick, 3);
-  if (spec.gate_op == GateOp::add || spec.gate_fn == GateFn::none || !maybe(pick, 3)) return;
+}
+
+void draw_threshold(CaseSpec& spec, const Pick& pick) {
+  const bool multiplies = spec.gate_input != GateInput::none && spec.gate_fn != GateFn::none;
+  if (!multiplies || spec.gate_op == GateOp::add || !maybe(pick, 3)) return;
   spec.closed_share = one_of(pick, std::array{0.0, 0.1, 0.5, 0.9, 1.0});
   spec.closed_by_group = maybe(pick, 3);
 }
@@ -254,6 +258,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
   spec.seed = static_cast<std::uint64_t>(1 + pick(1000));
+  draw_threshold(spec, pick);  // after all others, whose draws from a seed so stay as they were
   return spec;
 }
 

@@ -163,7 +163,7 @@ class Pages {
 /// Few queries and many take different ways.
 TEST(GateThreshold, KeysAndValuesOfClosedGroupsAreNotRead) {
   const TargetGuard guard;
-  for (const std::int64_t T : {1, 3, 130}) {
+  for (const std::int64_t T : {1, 3, 40}) {
     CaseSpec spec;
     spec.Hkv = 4;
     spec.group = 2;
