@@ -59,7 +59,6 @@ template <typename T>
 class ForwardWorker {
  public:
   using Plan = ForwardPlan<T>;
-  static constexpr std::int64_t kTile = Plan::kTile;
   static constexpr std::int64_t kBlock = Plan::kBlock;
 
   ForwardWorker(const Plan& plan, const ForwardBuffers<T>& shared, int thread)
@@ -101,8 +100,8 @@ class ForwardWorker {
                 own_.packing);
   }
 
-  /// Query tile `tile` of query head h of sequence n, whose packed keys and values lie in `slot`: the next kTile of its
-  /// open rows.
+  /// Query tile `tile` of query head h of sequence n, whose packed keys and values lie in `slot`: the next of its open
+  /// rows.
   void run_tile(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t tile) {
     sequence_ = p_.sequence(n);
     h_ = h;
@@ -155,8 +154,8 @@ class ForwardWorker {
   std::int64_t gather_rows(std::int64_t tile) const {
     std::int64_t count = 0;
     if (plan_.selections == 0) {
-      const std::int64_t first = tile * kTile;
-      for (std::int64_t i = first; i < std::min(first + kTile, sequence_.T); ++i) own_.rows(count++) = i;
+      const std::int64_t first = tile * plan_.tile_rows;
+      for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) own_.rows(count++) = i;
       return count;
     }
     // Tiles of about one size: a last one of few rows would read all keys for them alone.
@@ -164,7 +163,7 @@ class ForwardWorker {
     const std::int64_t* counts = shared_.open_counts.at(held);
     const std::int64_t all = std::accumulate(counts, counts + plan_.selections, std::int64_t{0});
     if (all == 0) return 0;
-    const std::int64_t size = round_up(divide_up(all, divide_up(all, kTile)), kMR);
+    const std::int64_t size = round_up(divide_up(all, divide_up(all, plan_.tile_rows)), kMR);
     std::int64_t skipped = tile * size;
     for (std::int64_t n = 0; n < plan_.selections && count < size; ++n) {
       const std::int64_t skip = std::min(skipped, counts[n]);
@@ -183,9 +182,9 @@ class ForwardWorker {
   void reset() const {
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
-    std::fill_n(own_.maxima.data, kTile, sink);
+    std::fill_n(own_.maxima.data, plan_.tile_rows, sink);
     std::fill_n(own_.sums.data, own_.sums.count(), T{0});
-    for (std::int64_t r = 0; sink != kHidden && r < kTile; ++r) own_.sums(r, 0) = T{1};
+    for (std::int64_t r = 0; sink != kHidden && r < plan_.tile_rows; ++r) own_.sums(r, 0) = T{1};
     std::fill_n(own_.out.data, own_.out.count(), T{0});
   }
 

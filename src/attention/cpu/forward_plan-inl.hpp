@@ -35,7 +35,9 @@ struct ForwardPlan {
   static constexpr std::int64_t kSelection = 1024;
   /// Rows that a panel of K or V serves while it is in L1 (docs/notes/2026-11-22-forward-strips.md).
   static constexpr std::int64_t kGroup = 48;
-  static_assert(kTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
+  /// Open rows of a tile under a gate threshold: with fewer rows in all, keys are read more often for each.
+  static constexpr std::int64_t kOpenTile = 5 * kGroup;
+  static_assert(kTile % kGroup == 0 && kOpenTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
 
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
   using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
@@ -46,7 +48,8 @@ struct ForwardPlan {
         Dv_padded(round_up(p.Dv, kLanes<T>)),
         panels(divide_up(p.S, kNR<T>)),
         block_rows(std::min(kBlock / kNR<T>, panels) * kNR<T>),
-        tiles(divide_up(p.T, kTile)),
+        tile_rows(p.gate_threshold > 0 ? kOpenTile : kTile),
+        tiles(divide_up(p.T, tile_rows)),
         blocks(divide_up(p.S, kBlock)),
         selections(p.gate_threshold > 0 ? divide_up(p.T, kSelection) : 0),
         heads(p.sequences() * p.Hkv) {
@@ -63,6 +66,7 @@ struct ForwardPlan {
   std::int64_t Dv_padded;
   std::int64_t panels;      ///< of kNR keys, the last perhaps not full
   std::int64_t block_rows;  ///< keys of a block, padded to panels
+  std::int64_t tile_rows;   ///< at most
   std::int64_t tiles, blocks;
   std::int64_t selections;  ///< of a query head; 0 without a gate threshold
   std::int64_t heads;
@@ -76,12 +80,12 @@ struct ForwardScratch {
   ForwardScratch(Workspace& ws, const ForwardPlan<T>& plan) {
     using Plan = ForwardPlan<T>;
     const std::int64_t D = plan.p.D;
-    rows = ws.take<std::int64_t>("rows", Plan::kTile);
-    queries = ws.take<T>("q strips", Plan::kTile / kMR, D, kMR);
+    rows = ws.take<std::int64_t>("rows", plan.tile_rows);
+    queries = ws.take<T>("q strips", plan.tile_rows / kMR, D, kMR);
     scores = ws.take<T>("scores", Plan::kGroup, Plan::kScoreStride);
-    out = ws.take<T>("out", Plan::kTile, plan.Dv_padded);
-    maxima = ws.take<T>("maxima", Plan::kTile);
-    sums = ws.take<T>("sums", Plan::kTile, kLanes<T>);
+    out = ws.take<T>("out", plan.tile_rows, plan.Dv_padded);
+    maxima = ws.take<T>("maxima", plan.tile_rows);
+    sums = ws.take<T>("sums", plan.tile_rows, kLanes<T>);
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), std::max(D, plan.Dv_padded));
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
