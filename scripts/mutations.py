@@ -33,6 +33,12 @@ GROUPS = (
         ("softplus'/softplus", "hn::Div(derivative(d, z), g)", "hn::Neg(hn::Div(derivative(d, z), g))"),
         ("identity'", "return hn::Set(d, hn::TFromD<D>{1});", "return hn::Set(d, hn::TFromD<D>{-1});"),
     )),
+    ("attention/gate_threshold_test", "src/attention/cpu/open_rows-inl.hpp", (
+        ("magnitude of an elementwise gate", "hn::Le(hn::Abs(gate.value(d, hn::LoadU(d, z + x))), hn::Set(d, limit))",
+         "hn::Le(gate.value(d, hn::LoadU(d, z + x)), hn::Set(d, limit))"),
+        ("magnitude of a headwise gate", "hn::StoreU(hn::Abs(gate.value(d, hn::LoadU(d, z + x))), d, z + x)",
+         "hn::StoreU(gate.value(d, hn::LoadU(d, z + x)), d, z + x)"),
+    )),
     ("attention/forward_test", "src/attention/cpu/few_queries_kernel.cc", (
         ("factor of a split", "std::exp2(split_max - max)", "std::exp2(max - split_max)"),
         ("sum of the splits", "sum += factor * shared_.sums", "sum -= factor * shared_.sums"),
@@ -192,8 +198,8 @@ GROUPS = (
         ("the gated output adds to the stream", "rule(), update,", "rule(), Update::overwrite,"),
     )),
     ("models/models_gradients_test", "src/models/decoder.cc", (
-        ("attention's residual", "attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::add)",
-         "attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::overwrite)"),
+        ("attention's residual", "attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip)",
+         "attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::overwrite, skip)"),
         ("attention's residual in a sandwich", "layers::add_to(s.x_middle.flat(), s.x.flat(), context)",
          "layers::copy_to(s.x_middle.flat(), s.x.flat(), context)"),
         ("MLP's residual", "layers::linear_forward(x_out, activation, w.down, Update::add, context)",

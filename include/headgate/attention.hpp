@@ -63,6 +63,11 @@ struct AttentionOptions {
   GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
   GateOp gate_op = GateOp::mul;
   ExecutionContext context{};  ///< how the call runs; the same bits for any number of threads
+  /// τ ≥ 0, finite; 0: off. A row (a query of a head) whose gate is small, |g(z)| ≤ τ in every feature, is closed: it
+  /// is not computed, and its part of y is 0, within τ · max |v| over the keys that it sees. Closed rows cost next to
+  /// nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A gate
+  /// within rounding of τ may fall on either side.
+  double gate_threshold = 0.0;
 };
 
 /// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with
@@ -108,11 +113,12 @@ struct AttentionOutputs {
 
 /// y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
 ///
-/// A row with no visible key has o = 0 and lse = −∞ (the sink's logit when there is one).
-/// 16-bit types accumulate in f32; the gate is applied in f32 or better before the one rounding to storage.
-/// Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other.
-/// Throws headgate::Error, before anything is written, on arguments that do not fit; std::bad_alloc when memory runs
-/// out.
+/// A row with no visible key has o = 0 and lse = −∞ (the sink's logit when there is one). A row that gate_threshold
+/// closes has y = 0, o = 0, weights = 0 and lse = +∞, which attention_backward refuses; the last bits of an open row
+/// may depend on which other rows of its head are open. 16-bit types accumulate in f32; the gate is applied in f32 or
+/// better before the one rounding to storage. Deterministic: the same bits for any number of threads. Outputs must not
+/// overlap inputs or each other. Throws headgate::Error, before anything is written, on arguments that do not fit;
+/// std::bad_alloc when memory runs out.
 HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                                     const AttentionOptions& options = {});
 
@@ -149,7 +155,8 @@ struct AttentionIncoming {
 ///   ds = P ∘ (do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = Pᵀ do;  dbias = ds;
 ///   dsink = −exp(sink − lse)(Δ − dlse);  dz = dy ∘ o ∘ g′(z), for sigmoid dy ∘ y ∘ (1 − g);
 /// with ds' = ds ∘ (1 − tanh²) under a softcap and ds otherwise.
-/// Gradients accumulate in f32 or better. No T×S buffer; deterministic. Errors as in attention_forward.
+/// Gradients accumulate in f32 or better. No T×S buffer; deterministic. Errors as in attention_forward, and on a
+/// gate_threshold above 0 and a saved lse of +∞: of a row that was not computed there are no gradients.
 HEADGATE_API void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
                                      const AttentionSaved& saved, const AttentionIncoming& incoming,
                                      const AttentionOptions& options = {});

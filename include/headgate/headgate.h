@@ -168,12 +168,17 @@ typedef struct headgate_attention_options {
   const char* target; /* a name of headgate_supported_targets(); NULL or "": headgate_active_target() */
   const char* backend; /* a name of headgate_supported_backends(); NULL or "": the one that headgate_set_backend()
                           forces, else the first that can compute the call */
+  /* tau > 0, finite; 0: off. A row (a query of a head) whose gate is small, |g(z)| <= tau in every feature, is closed:
+   * it is not computed, and its part of y is 0, within tau * max |v| over the keys that it sees. Closed rows cost next
+   * to nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A
+   * gate within rounding of tau may fall on either side. */
+  double gate_threshold;
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \
   {                                                                                                              \
     sizeof(headgate_attention_options), 0.0, 0.0, 0, 0, 0, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_DEFAULT, \
-        HEADGATE_GATE_OP_MUL, 0, NULL, NULL                                                                      \
+        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0                                                                 \
   }
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
@@ -235,7 +240,9 @@ typedef struct headgate_attention_outputs {
 
 /* y = gate(z) * softmax(scale . q k^T + bias, mask) v.
  *
- * A row with no visible key has o = 0 and lse = -inf (the sink's logit when there is one).
+ * A row with no visible key has o = 0 and lse = -inf (the sink's logit when there is one). A row that gate_threshold
+ * closes has y = 0, o = 0, weights = 0 and lse = +inf, which headgate_attention_backward refuses; the last bits of an
+ * open row may depend on which other rows of its head are open.
  * 16-bit types accumulate in f32; the gate is applied in f32 or better before the one rounding to storage.
  * Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other; views that
  * interleave in one buffer do not. `options` may be NULL for the defaults. */
@@ -291,7 +298,8 @@ typedef struct headgate_attention_gradients {
  *   ds = P * (do v^T - delta + dlse);  dq = scale . ds' k;  dk = scale . ds'^T q;  dv = P^T do;  dbias = ds;
  *   dsink = -exp(sink - lse)(delta - dlse);  dz = dy * o * g'(z), for sigmoid dy * y * (1 - g);
  * with ds' = ds * (1 - tanh^2) under a softcap and ds otherwise.
- * `inputs` and `options` are those of the forward pass. Gradients accumulate in f32 or better; deterministic. */
+ * `inputs` and `options` are those of the forward pass. Refused are a gate_threshold above 0 and an lse of +inf: a row
+ * that was not computed has no gradients. Gradients accumulate in f32 or better; deterministic. */
 HEADGATE_API headgate_status headgate_attention_backward(const headgate_attention_gradients* gradients,
                                                          const headgate_attention_inputs* inputs,
                                                          const headgate_attention_saved* saved,

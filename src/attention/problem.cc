@@ -162,6 +162,16 @@ void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& o
   if (p.gate_fn == GateFn::none) p.inputs.gate = {};
 }
 
+void check_gate_threshold(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
+  p.gate_threshold = options.gate_threshold;
+  if (!(p.gate_threshold >= 0.0 && p.gate_threshold <= range.huge)) {
+    call.fail("gate_threshold is {} but must be at least 0 and finite in {}", p.gate_threshold, range.name);
+  }
+  if (p.gate_threshold > 0.0 && (p.gate_fn == GateFn::none || p.gate_op != GateOp::mul)) {
+    call.fail("gate_threshold is {} but there is no gate that multiplies", p.gate_threshold);
+  }
+}
+
 void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   const Shape full{p.B, p.Hq, p.T, p.S};
   const Argument bias{"bias", in.bias};
@@ -284,6 +294,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   const ScoreRange range = score_range(in.q.dtype);
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
+  check_gate_threshold(call, options, range, p);
   check_bias_and_mask(call, in, p);
   check_sequences(call, in, p);
   check_key_lengths(call, in, p);
@@ -313,6 +324,27 @@ void check_saved(Call& call, const AttentionInputs& in, const AttentionSaved& sa
     call.input(attn, {in.q.dtype});
     call.shape(attn, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
   }
+}
+
+template <typename T>
+void check_computed(const Call& call, const ConstTensorView& lse) {
+  const auto& [B, Hq, T_rows, one] = lse.shape;
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t h = 0; h < Hq; ++h) {
+      const T* row = static_cast<const T*>(lse.data) + b * lse.strides[0] + h * lse.strides[1];
+      for (std::int64_t i = 0; i < T_rows; ++i) {
+        if (row[i * lse.strides[2]] != std::numeric_limits<T>::infinity()) continue;
+        call.fail("lse[{},{},{}] is inf: the forward pass left this row out, by gate_threshold", b, h, i);
+      }
+    }
+  }
+}
+
+/// Rows that were not computed have no gradients.
+void check_all_rows_computed(const Call& call, const AttentionSaved& saved) {
+  if (saved.lse.numel() == 0) return;
+  if (saved.lse.dtype == DType::f64) return check_computed<double>(call, saved.lse);
+  check_computed<float>(call, saved.lse);
 }
 
 void check_incoming(Call& call, const AttentionInputs& in, const AttentionIncoming& incoming, const Problem& p) {
@@ -384,6 +416,9 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
       call.fail("{} is given, but a cache has no gradients: the forward pass alone reads it", arg.name);
   }
   BackwardProblem p{check_common(call, inputs, options), saved, incoming, gradients};
+  if (p.gate_threshold > 0.0) {
+    call.fail("gate_threshold is {} but must be 0: rows that are not computed have no gradients", p.gate_threshold);
+  }
   if (gradients.dgate.present() && inputs.gate.present() && p.gate_fn == GateFn::none) {
     call.fail("dgate is asked for but gate_fn is none");
   }
@@ -396,6 +431,7 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
   check_gradient(call, {"dbias", gradients.dbias}, {"bias", inputs.bias});
   check_gradient(call, {"dsinks", gradients.dsinks}, {"sinks", inputs.sinks});
   call.no_overlap();
+  check_all_rows_computed(call, saved);
   leave_out_empty(p);
   return p;
 }

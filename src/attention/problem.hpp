@@ -31,8 +31,9 @@ struct Problem {
   GateFn gate_fn = GateFn::none;  ///< none when no gate is present
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  std::int64_t page = 0;     ///< tokens of a page of k and v, which the block table orders; 0: not paged
-  ExecutionContext context;  ///< resolved()
+  double gate_threshold = 0.0;  ///< > 0: rows whose gate is at most this are not computed; the gate multiplies
+  std::int64_t page = 0;        ///< tokens of a page of k and v, which the block table orders; 0: not paged
+  ExecutionContext context;     ///< resolved()
   /// As given, but for bias and mask, stretched to (B,Hq,T,S) by stride 0, and gate, absent where gate_fn is none.
   AttentionInputs inputs;
 
@@ -68,7 +69,8 @@ struct BackwardProblem : Problem {
 };
 
 /// Throws Error, naming the argument and the values, unless the arguments fit together. Reads the small vectors
-/// (key_lengths, query_offsets, cu_seqlens_q, cu_seqlens_k, alibi_slopes, sinks) and no other tensor data.
+/// (key_lengths, query_offsets, cu_seqlens_q, cu_seqlens_k, alibi_slopes, sinks), check_backward also lse, and no other
+/// tensor data.
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options);
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,

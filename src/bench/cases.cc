@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -28,6 +29,16 @@ constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kTwoCoresFloor = 1.8;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
+
+/// Open rows of a gate threshold, and the least speedup over all rows. Under a causal mask the rows of a strip see
+/// different numbers of keys, the more so the farther apart they stand.
+struct OpenShare {
+  int percent;
+  double floor, causal_floor;
+};
+constexpr std::array kOpenShares{OpenShare{10, 6.0, 5.0}, OpenShare{30, 2.6, 2.4}, OpenShare{100, 0.99, 0.99}};
+/// Decoding with half of the groups closed.
+constexpr double kHalfClosedFloor = 1.8;
 
 /// T = S = length, D = Dv = dim, an elementwise sigmoid gate that is multiplied.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
@@ -63,21 +74,25 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
 }
 
+CaseSpec decoding(DType dtype, std::int64_t group, std::int64_t new_tokens) {
+  CaseSpec spec;
+  spec.Hkv = kHeads;
+  spec.group = group;
+  spec.T = new_tokens;
+  spec.S = 16384;
+  spec.D = spec.Dv = 128;
+  spec.dtype = dtype;
+  spec.causality = Causality::causal;
+  spec.gate_input = GateInput::elementwise;
+  return spec;
+}
+
 void add_decoding(std::vector<BenchGroup>& groups) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const std::int64_t group : {1, 4, 8}) {
       for (const std::int64_t new_tokens : {1, 8}) {
-        CaseSpec spec;
-        spec.Hkv = kHeads;
-        spec.group = group;
-        spec.T = new_tokens;
-        spec.S = 16384;
-        spec.D = spec.Dv = 128;
-        spec.dtype = dtype;
-        spec.causality = Causality::causal;
-        spec.gate_input = GateInput::elementwise;
         groups.push_back(alone(fmt::format("decode/{}/group{}/new{}", dtype_name(dtype), group, new_tokens),
-                               BenchOp::forward, spec, {}));
+                               BenchOp::forward, decoding(dtype, group, new_tokens), {}));
       }
     }
   }
@@ -148,6 +163,40 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
         groups.push_back(std::move(group));
       }
     }
+  }
+}
+
+/// The same work counts for every share of open rows, so that ratios of rates are speedups.
+void add_gate_threshold(std::vector<BenchGroup>& groups) {
+  for (const bool is_causal : {false, true}) {
+    const std::string prefix = fmt::format("threshold/{}T2048/D128", is_causal ? "causal/" : "");
+    CaseSpec spec = square(kHeads, 2048, 128);
+    spec.gate_input = GateInput::headwise;
+    if (is_causal) spec = causal(spec);
+    BenchGroup group;
+    group.cases.push_back({prefix + "/off", attention_job(BenchOp::forward, spec), 0, {}});
+    for (const OpenShare& open : kOpenShares) {
+      spec.closed_share = 1.0 - 0.01 * open.percent;
+      group.ratios.push_back({group.cases.size(), 0, is_causal ? open.causal_floor : open.floor});
+      group.cases.push_back(
+          {fmt::format("{}/open{}", prefix, open.percent), attention_job(BenchOp::forward, spec), 0, {}});
+    }
+    groups.push_back(std::move(group));
+  }
+  for (const std::int64_t heads_a_group : {1, 4}) {
+    BenchGroup group;
+    CaseSpec spec = decoding(DType::f32, heads_a_group, 1);
+    spec.gate_input = GateInput::headwise;
+    spec.closed_by_group = true;
+    for (const double closed : {-1.0, 0.5}) {
+      spec.closed_share = closed;
+      group.cases.push_back({fmt::format("threshold/decode/group{}/{}", heads_a_group, closed < 0 ? "off" : "half"),
+                             attention_job(BenchOp::forward, spec),
+                             0,
+                             {}});
+    }
+    group.ratios.push_back({1, 0, kHalfClosedFloor});
+    groups.push_back(std::move(group));
   }
 }
 
@@ -231,6 +280,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   if (threads > 1) add_one_head(groups);
   add_storage_types(groups);
   add_gate_cost(groups);
+  add_gate_threshold(groups);
   add_odd_shapes(groups);
   add_double_precision(groups);
   add_decoding(groups);

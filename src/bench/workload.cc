@@ -40,12 +40,12 @@ Workload::Workload(const verify::CaseSpec& spec, BenchOp op)
       problem_(spec, verify::Placement::aligned,
                op == BenchOp::forward ? verify::Passes::forward : verify::Passes::forward_and_backward) {
   if (op == BenchOp::forward) return;
-  attention_forward(problem_.saving_outputs(), problem_.inputs(), problem_.options());
+  attention_forward(problem_.saving_outputs(), problem_.inputs(), problem_.backward_options());
 }
 
 void Workload::backward() const {
   attention_backward(problem_.gradients(), problem_.inputs(), problem_.saved(), problem_.incoming(),
-                     problem_.options());
+                     problem_.backward_options());
 }
 
 }  // namespace headgate::bench

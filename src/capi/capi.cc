@@ -33,7 +33,7 @@ static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CA
 
 // Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 88);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 15 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
@@ -81,6 +81,7 @@ AttentionOptions to_options(const headgate_attention_options* given) {
   options.context.threads = c.threads;
   if (c.target != nullptr && *c.target != '\0') options.context.target = find_target(c.target);
   if (c.backend != nullptr && *c.backend != '\0') options.context.backend = &find_backend(c.backend);
+  options.gate_threshold = c.gate_threshold;
   return options;
 }
 

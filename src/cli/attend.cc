@@ -29,6 +29,7 @@ struct Options {
   bool causal = false;
   bool off_by_one = false;
   int threads = 0;
+  double gate_threshold = 0.0;
 };
 
 /// "L,R".
@@ -54,6 +55,7 @@ int run_attend(const Options& o) {
     throw UsageError(fmt::format("--gate-fn {} needs --gate", o.gate_fn));
   }
   options.gate_op = parse_word<GateOp>("--gate-op", o.gate_op);
+  options.gate_threshold = o.gate_threshold;
   options.context.threads = o.threads;
   std::optional<DType> dtype;
   if (!o.dtype.empty()) dtype = parse_word<DType>("--dtype", o.dtype);
@@ -115,6 +117,12 @@ void add_options(VerbOptions& verb, Options& o) {
   verb.value("--gate-fn", o.gate_fn, "FN", list_words<GateFn>() + " (default sigmoid); needs --gate unless none");
   verb.value("--gate-op", o.gate_op, "OP", "mul: y = o * g(z) (default); add: y = o + g(z)")
       .needs(verb.declared("--gate"));
+  verb.value(
+          "--gate-threshold", o.gate_threshold, "T",
+          "Rows whose gate is at most T in every feature, |g(z)| <= T, are not computed: y = 0 there, lse = inf, and "
+          "y is off by at most T * max |v|. 0: all are (default). Needs --gate, multiplied, and no gradients")
+      .needs(verb.declared("--gate"))
+      .excludes(verb.declared("--grad-out"));
   verb.flag("--causal", o.causal, "Query i sees key j only if j <= at_i");
   verb.value("--window", o.window, "L,R", "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
   verb.value("--scale", o.scale, "X", "Factor of q k^T (default 1/sqrt(D))");

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/eval_text.hpp"
@@ -14,7 +17,9 @@
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "console/progress.hpp"
+#include "core/check.hpp"
 #include "headgate/runtime.hpp"
+#include "layers/gate_variant.hpp"
 #include "metrics/registry.hpp"
 #include "train/evaluation.hpp"
 #include "train/evaluation_choices.hpp"
@@ -28,31 +33,49 @@ struct EvalOptions {
   train::EvaluationChoices evaluation;
   int threads = 0;
   bool json = false;
+  std::optional<double> gate_threshold;
 };
 
-EvaluatedModel evaluated(const train::LoadedModel& model, const train::EvaluationInput& input,
-                         const ExecutionContext& context) {
+EvaluatedModel evaluated(const train::LoadedModel& model, const train::EvaluationInput& input, const EvalOptions& o) {
+  const ExecutionContext context{.threads = o.threads};
   const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics);
   return train::with_memory(plan, 0, [&] {
     train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics, context);
     console::ProgressBar bar;
-    const train::Evaluation evaluation =
+    train::Evaluation evaluation =
         evaluator.evaluate(model.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
     bar.clear();
-    return EvaluatedModel{model.name, model.config, evaluation};
+    if (o.gate_threshold && layers::can_skip_attention(model.config.gate)) {
+      evaluation.threshold = evaluator.compare_threshold(model.parameters.data(), *o.gate_threshold);
+    }
+    return EvaluatedModel{model.name, model.config, std::move(evaluation)};
   });
+}
+
+/// Of several models those without such a gate are only evaluated as they are.
+void check_threshold(const EvalOptions& o, const std::vector<train::LoadedModel>& models) {
+  if (!o.gate_threshold) return;
+  constexpr double kMost = std::numeric_limits<float>::max();
+  require(*o.gate_threshold >= 0.0 && *o.gate_threshold <= kMost,
+          "--gate-threshold is {} but must be at least 0 and finite in f32", *o.gate_threshold);
+  const bool any = std::any_of(models.begin(), models.end(), [](const train::LoadedModel& model) {
+    return layers::can_skip_attention(model.config.gate);
+  });
+  require(any, "--gate-threshold: {} has gate {}, which does not multiply the attention output", models.front().name,
+          layers::gate_name(models.front().config.gate));
 }
 
 int run_eval(const EvalOptions& o) {
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
+  check_threshold(o, models);
   const train::EvaluationInput input = train::evaluation_input(o.evaluation, models);
   for (const std::string& what : input.source->left_out().phrases()) {
     console::say(stderr, fmt::format("left out: {}\n", what));
   }
   std::vector<EvaluatedModel> results;
   results.reserve(models.size());
-  for (const train::LoadedModel& model : models) results.push_back(evaluated(model, input, {.threads = o.threads}));
+  for (const train::LoadedModel& model : models) results.push_back(evaluated(model, input, o));
   if (o.json) {
     fmt::print("{}", json_text(results));
   } else {
@@ -104,6 +127,10 @@ Verb add_eval(CommandLine& line) {
   verb.value("--batch", choices.batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
       .range(1, 1 << 16);
   verb.value("--seed", choices.seed, "N", "Seed of drawn sequences (default: the run's)");
+  verb.value(
+      "--gate-threshold", o->gate_threshold, "T",
+      "Also compare loss and time with those where attention leaves out rows (queries of heads) whose gate is at "
+      "most T in every feature; of gates that multiply the attention output");
   declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.footer(json_keys_help() +
               "Figures of attention are null where sequences have one token. For several MODELs\n"

@@ -278,6 +278,33 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
   }
 }
 
+/// Whether gate_threshold leaves the row out: |g(z)| ≤ τ in every feature.
+bool is_closed(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, std::int64_t b,
+               std::int64_t h, std::int64_t i) {
+  if (options.gate_threshold <= 0.0) return false;
+  for (std::int64_t d = 0; d < in.gate.shape[3]; ++d) {
+    const double g = gate_value(options.gate_fn, gate_logit(in, n, b, h, i, d)).value;
+    if (!(std::abs(g) <= options.gate_threshold)) return false;
+  }
+  return true;
+}
+
+void append_closed_row(Forward& out, const Sizes& n) {
+  for (auto* arrays : {static_cast<ForwardArrays*>(&out), &out.magnitude}) {
+    arrays->y.resize(arrays->y.size() + n.Dv);
+    arrays->attn.resize(arrays->attn.size() + n.Dv);
+    arrays->weights.resize(arrays->weights.size() + n.S);
+  }
+  out.lse.push_back(kInfinity);
+  out.magnitude.lse.push_back(0.0);
+}
+
+void append_query(Forward& out, const KeyValue& kv, const AttentionInputs& in, const AttentionOptions& options,
+                  const Sizes& n, std::int64_t b, std::int64_t h, std::int64_t i) {
+  if (is_closed(in, options, n, b, h, i)) return append_closed_row(out, n);
+  append_row(out, softmax_row(in, options, n, kv, b, h, i), in, options, n, b, h, i);
+}
+
 /// A gradient and the quantities that bound its error, which are summed with it.
 class GradientSum {
  public:
@@ -472,7 +499,7 @@ Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& optio
   const Sizes n(inputs, options);
   const KeyValue kv = load_keys(inputs, n, b, h / n.group);
   Forward out;
-  append_row(out, softmax_row(inputs, options, n, kv, b, h, i), inputs, options, n, b, h, i);
+  append_query(out, kv, inputs, options, n, b, h, i);
   return out;
 }
 
@@ -483,9 +510,7 @@ Forward forward(const AttentionInputs& inputs, const AttentionOptions& options) 
   for (std::int64_t b = 0; b < n.B; ++b) {
     for (std::int64_t h = 0; h < n.Hq; ++h) {
       const KeyValue kv = load_keys(inputs, n, b, h / n.group);
-      for (std::int64_t i = 0; i < n.T; ++i) {
-        append_row(out, softmax_row(inputs, options, n, kv, b, h, i), inputs, options, n, b, h, i);
-      }
+      for (std::int64_t i = 0; i < n.T; ++i) append_query(out, kv, inputs, options, n, b, h, i);
     }
   }
   return out;

@@ -8,6 +8,7 @@
 
 #include "core/element.hpp"
 #include "core/random.hpp"
+#include "verify/gate_threshold.hpp"
 
 namespace headgate::verify {
 namespace {
@@ -290,7 +291,7 @@ void Case::fill_inputs() {
   const std::uint64_t seed = spec_.seed;
   fill_normal(q_, seed, kQ, f.q);
   if (dy_.present()) fill_normal(dy_, seed, kDy, f.dy);
-  if (gate_.present()) fill_normal(gate_, seed, kGate, f.gate);
+  if (gate_.present()) fill_gate();
   if (dlse_.present()) fill_normal(dlse_, seed, kDlse, 1.0);
   fill_vectors();
   fill_table();
@@ -361,6 +362,18 @@ bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
     if (key_is_read(any, j)) return true;
   }
   return false;
+}
+
+void Case::fill_gate() {
+  const double factor = factors_of(spec_).gate;
+  Random random(spec_.seed, kGate);
+  fill(gate_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
+    const double z = random.normal();
+    const auto heads_from_last = static_cast<double>(spec_.Hkv - 1 - h / spec_.group);
+    store(gate_, b, h, i, d, factor * (spec_.closed_by_group ? 0.25 * z - 2.0 * heads_from_last : z));
+  });
+  if (spec_.closed_share < 0) return;
+  options_.gate_threshold = threshold_that_closes(spec_.closed_share, gate_, spec_.gate_fn);
 }
 
 void Case::fill_vectors() {
@@ -479,6 +492,12 @@ AttentionSaved Case::saved() const {
   return {out.y, out.lse, out.attn};
 }
 
+AttentionOptions Case::backward_options() const {
+  AttentionOptions options = options_;
+  options.gate_threshold = 0.0;
+  return options;
+}
+
 void Case::poison_outputs() {
   for (auto& [name, slab] : output_slabs_) slab->poison();
 }
@@ -516,7 +535,7 @@ const reference::Forward& Case::expected_forward() {
 }
 
 const reference::Backward& Case::expected_backward() {
-  if (!backward_) backward_ = reference::backward(inputs_, incoming_, options_);
+  if (!backward_) backward_ = reference::backward(inputs_, incoming_, backward_options());
   return *backward_;
 }
 

@@ -32,6 +32,8 @@ class Case {
   const AttentionInputs& inputs() const { return inputs_; }
   const AttentionOptions& options() const { return options_; }
   AttentionOptions& options() { return options_; }
+  /// Without what a forward pass alone takes.
+  AttentionOptions backward_options() const;
   /// The outputs of a forward pass that the spec asks for.
   AttentionOutputs outputs() const;
   /// The outputs of a forward pass that a backward pass needs.
@@ -67,6 +69,7 @@ class Case {
   void fill_inputs();
   void place_cache();
   void fill_table();
+  void fill_gate();
   void fill_keys();
   void fill_maps();
   void fill_vectors();

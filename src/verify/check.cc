@@ -123,12 +123,13 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
   const AttentionGradients& out = problem.gradients();
   problem.poison_outputs();
   problem.poison_gradients();
-  if (auto error = thrown_by("attention_forward", problem,
-                             [&] { kernels.forward(problem.saving_outputs(), problem.inputs(), problem.options()); })) {
+  if (auto error = thrown_by("attention_forward", problem, [&] {
+        kernels.forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
+      })) {
     return error;
   }
   if (auto error = thrown_by("attention_backward", problem, [&] {
-        kernels.backward(out, problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+        kernels.backward(out, problem.inputs(), problem.saved(), problem.incoming(), problem.backward_options());
       })) {
     return error;
   }
@@ -160,8 +161,9 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
     kernels.forward(problem.outputs(), problem.inputs(), problem.options());
     std::vector<std::uint8_t> bytes = problem.output_bytes();
     if (problem.spec().forward_only()) return bytes;
-    kernels.forward(problem.saving_outputs(), problem.inputs(), problem.options());
-    kernels.backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+    kernels.forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
+    kernels.backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
+                     problem.backward_options());
     const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
     bytes.insert(bytes.end(), gradients.begin(), gradients.end());
     return bytes;

@@ -114,6 +114,13 @@ void draw_cache(CaseSpec& spec, const Pick& pick) {
   if (maybe(pick, 6)) spec = quantized(spec);
 }
 
+void draw_threshold(CaseSpec& spec, const Pick& pick) {
+  const bool multiplies = spec.gate_input != GateInput::none && spec.gate_fn != GateFn::none;
+  if (!multiplies || spec.gate_op == GateOp::add || !maybe(pick, 3)) return;
+  spec.closed_share = one_of(pick, std::array{0.0, 0.1, 0.5, 0.9, 1.0});
+  spec.closed_by_group = maybe(pick, 3);
+}
+
 CaseSpec shaped(std::int64_t B, std::int64_t Hkv, std::int64_t group, std::int64_t T, std::int64_t S, std::int64_t D,
                 std::int64_t Dv) {
   CaseSpec spec;
@@ -245,6 +252,32 @@ void add_packed(std::vector<CaseSpec>& list, DType dtype) {
   list.push_back(spec);
 }
 
+/// Closed rows among open ones: in tiles of queries, in rules that read a row's own position, in few queries.
+void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
+  for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
+    for (const double share : {0.3, 0.0, 0.9, 1.0}) {
+      if (share != 0.3 && dtype != DType::f32) continue;
+      CaseSpec spec = gated(shaped(2, 1, 2, 150, 130, 16, 20), grain, GateFn::sigmoid, GateOp::mul);
+      spec.dtype = dtype;
+      spec.closed_share = share;
+      spec.causality = Causality::causal;
+      spec.threads = 2;
+      list.push_back(spec);
+      list.push_back(with_all_features(spec));
+      list.back().values = Values::sharp;
+      CaseSpec few = gated(shaped(2, 2, 4, 3, 1030, 16, 17), grain, GateFn::silu, GateOp::mul);
+      few.dtype = dtype;
+      few.closed_share = share;
+      few.alibi_slopes = DType::f32;
+      few.sinks = DType::f32;
+      few.threads = 2;
+      list.push_back(few);
+      few.closed_by_group = true;
+      list.push_back(few);
+    }
+  }
+}
+
 }  // namespace
 
 std::string describe(const CaseSpec& spec) {
@@ -263,6 +296,8 @@ std::string describe(const CaseSpec& spec) {
   add(spec.gate_input != GateInput::none,
       fmt::format("gate={}:{}:{}{}", word_of(spec.gate_input), word_of(spec.gate_fn), word_of(spec.gate_op),
                   spec.gate_f32 ? ":f32" : ""));
+  add(spec.closed_share >= 0,
+      fmt::format("gate_threshold=closes:{}{}", spec.closed_share, spec.closed_by_group ? ":groups" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
@@ -304,6 +339,7 @@ CaseSpec draw_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
+  draw_threshold(spec, pick);  // after all others, whose draws from a seed so stay as they were
   return spec;
 }
 
@@ -346,6 +382,7 @@ std::vector<CaseSpec> standard_cases() {
     add_few_queries(list, dtype);
     add_packed(list, dtype);
     add_caches(list, dtype);
+    add_closed_rows(list, dtype);
     CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};

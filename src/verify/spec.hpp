@@ -107,8 +107,10 @@ struct CaseSpec {
   std::int64_t packed = 1;         // its sequences; read only with cu_seqlens
   std::vector<std::int64_t> packed_queries, packed_keys;  // their lengths, drawn from the seed where empty
 
-  std::int64_t page = 0;   // tokens of a page of k and v; 0: no block table. With pages, key_lengths is there too
-  bool quantized = false;  // k and v are int8 with scales
+  std::int64_t page = 0;       // tokens of a page of k and v; 0: no block table. With pages, key_lengths is there too
+  bool quantized = false;      // k and v are int8 with scales
+  double closed_share = -1.0;  // about the share of rows that gate_threshold closes in forward passes; < 0: none is set
+  bool closed_by_group = false;  // gates differ most between K/V heads, so that groups of heads close as a whole
 
   std::int64_t Hq() const { return Hkv * group; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }

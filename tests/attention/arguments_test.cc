@@ -367,6 +367,33 @@ std::vector<BadCall> bad_values() {
       {"softcap_nan", [](SampleCall& c) { c.options.softcap = kNan; }, {"softcap is nan"}},
       {"softcap_inf", [](SampleCall& c) { c.options.softcap = kInf; }, {"softcap is inf"}},
       {"softcap_below_f32", [](SampleCall& c) { c.options.softcap = 1e-39; }, {"softcap is 1e-39", "normal in f32"}},
+      {"gate_threshold_negative",
+       [](SampleCall& c) { c.options.gate_threshold = -0.5; },
+       {"gate_threshold is -0.5 but must be at least 0 and finite in f32"}},
+      {"gate_threshold_nan", [](SampleCall& c) { c.options.gate_threshold = kNan; }, {"gate_threshold is nan"}},
+      {"gate_threshold_inf", [](SampleCall& c) { c.options.gate_threshold = kInf; }, {"gate_threshold is inf"}},
+      {"gate_threshold_beyond_f32",
+       [](SampleCall& c) { c.options.gate_threshold = 1e39; },
+       {"gate_threshold is 1e+39 but must be at least 0 and finite in f32"}},
+      {"gate_threshold_without_gate",
+       [](SampleCall& c) {
+         c.options.gate_threshold = 0.5;
+         c.in.gate = {};
+         c.grad.dgate = {};
+       },
+       {"gate_threshold is 0.5 but there is no gate that multiplies"}},
+      {"gate_threshold_of_no_function",
+       [](SampleCall& c) {
+         c.options.gate_threshold = 0.5;
+         c.options.gate_fn = GateFn::none;
+       },
+       {"gate_threshold is 0.5 but there is no gate that multiplies"}},
+      {"gate_threshold_of_a_sum",
+       [](SampleCall& c) {
+         c.options.gate_threshold = 0.5;
+         c.options.gate_op = GateOp::add;
+       },
+       {"gate_threshold is 0.5 but there is no gate that multiplies"}},
       {"window_left", [](SampleCall& c) { c.options.window_left = -2; }, {"window_left is -2 but must be at least -1"}},
       {"window_right",
        [](SampleCall& c) { c.options.window_right = -kHuge; },
@@ -572,6 +599,18 @@ std::vector<BadCall> bad_saved() {
       {"lse_shape",
        [](SampleCall& c) { c.saved.lse.shape[2] = kS; },
        {"lse has shape (2,4,5,1) but (B,Hq,T,1) is (2,4,3,1)"}},
+      {"lse_of_a_closed_row_f64",
+       [](SampleCall& c) { static_cast<double*>(const_cast<void*>(c.saved.lse.data))[16] = kInf; },
+       {"lse[1,1,1] is inf: the forward pass left this row out, by gate_threshold"}},
+      {"lse_of_a_closed_row_f32",
+       [](SampleCall& c) {
+         c.saved.lse = c.tensor(DType::f32, {kB, kHq, kT, 1});
+         static_cast<float*>(const_cast<void*>(c.saved.lse.data))[2] = static_cast<float>(kInf);
+       },
+       {"lse[0,0,2] is inf"}},
+      {"gate_threshold",
+       [](SampleCall& c) { c.options.gate_threshold = 0.25; },
+       {"gate_threshold is 0.25 but must be 0: rows that are not computed have no gradients"}},
       {"attn_absent_silu", lose_attn(GateFn::silu), {"attn is required"}},
       {"attn_absent_identity", lose_attn(GateFn::identity), {"attn is required"}},
       {"attn_shape",

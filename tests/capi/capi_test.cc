@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <thread>
@@ -50,6 +52,7 @@ headgate_attention_options to_c(const AttentionOptions& options) {
   c.gate_fn = options.gate_fn == GateFn::none ? HEADGATE_GATE_FN_NONE : static_cast<headgate_gate_fn>(options.gate_fn);
   c.gate_op = static_cast<headgate_gate_op>(options.gate_op);
   c.threads = options.context.threads;
+  c.gate_threshold = options.gate_threshold;
   return c;
 }
 
@@ -265,6 +268,22 @@ TEST(SameGates, EveryFunctionHasItsNumber) {
     ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
     EXPECT_TRUE(c.unchanged_since(cpp.snapshot())) << static_cast<int>(gate_fn);
   }
+}
+
+TEST(SameThreshold, ClosesTheSameRows) {
+  RandomCall cpp(DType::f32, 7);
+  RandomCall c(DType::f32, 7);
+  cpp.options.gate_threshold = c.options.gate_threshold = 0.6;
+  cpp.forward();
+  const auto* lse = static_cast<const float*>(cpp.out.lse.data);
+  const auto closed = std::count(lse, lse + kB * kHq * kT, std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(closed > 0 && closed < kB * kHq * kT) << closed;
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  c.saved.lse = c.out.lse;
+  c.options.gate_threshold = 0.0;
+  EXPECT_EQ(backward_by_c(c), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("] is inf: the forward pass left this row out"), std::string::npos);
 }
 
 TEST(SameWords, TheCMessageIsTheCppOneUnderItsOwnName) {

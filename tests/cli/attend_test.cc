@@ -91,6 +91,8 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
       [](auto& s) { s.weights = true; },
       [](auto& s) { s.gate_input = verify::GateInput::headwise; },
       [](auto& s) { s.gate_input = verify::GateInput::elementwise, s.gate_op = GateOp::add; },
+      [](auto& s) { s.gate_input = verify::GateInput::headwise, s.closed_share = 0.5; },
+      [](auto& s) { s.gate_input = verify::GateInput::elementwise, s.closed_share = 0.3, s.weights = true; },
       [](auto& s) { s.B = 1; },
       [](auto& s) { s.B = s.Hkv = s.group = 1; },
   };
@@ -333,6 +335,12 @@ TEST_F(AttendTest, RefusesBadUsage) {
   refuse({"--scale", "1e39"}, "scale is 1e+39 but must be finite in f32");
   refuse({"--scale", "much"}, "--scale");
   refuse({"--softcap", "-1"}, "softcap is -1");
+  refuse({"--gate-threshold", "0.1"}, "--gate-threshold requires --gate");
+  refuse({"--gate-threshold", "-1", "--gate", in("z")}, "gate_threshold is -1 but must be at least 0");
+  refuse({"--gate-threshold", "0.1", "--gate", in("z"), "--gate-op", "add"},
+         "gate_threshold is 0.1 but there is no gate that multiplies");
+  refuse({"--gate-threshold", "0.1", "--gate", in("z"), "--grad-out", in("dy"), "--grad-dir", out("grads")},
+         "excludes");
   refuse({"--gate-fn", "relu", "--gate", in("z")}, "--gate-fn: 'relu' is none of sigmoid, ");
   refuse({"--gate-op", "sub", "--gate", in("z")}, "--gate-op: 'sub' is none of mul, add");
   refuse({"--gate-fn", "silu"}, "--gate-fn silu needs --gate");

@@ -57,6 +57,7 @@ TEST(Help, NamesEveryOptionOfAttend) {
                              "--gate Z.npy",
                              "--gate-fn FN",
                              "--gate-op OP",
+                             "--gate-threshold T",
                              "--causal",
                              "--window L,R",
                              "--scale X",

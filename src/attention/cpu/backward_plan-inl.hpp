@@ -29,6 +29,7 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 struct BackwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
+  static constexpr std::int64_t tile_rows = kTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;             // blocks are packed whole
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets

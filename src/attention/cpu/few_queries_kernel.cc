@@ -21,6 +21,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
+#include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
@@ -31,7 +32,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// A sequence with few queries. The rows of a key/value head are the queries of each query head of its group: row
 /// g·T + i. Each split of a head has a partial softmax of each row: partials are numbered by sequence, head, split,
-/// row.
+/// row. A gate threshold leaves some of the rows open, which scratch and partials hold one after another.
 struct FewQueries {
   Sequence sequence;
   std::int64_t rows = 0;           ///< group · T
@@ -110,15 +111,23 @@ struct FewQueriesBuffers {
     maxima = ws.take<T>("maxima", plan.all.first_partial);
     sums = ws.take<T>("sums", plan.all.first_partial);
     out = ws.take<T>("out by split", plan.all.first_partial, plan.Dv_padded);
+    if (plan.p.gate_threshold > 0) {
+      open_rows = ws.take<std::int64_t>("open rows", plan.all.first_query);
+      open_counts = ws.take<std::int64_t>("open rows", plan.sequences, plan.p.Hkv);
+    }
     const std::size_t bytes = count_bytes<FewQueriesScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
   View<FewQueries, 1> sequences;
   // Of each partial:
-  View<T, 1> maxima;           ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
-  View<T, 1> sums;             ///< Σ exp2(s − maximum)
-  View<T, 2> out;              ///< Σ exp2(s − maximum) v
+  View<T, 1> maxima;  ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
+  View<T, 1> sums;    ///< Σ exp2(s − maximum)
+  View<T, 2> out;     ///< Σ exp2(s − maximum) v
+  // With a gate threshold, of each key/value head of a sequence, from its first query on: its open rows, ascending;
+  // and how many there are.
+  View<std::int64_t, 1> open_rows;
+  View<std::int64_t, 2> open_counts;
   View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
 };
 
@@ -200,11 +209,27 @@ class FewQueriesWorker {
         shared_(shared),
         own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// The softmax of split `split` of key/value head h of a sequence.
+  /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
+  void select_rows(const FewQueries& each, std::int64_t h) const {
+    const std::int64_t T_each = each.sequence.T;
+    std::int64_t count = 0;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      const OutputRows<T> outputs(p_, each.sequence, h * p_.group + g, own_.gate, own_.gated);
+      OpenRows<T>(p_, each.sequence, h * p_.group + g)
+          .visit(
+              0, T_each,
+              [&](std::int64_t i) { shared_.open_rows(each.first_query + h * each.rows + count++) = g * T_each + i; },
+              [&](std::int64_t i) { outputs.write_closed(i); });
+    }
+    shared_.open_counts(number_of(each), h) = count;
+  }
+
+  /// The softmax of split `split` of key/value head h of a sequence. Without open rows nothing is read.
   void run_split(const FewQueries& each, std::int64_t h, std::int64_t split) {
     select(each, h);
+    const std::int64_t all_rows = scores_.shape[0];
+    if (all_rows == 0) return;
     partial_ = partial_of(each, h, split);
-    const std::int64_t all_rows = each.rows;
     std::fill_n(shared_.maxima.at(partial_), all_rows, kHidden);
     std::fill_n(shared_.sums.at(partial_), all_rows, T{0});
     const View<T, 2> out = shared_.out.range(0, partial_, all_rows);
@@ -250,9 +275,11 @@ class FewQueriesWorker {
     }
   }
 
-  /// Merges the splits of query i of query head h of a sequence, gates and writes.
-  void finish_row(const FewQueries& each, std::int64_t h, std::int64_t i) const {
-    const std::int64_t first = partial_of(each, h / p_.group, 0) + h % p_.group * each.sequence.T + i;
+  /// Merges the splits of the r-th open row of key/value head h_kv of a sequence, gates and writes.
+  void finish_row(const FewQueries& each, std::int64_t h_kv, std::int64_t r) const {
+    if (r >= rows_of(each, h_kv)) return;
+    const auto [h, i] = query_of(each, h_kv, r);
+    const std::int64_t first = partial_of(each, h_kv, 0) + r;
     const auto partial = [&](std::int64_t split) { return first + split * each.rows; };
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h) * kLog2e) : kHidden;
     T max = sink;
@@ -288,38 +315,53 @@ class FewQueriesWorker {
     return each.first_partial + (h * each.splits + split) * each.rows;
   }
 
+  std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
+
+  /// How many rows of the head are open.
+  std::int64_t rows_of(const FewQueries& each, std::int64_t h) const {
+    return shared_.open_counts.present() ? shared_.open_counts(number_of(each), h) : each.rows;
+  }
+
+  struct Query {
+    std::int64_t h, i;
+  };
+  /// The query head and the query that the r-th open row of key/value head h is.
+  Query query_of(const FewQueries& each, std::int64_t h, std::int64_t r) const {
+    const std::int64_t row = shared_.open_rows.present() ? shared_.open_rows(each.first_query + h * each.rows + r) : r;
+    return {h * p_.group + row / each.sequence.T, row % each.sequence.T};
+  }
+
   /// Makes the thread's scratch that of the head, whose queries it packs unless they are there.
   void select(const FewQueries& each, std::int64_t h) {
     if (sequence_at_ == &each && h_ == h) return;
     sequence_at_ = &each;
     sequence_ = each.sequence;
     h_ = h;
-    queries_ = own_.queries.range(0, 0, each.rows);
-    scores_ = own_.scores.range(0, 0, each.rows);
+    const std::int64_t rows = rows_of(each, h);
+    queries_ = own_.queries.range(0, 0, rows);
+    scores_ = own_.scores.range(0, 0, rows);
     const T factor = plan_.rules.query_factor();
-    for (std::int64_t r = 0; r < each.rows; ++r) {
+    for (std::int64_t r = 0; r < rows; ++r) {
       T* q = queries_.at(r);
-      load_row(q, query_rows(p_.inputs.q, sequence_, query_head(r)), r % sequence_.T, 0, p_.D);
+      const auto [query_head, i] = query_of(each, h, r);
+      load_row(q, query_rows(p_.inputs.q, sequence_, query_head), i, 0, p_.D);
       for (std::int64_t x = 0; x < p_.D; ++x) q[x] *= factor;
       std::fill(q + p_.D, q + plan_.D_padded, T{0});
     }
   }
-
-  /// The query head of row r.
-  std::int64_t query_head(std::int64_t r) const { return h_ * p_.group + r / sequence_.T; }
 
   /// Score rules on what each row sees of the step's keys j … j + n; −∞ on the rest of the row.
   void rule_and_hide(const Visibility& visibility, std::int64_t j, std::int64_t n) const {
     const bool all_seen = visibility.row(sequence_.T - 1).begin <= j && visibility.row(0).end >= j + kStepKeys;
     if (all_seen && !plan_.rules.any()) return;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const std::int64_t i = r % sequence_.T;
+      const auto [h, i] = query_of(*sequence_at_, h_, r);
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - j, 0, n);
       const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
       T* s = scores_.at(r);
       if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(s + begin, nullptr, sequence_, query_head(r), i, j + begin, end - begin, own_.rule_row.data);
+        plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, own_.rule_row.data);
       }
       std::fill(s, s + begin, kHidden);
       std::fill(s + end, s + kStepKeys, kHidden);
@@ -360,7 +402,7 @@ class FewQueriesWorker {
   const FewQueries* sequence_at_ = nullptr;
   Sequence sequence_;
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
-  View<T, 2> queries_, scores_;       // of the rows of the head
+  View<T, 2> queries_, scores_;       // of the open rows of the head
 };
 
 template <typename T, typename E>
@@ -374,6 +416,10 @@ void few_queries_of(const ForwardProblem& p) {
 #pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences)
   {
     FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
+    if (p.gate_threshold > 0) {
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < plan.sequences * p.Hkv; ++n) worker.select_rows(sequences[n / p.Hkv], n % p.Hkv);
+    }
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t n = 0; n < plan.all.first_split; ++n) {
       const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_split, n);
@@ -382,7 +428,7 @@ void few_queries_of(const ForwardProblem& p) {
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < plan.all.first_query; ++n) {
       const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_query, n);
-      worker.finish_row(each, (n - each.first_query) / each.sequence.T, (n - each.first_query) % each.sequence.T);
+      worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
     }
   }
 }

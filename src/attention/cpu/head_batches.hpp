@@ -42,7 +42,7 @@ struct HeadCursor {
 };
 
 /// Cuts the key/value heads of all sequences, in their order, into batches whose packed operands fit a budget, at least
-/// one head each. Plan has the problem p; kTile, kBlock and kPanel, the lengths at which a head is cut;
+/// one head each. Plan has the problem p; tile_rows, kBlock and kPanel, the lengths at which a head is cut;
 /// kPackedBudget_bytes; head_bytes(part), what one head of a part takes; and takes(sequence), whether the kernel
 /// computes it.
 template <class Plan>
@@ -102,7 +102,7 @@ class HeadBatches {
     part.h0 = cursor.h;
     part.heads = p_.Hkv - cursor.h;
     const auto pieces = [](std::int64_t length, std::int64_t piece) { return (length + piece - 1) / piece; };
-    part.tiles = pieces(part.sequence.T, Plan::kTile);
+    part.tiles = pieces(part.sequence.T, plan_.tile_rows);
     part.blocks = pieces(part.sequence.S, Plan::kBlock);
     part.panels = pieces(part.sequence.S, Plan::kPanel);
     part.tiles_before = cursor.tiles_before;

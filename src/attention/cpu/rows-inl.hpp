@@ -312,16 +312,16 @@ HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::
   }
 }
 
-/// Rows first … first + n as groups of kRows: out (groups, cols, kRows), element (p,c,r) = factor · row first +
-/// p·kRows + r; zero beyond n up to a whole group. `buffer`: kRows rows.
-template <std::int64_t kRows, typename T, class Rows>
-void pack_interleaved(const View<T, 3>& out, const Rows& from, std::int64_t first, std::int64_t n, T factor,
+/// Rows row_of(0) … row_of(n − 1) as groups of kRows: out (groups, cols, kRows), element (p,c,r) = factor ·
+/// row_of(p·kRows + r); zero beyond n up to a whole group. `buffer`: kRows rows.
+template <std::int64_t kRows, typename T, class Rows, class RowOf>
+void pack_interleaved(const View<T, 3>& out, const Rows& from, const RowOf& row_of, std::int64_t n, T factor,
                       const View<T, 2>& buffer) {
   for (std::int64_t p = 0; p * kRows < n; ++p) {
     const std::int64_t i0 = p * kRows;
     const std::int64_t rows = std::min(kRows, n - i0);
     const T* source[kRows];
-    for (std::int64_t r = 0; r < rows; ++r) source[r] = dense_row(from, first + i0 + r, buffer.at(r));
+    for (std::int64_t r = 0; r < rows; ++r) source[r] = dense_row(from, row_of(i0 + r), buffer.at(r));
     T* to = out.at(p);
     if (rows < kRows) std::fill_n(to, kRows * from.cols, T{0});
     interleave_rows<kRows>(to, source, rows, from.cols, factor);
@@ -332,14 +332,24 @@ void pack_interleaved(const View<T, 3>& out, const Rows& from, std::int64_t firs
 template <typename T>
 void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n, T factor,
                  const View<T, 2>& buffer) {
-  pack_interleaved<kMR>(out, from, first, n, factor, buffer);
+  pack_interleaved<kMR>(
+      out, from, [first](std::int64_t r) { return first + r; }, n, factor, buffer);
+}
+
+/// The same of rows `rows`.
+template <typename T>
+void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const View<std::int64_t, 1>& rows,
+                 std::int64_t n, T factor, const View<T, 2>& buffer) {
+  pack_interleaved<kMR>(
+      out, from, [&rows](std::int64_t r) { return rows(r); }, n, factor, buffer);
 }
 
 /// Transposed panels (panels, cols, kNR), the right operand of products that run along cols.
 template <typename T, class Rows>
 void pack_transposed(const View<T, 3>& out, const Rows& from, std::int64_t first, std::int64_t n,
                      const View<T, 2>& buffer) {
-  pack_interleaved<kNR<T>>(out, from, first, n, T{1}, buffer);
+  pack_interleaved<kNR<T>>(
+      out, from, [first](std::int64_t r) { return first + r; }, n, T{1}, buffer);
 }
 
 /// Row r of `out` = from[0 .. out.cols).
