@@ -22,13 +22,14 @@ using verify::GateInput;
 constexpr std::int64_t kHeads = 8;
 
 // Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
-// times as fast as one, odd shapes at most 15% slower than their neighbours, sequences of different lengths at most 10%
-// slower than equal ones.
+// times as fast as one, odd shapes at most 15% slower than their neighbours, packed sequences of different lengths at
+// most 10% slower than equal ones, 15% when they decode.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kTwoCoresFloor = 1.8;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
+constexpr double kPackedDecodeFloor = 0.85;
 
 /// Open rows of a gate threshold, and the least speedup over all rows. Under a causal mask the rows of a strip see
 /// different numbers of keys, the more so the farther apart they stand.
@@ -263,7 +264,7 @@ void add_packed(std::vector<BenchGroup>& groups) {
     const std::string name = fmt::format("packed/decode/{}", dtype_name(dtype));
     groups.push_back({{{name + "/skewed", attention_job(BenchOp::forward, packed(spec, lengths, 1)), 0, {}},
                        {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
-                      {{0, 1, kPackedFloor}}});
+                      {{0, 1, kPackedDecodeFloor}}});
   }
   // Prompts and new tokens in one call.
   CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});

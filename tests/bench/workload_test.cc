@@ -63,6 +63,22 @@ TEST(Workload, CountsVisiblePairs) {
   }
 }
 
+TEST(Workload, PairsOfAPackedBatchAreThoseOfItsSequences) {
+  CaseSpec spec = small_spec();
+  spec.causality = Causality::causal;
+  std::int64_t pairs = 0;
+  for (const auto& [T, S] : {std::pair{5, 9}, std::pair{0, 3}, std::pair{7, 7}}) {
+    spec.T = T;
+    spec.S = S;
+    pairs += counted_pairs(spec);
+    spec.packed_queries.push_back(T);
+    spec.packed_keys.push_back(S);
+  }
+  spec.cu_seqlens = DType::i32;
+  spec.packed = 3;
+  EXPECT_EQ(visible_pairs(spec), pairs);
+}
+
 TEST(Workload, CountsTwoFlopsAMultiplyAddAndTwoAndAHalfTimesThemBackward) {
   CaseSpec spec = small_spec();
   spec.causality = Causality::none;
