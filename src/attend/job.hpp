@@ -15,12 +15,14 @@ namespace headgate::attend {
 /// Paths; empty where not given.
 struct Files {
   std::string q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
+  std::string block_table, k_scale, v_scale;
   std::string out, lse, weights, grad_dir;
 };
 
 /// The files' arrays, in the dtypes of the computation.
 struct Arrays {
   io::Array q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
+  io::Array block_table, k_scale, v_scale;
 };
 
 struct Results {
@@ -32,7 +34,8 @@ struct Results {
 /// writable. Writes nothing.
 void check_outputs(const Files& files);
 
-/// Reads every input. q, k, v, gate and grad-out are converted to `dtype`, or must share one dtype where it is empty.
+/// Reads every input. q, k, v, gate and grad-out are converted to `dtype`, or must share one dtype where it is empty;
+/// k and v of int8 stay so.
 /// Throws io::FileError or Error.
 Arrays read_inputs(const Files& files, std::optional<DType> dtype);
 
