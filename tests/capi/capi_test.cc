@@ -65,6 +65,9 @@ headgate_attention_inputs to_c(const AttentionInputs& in) {
   c.query_offsets = to_c(in.query_offsets);
   c.alibi_slopes = to_c(in.alibi_slopes);
   c.sinks = to_c(in.sinks);
+  c.block_table = to_c(in.block_table);
+  c.k_scale = to_c(in.k_scale);
+  c.v_scale = to_c(in.v_scale);
   return c;
 }
 
@@ -141,6 +144,29 @@ TEST_P(SameBits, InBothPasses) {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SameBits, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
+
+TEST(SameBitsOfCaches, PagedAndInt8) {
+  const auto as_cache = [](RandomCall& call) {
+    call.in.k.dtype = call.in.v.dtype = DType::i8;
+    for (ConstTensorView* scale : {&call.in.k_scale, &call.in.v_scale}) {
+      *scale = call.tensor(DType::f32, {kB, kHkv, kS, 1});
+      call.fill(*scale);
+    }
+    call.in.block_table = call.vector<std::int32_t>({1, 0});
+    call.in.block_table.shape = {1, 1, kB, 1};
+    call.in.block_table.strides = {2, 2, 1, 1};
+  };
+  RandomCall cpp(DType::f32, 11);
+  RandomCall c(DType::f32, 11);
+  as_cache(cpp);
+  as_cache(c);
+  const auto before = c.snapshot();
+  cpp.forward();
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(before));
+  EXPECT_EQ(backward_by_c(c), HEADGATE_INVALID_ARGUMENT);
+}
 
 TEST(SameDefaults, AStructOfZerosWithItsSizeIsTheCppDefault) {
   RandomCall cpp(DType::f32, 7);
