@@ -39,9 +39,13 @@ io::Array in_dtype(io::Array array, DType dtype) {
   return array.dtype == dtype ? std::move(array) : converted(array, dtype);
 }
 
+void require_float(const std::string& path, const io::Array& array) {
+  if (!is_float(array.dtype)) io::fail(path, "has dtype {} but must be f16, f32 or f64", dtype_name(array.dtype));
+}
+
 io::Array read_float(const std::string& path) {
   io::Array array = io::read_npy(path);
-  if (!is_float(array.dtype)) io::fail(path, "has dtype {} but must be f16, f32 or f64", dtype_name(array.dtype));
+  require_float(path, array);
   return array;
 }
 
@@ -87,7 +91,10 @@ std::vector<OptionPath> input_paths(const Files& files) {
           {"--cu-seqlens-k", files.cu_seqlens_k},
           {"--alibi", files.alibi},
           {"--sinks", files.sinks},
-          {"--grad-out", files.grad_out}};
+          {"--grad-out", files.grad_out},
+          {"--block-table", files.block_table},
+          {"--k-scale", files.k_scale},
+          {"--v-scale", files.v_scale}};
 }
 
 std::string gradient_path(const Files& files, const char* name) {
@@ -136,17 +143,20 @@ Arrays read_inputs(const Files& files, std::optional<DType> dtype) {
   const DType q_dtype = a.q.dtype;
   const DType compute = dtype.value_or(q_dtype);
   a.q = in_dtype(std::move(a.q), compute);
-  const auto read_like_q = [&](const std::string& path) {
+  enum class Bytes { refused, kept };
+  const auto read_like_q = [&](const std::string& path, Bytes bytes = Bytes::refused) {
     if (path.empty()) return io::Array{};
-    io::Array array = read_float(path);
+    io::Array array = io::read_npy(path);
+    if (array.dtype == DType::i8 && bytes == Bytes::kept) return array;
+    require_float(path, array);
     if (!dtype && array.dtype != q_dtype) {
       io::fail(path, "has dtype {} but {} has {} (--dtype converts them)", dtype_name(array.dtype), files.q,
                dtype_name(q_dtype));
     }
     return in_dtype(std::move(array), compute);
   };
-  a.k = read_like_q(files.k);
-  a.v = read_like_q(files.v);
+  a.k = read_like_q(files.k, Bytes::kept);
+  a.v = read_like_q(files.v, Bytes::kept);
   a.gate = read_like_q(files.gate);
   a.grad_out = read_like_q(files.grad_out);
   if (!files.bias.empty()) {
@@ -163,6 +173,14 @@ Arrays read_inputs(const Files& files, std::optional<DType> dtype) {
   a.query_offsets = read_integers(files.query_offsets);
   a.cu_seqlens_q = read_integers(files.cu_seqlens_q);
   a.cu_seqlens_k = read_integers(files.cu_seqlens_k);
+  if (!files.block_table.empty()) {
+    a.block_table = io::read_npy(files.block_table);
+    if (a.block_table.dtype != DType::i32) {
+      io::fail(files.block_table, "has dtype {} but must be i32", dtype_name(a.block_table.dtype));
+    }
+  }
+  if (!files.k_scale.empty()) a.k_scale = in_dtype(read_float(files.k_scale), DType::f32);
+  if (!files.v_scale.empty()) a.v_scale = in_dtype(read_float(files.v_scale), DType::f32);
   if (!files.alibi.empty()) a.alibi = read_small(files.alibi);
   if (!files.sinks.empty()) a.sinks = read_small(files.sinks);
   return a;

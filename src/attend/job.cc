@@ -56,6 +56,9 @@ void check_ranks(const Files& files, const Arrays& a) {
   check_rank(files.cu_seqlens_k, a.cu_seqlens_k, 1, 1, "(N+1,)");
   check_rank(files.alibi, a.alibi, 1, 1, "(H,)");
   check_rank(files.sinks, a.sinks, 1, 1, "(H,)");
+  check_rank(files.block_table, a.block_table, 2, 2, "(B,M)");
+  check_rank(files.k_scale, a.k_scale, rank, rank, like_q.c_str());
+  check_rank(files.v_scale, a.v_scale, rank, rank, like_q.c_str());
   for (const auto* named : {&a.q, &a.k}) {
     const ConstTensorView view = view4(*named);
     if (view.shape[0] > kMaxHeads / std::max<std::int64_t>(view.shape[1], 1)) {
@@ -100,7 +103,17 @@ AttentionInputs inputs_of(const Arrays& a) {
   in.cu_seqlens_k = view4(a.cu_seqlens_k);
   in.alibi_slopes = view4(a.alibi);
   in.sinks = view4(a.sinks);
+  in.block_table = view4(a.block_table);
+  in.k_scale = view4(a.k_scale);
+  in.v_scale = view4(a.v_scale);
   return in;
+}
+
+/// S; 0 where it would overflow, which the call refuses.
+std::int64_t keys_of(const AttentionInputs& in) {
+  std::int64_t keys = in.k.shape[2];
+  if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;
+  return keys;
 }
 
 void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOptions& options, bool has_gate,
@@ -153,7 +166,7 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
   Results r;
   r.y = make_output(a.q.dtype, a.q, {in.v.shape[3]});
   if (backward || !files.lse.empty()) r.lse = make_output(lse_dtype, a.q, {});
-  if (!files.weights.empty()) r.weights = make_output(a.q.dtype, a.q, {in.k.shape[2]});
+  if (!files.weights.empty()) r.weights = make_output(a.q.dtype, a.q, {keys_of(in)});
   if (backward && a.gate.present() && keeps_output(options.gate_fn, options.gate_op)) {
     r.attn = make_output(a.q.dtype, a.q, {in.v.shape[3]});
   }

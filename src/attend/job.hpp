@@ -15,6 +15,7 @@ namespace headgate::attend {
 /// Paths; empty where not given.
 struct Files {
   std::string q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
+  std::string block_table, k_scale, v_scale;
   std::string out, lse, weights, grad_dir;
   std::string cu_seqlens_q, cu_seqlens_k;
 };
@@ -23,6 +24,7 @@ struct Files {
 struct Arrays {
   io::Array q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
   io::Array cu_seqlens_q, cu_seqlens_k;
+  io::Array block_table, k_scale, v_scale;
 };
 
 struct Results {
@@ -34,7 +36,8 @@ struct Results {
 /// writable. Writes nothing.
 void check_outputs(const Files& files);
 
-/// Reads every input. q, k, v, gate and grad-out are converted to `dtype`, or must share one dtype where it is empty.
+/// Reads every input. q, k, v, gate and grad-out are converted to `dtype`, or must share one dtype where it is empty;
+/// k and v of int8 stay so.
 /// Throws io::FileError or Error.
 Arrays read_inputs(const Files& files, std::optional<DType> dtype);
 

@@ -14,6 +14,12 @@ class AttentionJob : public BenchJob {
 
   void run() override { workload_.run(); }
   double flops() const override { return flops_of(workload_.problem().spec(), op_); }
+  double read_bytes() const override {
+    const verify::CaseSpec& s = workload_.problem().spec();
+    if (s.T * 8 > s.S) return 0.0;  // K and V serve many queries
+    const double row = static_cast<double>(s.D + s.Dv) * static_cast<double>(dtype_bytes(s.key_dtype()));
+    return static_cast<double>(s.B * s.Hkv * s.S) * (row + (s.quantized ? 2.0 * sizeof(float) : 0.0));
+  }
   DType compute_dtype() const override { return verify::compute_dtype(workload_.problem().spec().dtype); }
 
   nlohmann::ordered_json facts() const override {
@@ -27,6 +33,7 @@ class AttentionJob : public BenchJob {
                                  {"D", s.D},
                                  {"Dv", s.Dv},
                                  {"dtype", dtype_name(s.dtype)},
+                                 {"kv_dtype", dtype_name(s.key_dtype())},
                                  {"causal", s.causality == Causality::causal},
                                  {"gate", word_of(s.gate_input)}};
     if (s.closed_share >= 0) facts["closed_share"] = s.closed_share;

@@ -75,9 +75,10 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
 }
 
-CaseSpec decoding(DType dtype, std::int64_t group, std::int64_t new_tokens) {
+/// `new_tokens` queries against 16k keys; `group` query heads share a key/value head.
+CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int64_t new_tokens) {
   CaseSpec spec;
-  spec.Hkv = kHeads;
+  spec.Hkv = heads;
   spec.group = group;
   spec.T = new_tokens;
   spec.S = 16384;
@@ -88,15 +89,43 @@ CaseSpec decoding(DType dtype, std::int64_t group, std::int64_t new_tokens) {
   return spec;
 }
 
-void add_decoding(std::vector<BenchGroup>& groups) {
+/// The least share of what reading and FMA peak allow, for one new token.
+double decoding_floor(DType dtype, std::int64_t group) {
+  if (dtype == DType::f32 || group == 1) return 0.90;
+  return group <= 4 ? 0.85 : 0.80;
+}
+
+constexpr double kEightTokensFloor = 8.0 / 1.15;
+
+void add_decoding(std::vector<BenchGroup>& groups, int threads) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const std::int64_t group : {1, 4, 8}) {
+      BenchGroup decode;
       for (const std::int64_t new_tokens : {1, 8}) {
-        groups.push_back(alone(fmt::format("decode/{}/group{}/new{}", dtype_name(dtype), group, new_tokens),
-                               BenchOp::forward, decoding(dtype, group, new_tokens), {}));
+        const auto floor = new_tokens == 1 ? std::optional(decoding_floor(dtype, group)) : std::nullopt;
+        decode.cases.push_back({fmt::format("decode/{}/group{}/new{}", dtype_name(dtype), group, new_tokens),
+                                attention_job(BenchOp::forward, decoding(dtype, kHeads, group, new_tokens)), 0, floor});
       }
+      if (group == 1) decode.ratios.push_back({1, 0, kEightTokensFloor});
+      groups.push_back(std::move(decode));
     }
   }
+  for (const std::int64_t group : {1, 4, 8}) {
+    CaseSpec spec = decoding(DType::f32, kHeads, group, 1);
+    spec.quantized = true;
+    groups.push_back(alone(fmt::format("decode/i8/group{}/new1", group), BenchOp::forward, spec, 0.80));
+  }
+  if (threads == 1) return;
+  constexpr double kOneHeadFloor = 1.7;
+  BenchGroup one_head;
+  for (const int used : {1, 2}) {
+    one_head.cases.push_back({fmt::format("decode/f32/one-head/threads-{}", used),
+                              attention_job(BenchOp::forward, decoding(DType::f32, 1, 1, 1)),
+                              used,
+                              {}});
+  }
+  one_head.ratios.push_back({1, 0, kOneHeadFloor});
+  groups.push_back(std::move(one_head));
 }
 
 void add_small_sequences(std::vector<BenchGroup>& groups) {
@@ -186,7 +215,7 @@ void add_gate_threshold(std::vector<BenchGroup>& groups) {
   }
   for (const std::int64_t heads_a_group : {1, 4}) {
     BenchGroup group;
-    CaseSpec spec = decoding(DType::f32, heads_a_group, 1);
+    CaseSpec spec = decoding(DType::f32, kHeads, heads_a_group, 1);
     spec.gate_input = GateInput::headwise;
     spec.closed_by_group = true;
     for (const double closed : {-1.0, 0.5}) {
@@ -284,7 +313,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_gate_threshold(groups);
   add_odd_shapes(groups);
   add_double_precision(groups);
-  add_decoding(groups);
+  add_decoding(groups, threads);
   add_small_sequences(groups);
   add_packed(groups);
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));

@@ -15,8 +15,9 @@ namespace headgate::bench {
 struct BenchCase {
   std::string name;
   JobFactory make_job;
-  int threads = 0;              ///< 0: as many as the run has
-  std::optional<double> floor;  ///< the least fraction of FMA peak that the project guarantees
+  int threads = 0;  ///< 0: as many as the run has
+  std::optional<double>
+      floor;  ///< the least share of FMA peak, or of the limit where the job reads, that is guaranteed
 };
 
 /// The ratio of two cases' rates, which run alternately.

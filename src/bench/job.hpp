@@ -20,6 +20,8 @@ class BenchJob {
   virtual void run() = 0;
   /// FLOPs of one run.
   virtual double flops() const = 0;
+  /// Bytes that one run cannot but read from memory, where reading limits it; 0 for work that caches hold.
+  virtual double read_bytes() const { return 0.0; }
   /// f32 or f64: what the FMA peak is measured in.
   virtual DType compute_dtype() const = 0;
   /// The parameters of the work, for the report.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "headgate/tensor.hpp"
@@ -38,8 +40,22 @@ class PeakMeter {
 /// Best rate of a few 2048³ matrix products by OpenBLAS on `threads` threads.
 double sgemm_gflops(int threads);
 
-/// Best streaming read rate, in 1e9 bytes a second, over a buffer far larger than the caches, shared by `threads`
-/// threads.
+/// Measures the streaming read rate, in 1e9 bytes a second, of `threads` threads that share a buffer of 256 MiB.
+class ReadMeter {
+ public:
+  ReadMeter(const std::string& isa, int threads);
+  ReadMeter(const ReadMeter&) = delete;
+  ReadMeter& operator=(const ReadMeter&) = delete;
+  ~ReadMeter();
+  /// The rate of one pass. What the caches held before it is gone from them, but for what the last level spares.
+  double pass();
+
+ private:
+  struct Data;
+  std::unique_ptr<Data> data_;
+};
+
+/// The best of twenty passes.
 double read_gbps(const std::string& isa, int threads);
 
 }  // namespace headgate::bench

@@ -23,6 +23,8 @@ double PeakMeters::window(DType dtype, int threads) {
 
 double PeakMeters::best_gflops(DType dtype, int threads) { return entry(dtype, threads).best_gflops; }
 
+double PeakMeters::read(int threads) { return readers_.try_emplace(threads, isa_, threads).first->second.pass(); }
+
 MachineFacts measure_machine(const std::string& isa, int threads, PeakMeters& peaks) {
   MachineFacts facts;
   facts.cpu = cpu_name();

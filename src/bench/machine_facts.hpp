@@ -9,7 +9,8 @@
 
 namespace headgate::bench {
 
-/// A PeakMeter for each dtype and number of threads, and the best rate that it has measured so far.
+/// A PeakMeter for each dtype and number of threads, and the best rate that it has measured so far; a ReadMeter for
+/// each number of threads.
 class PeakMeters {
  public:
   explicit PeakMeters(std::string isa) : isa_(std::move(isa)) {}
@@ -17,6 +18,8 @@ class PeakMeters {
   /// GFLOP/s over about a millisecond; dtype f32 or f64.
   double window(DType dtype, int threads);
   double best_gflops(DType dtype, int threads);
+  /// GB/s of one pass over memory.
+  double read(int threads);
 
  private:
   struct Entry {
@@ -27,6 +30,7 @@ class PeakMeters {
 
   std::string isa_;
   std::map<std::pair<DType, int>, Entry> entries_;
+  std::map<int, ReadMeter> readers_;
 };
 
 /// The machine and its limits. Rates are the best that any part of a run has measured: other programs only lower them.

@@ -20,9 +20,11 @@ struct RunningCase {
   std::unique_ptr<BenchJob> job;
   std::vector<double> seconds;  // one entry a round
   std::vector<double> peaks;    // GFLOP/s
+  std::vector<double> reads;    // GB/s
 
   void measure(PeakMeters& meters) {
     for (int i = 0; i < kPeakWindows; ++i) peaks.push_back(meters.window(job->compute_dtype(), threads));
+    if (job->read_bytes() > 0.0) reads.push_back(meters.read(threads));
     seconds.push_back(seconds_of([this] { job->run(); }));
   }
 
@@ -54,6 +56,10 @@ CaseResult result_of(const RunningCase& c) {
   result.gflops_best = flops / min_seconds * 1e-9;
   result.fma_peak_gflops = *std::max_element(c.peaks.begin(), c.peaks.end());
   result.fma_peak_median_gflops = median(c.peaks);
+  if (!c.reads.empty()) {
+    result.read_gb = c.job->read_bytes() * 1e-9;
+    result.read_gbps = *std::max_element(c.reads.begin(), c.reads.end());
+  }
   return result;
 }
 
@@ -95,7 +101,7 @@ GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, Pe
   running.reserve(group.cases.size());
   for (const BenchCase& bench_case : group.cases) {
     const int threads = bench_case.threads == 0 ? settings.threads : bench_case.threads;
-    running.push_back({&bench_case, threads, bench_case.make_job(threads), {}, {}});
+    running.push_back({&bench_case, threads, bench_case.make_job(threads), {}, {}, {}});
   }
   const int runs = runs_of(group, settings, warm_up(running));
   for (int round = 0; round < runs; ++round) {

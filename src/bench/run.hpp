@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -34,7 +35,15 @@ struct CaseResult {
   /// the timed runs.
   double fma_peak_gflops = 0.0, fma_peak_median_gflops = 0.0;
 
+  double read_gb = 0.0;    ///< 1e9 bytes that a run reads; 0 where reading does not limit it
+  double read_gbps = 0.0;  ///< the best streaming rate of the passes between those runs
+
   double fraction_of_peak() const { return gflops / fma_peak_gflops; }
+  /// Of the least time that reading at that rate and computing at FMA peak allow, in the median time.
+  double fraction_of_limit() const {
+    if (read_gb == 0.0) return fraction_of_peak();
+    return std::max(fraction_of_peak(), 1e3 * read_gb / read_gbps / ms_median);
+  }
   double best_fraction_of_peak() const { return gflops_best / fma_peak_gflops; }
 };
 

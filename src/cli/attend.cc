@@ -96,6 +96,16 @@ void add_files(VerbOptions& verb, attend::Files& files) {
   file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |at_i - j| is taken off the scores");
   file("Inputs", "--sinks", files.sinks, "S.npy",
        "Sink logits (Hq): they join the softmax denominator without a value");
+  file("Inputs", "--block-table", files.block_table, "E.npy",
+       "(B,M), int32: k and v are P pages (P,Hkv,page,D) and (P,Hkv,page,Dv), and key j of batch b is row j % page of "
+       "page E[b,j/page]; S = M * page. Without gradients; needs --key-lengths")
+      .needs(verb.declared("--key-lengths"));
+  Option k_scale = file("Inputs", "--k-scale", files.k_scale, "KS.npy",
+                        "Scales of k in int8, (B,Hkv,S,1) or of pages (P,Hkv,page,1): key j is k[j] * KS[j]. Without "
+                        "gradients");
+  Option v_scale = file("Inputs", "--v-scale", files.v_scale, "VS.npy", "Scales of v in int8, as those of k");
+  k_scale.needs(v_scale);
+  v_scale.needs(k_scale);
   file("Outputs", "--out", files.out, "Y.npy", "The result (B,Hq,T,Dv), in the dtype of q").required();
   file("Outputs", "--lse", files.lse, "LSE.npy",
        "Log-sum-exp of each row's scores (B,Hq,T), natural logarithm, sink "
@@ -148,7 +158,7 @@ Verb add_attend(CommandLine& line) {
       "Query i stands at key position at_i = i + S - T, so that the last query stands at the last key, unless "
       "--query-offsets says otherwise.\n\n"
       "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1; key lengths, query offsets "
-      "and bounds of sequences i4 or i8). NumPy "
+      "and bounds of sequences i4 or i8; block tables i4; k and v of a cache i1 too). NumPy "
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
   auto options = std::make_shared<Options>();

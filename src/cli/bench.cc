@@ -125,7 +125,10 @@ Verb add_bench(CommandLine& line) {
       "  share  fraction of FMA peak (same dtype and threads, measured between the\n"
       "         runs) at the median time\n"
       "  best   the same at the shortest time\n"
-      "  goal   the least share that the project guarantees on two cores\n"
+      "  limit  where reading memory limits a case: the least time that streaming\n"
+      "         read (measured between the runs) and FMA peak allow, over the\n"
+      "         median time\n"
+      "  goal   the least share, or limit, that the project guarantees on two cores\n"
       "  A : B  the rate of A over that of B, run alternately");
   verb.value("--filter", arguments->filter, "REGEX", "Run only the cases whose names match REGEX (anywhere)");
   verb.value("--json", arguments->json, "FILE", "Write machine facts and results to FILE");

@@ -33,11 +33,12 @@ struct DTypeName {
   std::string_view descr;
   DType dtype;
 };
-constexpr std::array<DTypeName, 6> kDTypeNames{{{"<f2", DType::f16},
+constexpr std::array<DTypeName, 7> kDTypeNames{{{"<f2", DType::f16},
                                                 {"<f4", DType::f32},
                                                 {"<f8", DType::f64},
                                                 {"<i4", DType::i32},
                                                 {"<i8", DType::i64},
+                                                {"|i1", DType::i8},
                                                 {"|b1", DType::boolean}}};
 
 struct Header {
@@ -129,7 +130,7 @@ class HeaderParser {
     const char* kind = "";
     if (descr.starts_with('>')) kind = " (big-endian)";
     if (descr.ends_with('O')) kind = " (Python objects)";
-    fail(path_, "dtype '{}'{} is not read; <f2 <f4 <f8 <i4 <i8 |b1 are", printable(descr), kind);
+    fail(path_, "dtype '{}'{} is not read; <f2 <f4 <f8 <i4 <i8 |i1 |b1 are", printable(descr), kind);
   }
 
   bool boolean() {

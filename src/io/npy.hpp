@@ -12,7 +12,7 @@
 #include "io/staged_file.hpp"
 
 // NumPy's .npy files (numpy.lib.format): versions 1.0, 2.0 and 3.0, C or Fortran order, little-endian
-// f2 f4 f8 i4 i8 b1. Sizes in a header are checked against the size of the file before anything is allocated.
+// f2 f4 f8 i1 i4 i8 b1. Sizes in a header are checked against the size of the file before anything is allocated.
 
 namespace headgate::io {
 

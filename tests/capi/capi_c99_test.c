@@ -132,6 +132,37 @@ static void test_make_tensor(void) {
   CHECK(memcmp(t.strides, strides, sizeof(strides)) == 0 && memcmp(c.strides, strides, sizeof(strides)) == 0);
 }
 
+static void test_bthd_and_conversion(void) {
+  const int64_t shape[4] = {2, 4, 3, 5};
+  const int64_t strides[4] = {3 * 4 * 5, 5, 4 * 5, 1};
+  const float from[4] = {1.0F, -2.0F, 0.5F, 0.0F};
+  uint16_t half[4] = {0};
+  float back[4] = {0};
+  int8_t bytes[4] = {0};
+  float scale = 0.0F;
+  const headgate_tensor t = headgate_make_bthd_tensor(half, HEADGATE_DTYPE_F16, 2, 3, 4, 5);
+  const headgate_const_tensor c = headgate_make_const_bthd_tensor(half, HEADGATE_DTYPE_F16, 2, 3, 4, 5);
+  CHECK(memcmp(t.shape, shape, sizeof(shape)) == 0 && memcmp(t.strides, strides, sizeof(strides)) == 0);
+  CHECK(memcmp(c.shape, shape, sizeof(shape)) == 0 && memcmp(c.strides, strides, sizeof(strides)) == 0);
+
+  const headgate_const_tensor in = headgate_make_const_tensor(from, HEADGATE_DTYPE_F32, 1, 1, 1, 4);
+  const headgate_tensor narrow = headgate_make_tensor(half, HEADGATE_DTYPE_BF16, 1, 1, 1, 4);
+  const headgate_const_tensor stored = headgate_make_const_tensor(half, HEADGATE_DTYPE_BF16, 1, 1, 1, 4);
+  const headgate_tensor wide = headgate_make_tensor(back, HEADGATE_DTYPE_F32, 1, 1, 1, 4);
+  CHECK_STATUS(headgate_convert(&narrow, &in), HEADGATE_OK);
+  CHECK_STATUS(headgate_convert(&wide, &stored), HEADGATE_OK);
+  CHECK(half[0] == 0x3F80 && memcmp(back, from, sizeof(from)) == 0);
+
+  const headgate_tensor to = headgate_make_tensor(bytes, HEADGATE_DTYPE_I8, 1, 1, 1, 4);
+  const headgate_tensor factor = headgate_make_tensor(&scale, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  CHECK_STATUS(headgate_quantize(&to, &factor, &in), HEADGATE_OK);
+  CHECK(bytes[0] == 64 && bytes[1] == -127 && bytes[2] == 32 && bytes[3] == 0);
+  CHECK_NEAR(scale, 2.0 / 127.0);
+  CHECK_STATUS(headgate_quantize(&wide, &factor, &in), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_quantize: to has dtype f32 but must be i8");
+  CHECK_STATUS(headgate_convert(NULL, &in), HEADGATE_INVALID_ARGUMENT);
+}
+
 static void test_forward(void) {
   Problem p;
   setup(&p);
@@ -426,6 +457,7 @@ int main(void) {
   test_version_and_errors();
   test_targets();
   test_make_tensor();
+  test_bthd_and_conversion();
   test_forward();
   test_options();
   test_zeros_are_the_defaults();

@@ -70,6 +70,9 @@ headgate_attention_inputs to_c(const AttentionInputs& in) {
   c.cu_seqlens_k = to_c(in.cu_seqlens_k);
   c.alibi_slopes = to_c(in.alibi_slopes);
   c.sinks = to_c(in.sinks);
+  c.block_table = to_c(in.block_table);
+  c.k_scale = to_c(in.k_scale);
+  c.v_scale = to_c(in.v_scale);
   return c;
 }
 
@@ -241,6 +244,29 @@ TEST(Merge, RefusesNullAndSaysWhy) {
   std::int64_t offsets[kB];
   EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, offsets, nullptr), HEADGATE_INVALID_ARGUMENT);
   EXPECT_STREQ(headgate_last_error(), "headgate_narrow_keys: key_lengths is null but receives 2 numbers");
+}
+
+TEST(SameBitsOfCaches, PagedAndInt8) {
+  const auto as_cache = [](RandomCall& call) {
+    call.in.k.dtype = call.in.v.dtype = DType::i8;
+    for (ConstTensorView* scale : {&call.in.k_scale, &call.in.v_scale}) {
+      *scale = call.tensor(DType::f32, {kB, kHkv, kS, 1});
+      call.fill(*scale);
+    }
+    call.in.block_table = call.vector<std::int32_t>({1, 0});
+    call.in.block_table.shape = {1, 1, kB, 1};
+    call.in.block_table.strides = {2, 2, 1, 1};
+  };
+  RandomCall cpp(DType::f32, 11);
+  RandomCall c(DType::f32, 11);
+  as_cache(cpp);
+  as_cache(c);
+  const auto before = c.snapshot();
+  cpp.forward();
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(before));
+  EXPECT_EQ(backward_by_c(c), HEADGATE_INVALID_ARGUMENT);
 }
 
 TEST(SameDefaults, AStructOfZerosWithItsSizeIsTheCppDefault) {

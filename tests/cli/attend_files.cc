@@ -38,7 +38,7 @@ std::int64_t at(const ConstTensorView& view, const Shape& i) { return offset_of(
 
 /// The smallest rank that holds the problem.
 std::size_t rank_of(const AttentionInputs& in) {
-  if (in.q.shape[0] != 1) return 4;
+  if (in.q.shape[0] != 1 || in.block_table.present()) return 4;
   return in.q.shape[1] == 1 && in.k.shape[1] == 1 ? 2 : 3;
 }
 
@@ -75,6 +75,9 @@ std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOp
   file("--cu-seqlens-k", in.cu_seqlens_k, 1);
   file("--alibi", in.alibi_slopes, 1);
   file("--sinks", in.sinks, 1);
+  file("--block-table", in.block_table, 2);
+  file("--k-scale", in.k_scale, rank);
+  file("--v-scale", in.v_scale, rank);
   say("--out", directory + "/y.npy");
   if (in.q.dtype == DType::bf16) say("--dtype", "bf16");
   if (in.gate.present()) say("--gate-fn", std::string(word_of(options.gate_fn)));

@@ -79,9 +79,9 @@ class NpyTest : public ::testing::Test {
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 TEST_F(NpyTest, ReadsEveryDType) {
-  const std::vector<std::pair<std::string, DType>> dtypes = {{"'<f2'", DType::f16}, {"'<f4'", DType::f32},
-                                                             {"'<f8'", DType::f64}, {"'<i4'", DType::i32},
-                                                             {"'<i8'", DType::i64}, {"'|b1'", DType::boolean}};
+  const std::vector<std::pair<std::string, DType>> dtypes = {
+      {"'<f2'", DType::f16}, {"'<f4'", DType::f32},     {"'<f8'", DType::f64}, {"'<i4'", DType::i32},
+      {"'<i8'", DType::i64}, {"'|b1'", DType::boolean}, {"'|i1'", DType::i8}};
   for (const auto& [descr, dtype] : dtypes) {
     std::string data(2 * dtype_bytes(dtype), '\0');
     data[dtype_bytes(dtype)] = 1;
@@ -308,7 +308,7 @@ TEST_F(NpyTest, SurvivesRandomHeaders) {
 }
 
 TEST_F(NpyTest, WritesWhatItReads) {
-  for (const DType dtype : {DType::f16, DType::f32, DType::f64, DType::i32, DType::i64, DType::boolean}) {
+  for (const DType dtype : {DType::f16, DType::f32, DType::f64, DType::i32, DType::i64, DType::i8, DType::boolean}) {
     for (const std::vector<std::int64_t>& shape :
          {std::vector<std::int64_t>{}, {5}, {2, 3}, {4, 0, 2}, {2, 1, 3, 4}, {1, 2, 3, 1, 2}}) {
       Array array = make_array(dtype, shape);
