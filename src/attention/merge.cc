@@ -123,6 +123,7 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
   if (inputs.cu_seqlens_q.present() || inputs.cu_seqlens_k.present()) {
     call.fail("cu_seqlens_q and cu_seqlens_k are given but a packed batch has no one range of keys");
   }
+  if (inputs.block_table.present()) call.fail("block_table is given but a range of keys is not one of whole pages");
   const std::int64_t B = inputs.q.shape[0];
   const std::int64_t S = inputs.k.shape[2];
   call.same_dim({"v", inputs.v}, {"k", inputs.k}, 2, "S");
@@ -132,9 +133,16 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
   check_vector(call, {"query_offsets", inputs.query_offsets}, B);
   check_vector(call, {"key_lengths", inputs.key_lengths}, B);
 
+  const auto rows_of_scale = [&](const Argument& scale) {
+    if (!call.given(scale)) return scale.view;
+    call.same_dim(scale, {"k", inputs.k}, 2, "S");
+    return narrow(scale.view, 2, begin, end);
+  };
   AttentionInputs range = inputs;
   range.k = narrow(inputs.k, 2, begin, end);
   range.v = narrow(inputs.v, 2, begin, end);
+  range.k_scale = rows_of_scale({"k_scale", inputs.k_scale});
+  range.v_scale = rows_of_scale({"v_scale", inputs.v_scale});
   range.bias = columns(call, {"bias", inputs.bias}, begin, end, S);
   range.mask = columns(call, {"mask", inputs.mask}, begin, end, S);
   vectors = {};

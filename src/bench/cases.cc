@@ -37,9 +37,9 @@ struct OpenShare {
   int percent;
   double floor, causal_floor;
 };
-constexpr std::array kOpenShares{OpenShare{10, 6.0, 5.0}, OpenShare{30, 2.6, 2.4}, OpenShare{100, 0.99, 0.99}};
+constexpr std::array kOpenShares{OpenShare{10, 6.0, 4.5}, OpenShare{30, 2.6, 2.4}, OpenShare{100, 0.99, 0.99}};
 /// Decoding with half of the groups closed.
-constexpr double kHalfClosedFloor = 1.8;
+constexpr double kHalfClosedFloor = 1.7;
 
 /// T = S = length, D = Dv = dim, an elementwise sigmoid gate that is multiplied.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {

@@ -111,7 +111,7 @@ TEST_F(EvalVerbTest, AGateThresholdNeedsAGateThatMultipliesTheAttentionOutput) {
   ASSERT_EQ(verb.train("plain", {}).status, 0);
   ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
   expect_refused(verb.eval("plain", {"--gate-threshold", "0.1"}), "eval",
-                 "--gate-threshold: plain has gate none, which does not multiply the attention output");
+                 "plain has gate none, which does not multiply the attention output");
   expect_refused(verb.eval("gated", {"--gate-threshold", "-1"}), "eval", "--gate-threshold is -1 but must be at least");
 }
 

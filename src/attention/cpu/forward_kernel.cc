@@ -185,12 +185,13 @@ class ForwardWorker {
   }
 
   void reset() const {
+    const std::int64_t rows = round_up(count_, kMR);
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
-    std::fill_n(own_.maxima.data, plan_.tile_rows, sink);
-    std::fill_n(own_.sums.data, own_.sums.count(), T{0});
-    for (std::int64_t r = 0; sink != kHidden && r < plan_.tile_rows; ++r) own_.sums(r, 0) = T{1};
-    std::fill_n(own_.out.data, own_.out.count(), T{0});
+    std::fill_n(own_.maxima.data, rows, sink);
+    std::fill_n(own_.sums.data, rows * kLanes<T>, T{0});
+    for (std::int64_t r = 0; sink != kHidden && r < rows; ++r) own_.sums(r, 0) = T{1};
+    std::fill_n(own_.out.data, rows * plan_.Dv_padded, T{0});
   }
 
   /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
@@ -496,7 +497,7 @@ void forward_typed(const ForwardProblem& p) {
     while (held.parts > 0) {
       const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
       if (plan.selects()) {
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(static)
         for (std::int64_t n = 0; n < held.tiles; ++n) {
           const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
           const std::int64_t at = n - part.first_tile;
