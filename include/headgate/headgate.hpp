@@ -7,6 +7,7 @@
 #include "headgate/attention.hpp"  // IWYU pragma: export
 #include "headgate/error.hpp"      // IWYU pragma: export
 #include "headgate/runtime.hpp"    // IWYU pragma: export
+#include "headgate/statistics.hpp"  // IWYU pragma: export
 #include "headgate/tensor.hpp"     // IWYU pragma: export
 #include "headgate/version.h"      // IWYU pragma: export
 

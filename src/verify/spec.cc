@@ -7,6 +7,7 @@
 #include <array>
 #include <random>
 
+#include "core/statistics_outputs.hpp"
 #include "gates/gate_functions.hpp"
 
 namespace headgate::verify {
@@ -91,6 +92,21 @@ void draw_gate(CaseSpec& spec, const Pick& pick) {
   spec.gate_fn = draw_gate_fn(pick);
   spec.gate_op = maybe(pick, 3) ? GateOp::add : GateOp::mul;
   spec.gate_f32 = maybe(pick, 3);
+}
+
+void draw_statistics(StatisticsSpec& statistics, const Pick& pick) {
+  // Kernels leave out what nobody asks for: all, one by one, or a few.
+  switch (pick(4)) {
+    case 0: break;
+    case 1: statistics.absent = ~(1U << pick(static_cast<std::int64_t>(kStatisticsOutputs.size()))); break;
+    default: statistics.absent = static_cast<unsigned>(pick(std::int64_t{1} << kStatisticsOutputs.size())); break;
+  }
+  statistics.dtype = one_of(pick, std::array{DType::f32, DType::f64});
+  statistics.index_dtype = one_of(pick, std::array{DType::i64, DType::i32});
+  statistics.keys = one_of(pick, std::array<std::int64_t, 4>{2, 0, 5, 40});
+  statistics.queries = one_of(pick, std::array<std::int64_t, 4>{2, 0, 1, 15});
+  statistics.top_keys = one_of(pick, std::array<std::int64_t, 4>{3, 1, 8, 33});
+  statistics.window = one_of(pick, std::array<std::int64_t, 5>{1, 0, 7, 70, std::int64_t{1} << 62});
 }
 
 CaseSpec shaped(std::int64_t B, std::int64_t Hkv, std::int64_t group, std::int64_t T, std::int64_t S, std::int64_t D,
@@ -204,6 +220,15 @@ std::string describe(const CaseSpec& spec) {
   add(spec.weights, "weights");
   add(spec.absent_gradients != 0, fmt::format("absent_gradients={:#x}", spec.absent_gradients));
   add(spec.threads != 1, fmt::format("threads={}", spec.threads));
+  const StatisticsSpec& statistics = spec.statistics;
+  const StatisticsSpec plain;
+  add(statistics.absent != 0, fmt::format("absent_statistics={:#x}", statistics.absent));
+  add(statistics.dtype != plain.dtype || statistics.index_dtype != plain.index_dtype,
+      fmt::format("statistics={}:{}", dtype_name(statistics.dtype), dtype_name(statistics.index_dtype)));
+  add(statistics.keys != plain.keys || statistics.queries != plain.queries,
+      fmt::format("chosen={},{}", statistics.keys, statistics.queries));
+  add(statistics.top_keys != plain.top_keys, fmt::format("top_keys={}", statistics.top_keys));
+  add(statistics.window != plain.window, fmt::format("window_share={}", statistics.window));
   return text + fmt::format(" seed={}", spec.seed);
 }
 
@@ -223,6 +248,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
   spec.seed = static_cast<std::uint64_t>(1 + pick(1000));
+  draw_statistics(spec.statistics, pick);
   return spec;
 }
 

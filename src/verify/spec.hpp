@@ -68,6 +68,15 @@ struct MapSpec {
 /// Bits of CaseSpec::absent_gradients.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
+/// What is asked of attention_statistics. All outputs that the selection and the gate allow, but for the absent ones.
+struct StatisticsSpec {
+  unsigned absent = 0;  ///< bit n: row n of kStatisticsOutputs
+  DType dtype = DType::f32;
+  DType index_dtype = DType::i64;  ///< of topk_index and of the selection
+  std::int64_t keys = 2, queries = 2, top_keys = 3;
+  std::int64_t window = 1;
+};
+
 /// The description of a problem, for tests, `headgate verify` and bench. `Case` makes its tensors. The defaults are the
 /// simplest problem, so that a failing random one shrinks towards it.
 struct CaseSpec {
@@ -103,6 +112,8 @@ struct CaseSpec {
   unsigned absent_gradients = 0;  // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
+
+  StatisticsSpec statistics;
 
   std::int64_t Hq() const { return Hkv * group; }
   /// silu and identity may be 0, and then o cannot be recovered from y.

@@ -12,5 +12,6 @@ void few_queries_forward(const ForwardProblem& problem);
 /// Whether few_queries_forward can compute the problem and is faster than the other kernel.
 bool suits_few_queries(const ForwardProblem& problem);
 void cpu_backward(const BackwardProblem& problem);
+void cpu_statistics(const StatisticsProblem& problem);
 
 }  // namespace headgate
