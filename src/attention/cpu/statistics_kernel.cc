@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "attention/cpu/kernels.hpp"
@@ -48,6 +49,7 @@ class StatisticsWorker {
   using Plan = StatisticsPlan<T>;
   static constexpr std::int64_t kTile = Plan::kTile;
   static constexpr std::int64_t kBlock = Plan::kBlock;
+  using Index = typename StatisticsScratch<T>::Index;
 
   StatisticsWorker(const Plan& plan, const StatisticsBuffers<T>& shared, int thread)
       : plan_(plan),
@@ -56,6 +58,8 @@ class StatisticsWorker {
         shared_(shared),
         own_(place_buffers<StatisticsScratch<T>>(shared.scratch.at(thread), plan)) {
     if (own_.ones.present()) std::fill_n(own_.ones.data, own_.ones.count(), T{1});
+    for (std::int64_t lane = 0; lane < kLanes<T>; ++lane)
+      lane_before_[lane] = static_cast<Index>(std::max<std::int64_t>(lane - 1, 0));
   }
 
   /// Packs a block of key/value head `head` (sequence · Hkv + h) into `slot`, as far as it is looked at.
@@ -183,6 +187,7 @@ class StatisticsWorker {
     T* scores = nullptr;                  // (kMR, kScoreStride)
     std::int64_t c0 = 0, c1 = 0;          // columns of the whole panels that are visited
     std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
+    bool is_first = false;                // of the blocks that its rows see, and top keys are looked for
     bool empty() const { return c0 >= c1; }
   };
 
@@ -225,9 +230,10 @@ class StatisticsWorker {
       const std::int64_t begin = seen.begin / kNR<T> * kNR<T>;
       std::fill(own_.mass.data + begin, own_.mass.data + round_up(seen.end, kNR<T>), T{0});
     }
+    std::fill_n(begun_, std::size(begun_), false);
     if (plan_.top_keys > 0) {
       std::fill_n(own_.top_scores.data, own_.top_scores.count(), kZeroPower);
-      std::fill_n(own_.top_keys.data, own_.top_keys.count(), std::int64_t{-1});
+      std::fill_n(own_.top_keys.data, own_.top_keys.count(), Index{-1});
     }
   }
 
@@ -262,7 +268,9 @@ class StatisticsWorker {
     for (std::int64_t first = r; first < end; first += kMR) {
       const Strip s = place_strip(visibility, j0, first, r, end);
       if (s.empty()) continue;
-      strips[count++] = s;
+      strips[count] = s;
+      strips[count++].is_first = plan_.top_keys > 0 && !begun_[first / kMR];
+      begun_[first / kMR] = true;
       c0 = std::min(c0, s.c0);
       c1 = std::max(c1, s.c1);
     }
@@ -282,6 +290,9 @@ class StatisticsWorker {
       apply_rules(visibility, s);
       hide(visibility, s, s.c0, s.c1);
       for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) take(s, c, r);
+    }
+    for (std::int64_t n = 0; n < count; ++n) {
+      if (strips[n].is_first) take_first_block(strips[n]);
     }
     if (!plan_.exponentials) return;
     const Tag<T> d;
@@ -361,9 +372,9 @@ class StatisticsWorker {
       auto x1 = hn::Load(d, row + kN);
       const auto larger = hn::Max(x0, x1);
       hn::Store(hn::Max(larger, hn::Load(d, maxima + m * kN)), d, maxima + m * kN);
-      if (plan_.top_keys > 0) {
+      if (plan_.top_keys > 0 && !s.is_first) {
         const auto bar = hn::Set(d, own_.top_scores(s.r + m, plan_.top_keys - 1));
-        if (!hn::AllFalse(d, hn::Gt(larger, bar))) take_top(s.r + m, row, s.j0 + c);
+        if (!hn::AllFalse(d, hn::Gt(larger, bar))) take_top(s.r + m, row, s.j0 + c, bar);
       }
       if constexpr (kExponentials) {
         // Finite, so that 0 · x is 0 where a key is hidden.
@@ -385,20 +396,72 @@ class StatisticsWorker {
     }
   }
 
-  /// Keys j … of a panel whose scores are above the lowest of row r's top ones.
-  HWY_NOINLINE void take_top(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j) const {
+  /// Takes keys j … of a panel into row r's top ones, in ascending order, so that of equal scores the first stays
+  /// ahead.
+  /// None below the bar are among them.
+  HWY_NOINLINE void take_top(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
+    const Tag<T> d;
+    const hn::RebindToSigned<Tag<T>> di;
+    constexpr std::int64_t kN = kLanes<T>;
     T* HWY_RESTRICT scores = own_.top_scores.at(r);
-    std::int64_t* HWY_RESTRICT keys = own_.top_keys.at(r);
-    const std::int64_t last = plan_.top_keys - 1;
-    for (std::int64_t c = 0; c < kNR<T>; ++c) {
-      if (!(x[c] > scores[last])) continue;
-      std::int64_t at = last;
-      for (; at > 0 && x[c] > scores[at - 1]; --at) {
-        scores[at] = scores[at - 1];
-        keys[at] = keys[at - 1];
+    Index* HWY_RESTRICT keys = own_.top_keys.at(r);
+    const auto up = hn::SetTableIndices(d, lane_before_);
+    const auto up_keys = hn::SetTableIndices(di, lane_before_);
+    const auto first_lane = hn::FirstN(d, 1);
+    std::uint64_t candidates = lanes_from(hn::Load(d, x), bar) | lanes_from(hn::Load(d, x + kN), bar) << kN;
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const std::int64_t c = __builtin_ctzll(candidates);
+      const auto score = hn::Set(d, x[c]);
+      const auto key = hn::Set(di, static_cast<Index>(j + c));
+      // Each place keeps what it has where that is no less, else takes the place before, or the new key where that is.
+      T last_score = std::numeric_limits<T>::infinity();
+      Index last_key = -1;
+      for (std::int64_t at = 0; at < own_.top_scores.shape[1]; at += kN) {
+        const auto here = hn::Load(d, scores + at);
+        const auto keys_here = hn::Load(di, keys + at);
+        const auto before = hn::IfThenElse(first_lane, hn::Set(d, last_score), hn::TableLookupLanes(here, up));
+        const auto keys_before = hn::IfThenElse(hn::RebindMask(di, first_lane), hn::Set(di, last_key),
+                                                hn::TableLookupLanes(keys_here, up_keys));
+        last_score = scores[at + kN - 1];
+        last_key = keys[at + kN - 1];
+        const auto moves = hn::Gt(score, here);
+        const auto follows = hn::Gt(score, before);
+        hn::Store(hn::IfThenElse(moves, hn::IfThenElse(follows, before, score), here), d, scores + at);
+        hn::Store(hn::IfThenElse(hn::RebindMask(di, moves),
+                                 hn::IfThenElse(hn::RebindMask(di, follows), keys_before, key), keys_here),
+                  di, keys + at);
       }
-      scores[at] = x[c];
-      keys[at] = j + c;
+    }
+  }
+
+  /// Bit l: lane l of x is not below the bar.
+  static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> bar) {
+    std::uint8_t bytes[8] = {};
+    hn::StoreMaskBits(Tag<T>(), hn::Ge(x, bar), bytes);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, bytes, sizeof(bits));
+    return bits & ((std::uint64_t{1} << kLanes<T>)-1);
+  }
+
+  /// The first block that the strip's rows see, once its maxima by lane are known: as many keys as there are lanes
+  /// reach them, so that none below the K-th of them is among the top ones.
+  HWY_NOINLINE void take_first_block(const Strip& s) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const T* maxima = own_.maxima.at(s.r + m);
+      const auto lanes = hn::Load(d, maxima);
+      auto larger = hn::Zero(d);  // how many maxima are larger
+      for (std::int64_t l = 0; l < kN; ++l) {
+        larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
+      }
+      const auto enough = hn::Ge(larger, hn::Set(d, static_cast<T>(plan_.top_keys - 1)));
+      const auto bar = hn::MaxOfLanes(d, hn::IfThenElse(enough, lanes, hn::Set(d, kZeroPower)));
+      const T* row = s.scores + m * Plan::kScoreStride;
+      for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
+        const auto highest = hn::Max(hn::Load(d, row + c), hn::Load(d, row + c + kN));
+        if (!hn::AllFalse(d, hn::Ge(highest, bar))) take_top(s.r + m, row + c, s.j0 + c, bar);
+      }
     }
   }
 
@@ -518,7 +581,7 @@ class StatisticsWorker {
 
   void write_top(std::int64_t r) const {
     T* scores = own_.top_scores.at(r);
-    const std::int64_t* keys = own_.top_keys.at(r);
+    const Index* keys = own_.top_keys.at(r);
     const std::int64_t i = first_ + r;
     if (out_.topk_index.present()) {
       const HeadRows<void> to = query_rows(out_.topk_index, sequence_, h_);
@@ -613,6 +676,8 @@ class StatisticsWorker {
   const StatisticsScratch<T> own_;
   Sequence sequence_;
   std::int64_t h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
+  mutable bool begun_[kTile / kMR] = {};                           // whether a strip has seen a block
+  HWY_ALIGN Index lane_before_[kLanes<T>];                         // of lane 0, itself
   HWY_ALIGN mutable T block_entropies_[Plan::kGroup * kLanes<T>];  ///< of the group and block at hand, by lane
 };
 

@@ -92,6 +92,9 @@ struct StatisticsPlan {
 /// What one thread works in.
 template <typename T>
 struct StatisticsScratch {
+  /// As wide as T, so that keys move with their scores.
+  using Index = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
+
   StatisticsScratch(Workspace& ws, const StatisticsPlan<T>& plan) {
     using Plan = StatisticsPlan<T>;
     const std::int64_t D = plan.p.D;
@@ -110,7 +113,7 @@ struct StatisticsScratch {
     if (plan.top_keys > 0) {
       const std::int64_t padded = round_up(plan.top_keys, kLanes<T>);
       top_scores = ws.take<T>("top scores", Plan::kTile, padded);
-      top_keys = ws.take<std::int64_t>("top keys", Plan::kTile, plan.top_keys);
+      top_keys = ws.take<Index>("top keys", Plan::kTile, padded);
     }
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
     if (plan.p.inputs.gate.present()) {
@@ -121,22 +124,22 @@ struct StatisticsScratch {
     }
   }
 
-  View<T, 3> queries;              ///< (strips, D, kMR), of the tile
-  View<T, 2> scores;               ///< of a group by a key block, less lse
-  View<double, 1> lse;             ///< of the tile's queries
-  View<T, 1> start;                ///< −lse in units of log2(e); −∞ where no key has a weight
-  View<T, 2> maxima;               ///< of the scores less lse, by lane
-  View<T, 2> entropies;            ///< Σ p log2 p, by lane
-  View<T, 2> in_window;            ///< Σ p, by lane
-  View<double, 1> first;           ///< weight on key 0
-  View<T, 2> packing;              ///< rows on their way into packed operands
-  View<double, 1> figure_sums;     ///< over the tile's queries
-  View<double, 1> key_sums;        ///< likewise, of the listed keys
-  View<T, 1> mass;                 ///< likewise, of all keys that the tile sees
-  View<T, 2> top_scores;           ///< less lse, largest first
-  View<std::int64_t, 2> top_keys;  ///< whose they are, or −1
-  View<T, 1> rule_row;             ///< a row of bias or mask
-  View<T, 1> gate, ones, gated;    ///< one query's gate logits, 1, and gates
+  View<T, 3> queries;            ///< (strips, D, kMR), of the tile
+  View<T, 2> scores;             ///< of a group by a key block, less lse
+  View<double, 1> lse;           ///< of the tile's queries
+  View<T, 1> start;              ///< −lse in units of log2(e); −∞ where no key has a weight
+  View<T, 2> maxima;             ///< of the scores less lse, by lane
+  View<T, 2> entropies;          ///< Σ p log2 p, by lane
+  View<T, 2> in_window;          ///< Σ p, by lane
+  View<double, 1> first;         ///< weight on key 0
+  View<T, 2> packing;            ///< rows on their way into packed operands
+  View<double, 1> figure_sums;   ///< over the tile's queries
+  View<double, 1> key_sums;      ///< likewise, of the listed keys
+  View<T, 1> mass;               ///< likewise, of all keys that the tile sees
+  View<T, 2> top_scores;         ///< less lse, largest first
+  View<Index, 2> top_keys;       ///< whose they are, or −1
+  View<T, 1> rule_row;           ///< a row of bias or mask
+  View<T, 1> gate, ones, gated;  ///< one query's gate logits, 1, and gates
 };
 
 /// What threads share, for heads_at_once key/value heads, each with `group` query heads.
