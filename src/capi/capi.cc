@@ -12,6 +12,7 @@
 #include "headgate/attention.hpp"
 #include "headgate/headgate.h"
 #include "headgate/runtime.hpp"
+#include "headgate/statistics.hpp"
 
 namespace headgate::capi {
 namespace {
@@ -35,6 +36,8 @@ static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 6 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_statistics_selection) == 8 + 2 * 80 + 8);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_statistics_outputs) == 8 + 16 * 80);
 
 Shape to_shape(const int64_t (&values)[4]) { return {values[0], values[1], values[2], values[3]}; }
 
@@ -120,6 +123,32 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
           to_view(c.dgate, "dgate"), to_view(c.dbias, "dbias"), to_view(c.dsinks, "dsinks")};
 }
 
+StatisticsSelection to_selection(const headgate_statistics_selection* given) {
+  if (given == nullptr) return {};
+  const auto c = read_sized(given, "selection");
+  return {to_view(c.keys, "keys"), to_view(c.queries, "queries"), c.window};
+}
+
+AttentionStatistics to_statistics(const headgate_attention_statistics_outputs* given) {
+  const auto c = read_sized(given, "outputs");
+  return {to_view(c.row_max, "row_max"),
+          to_view(c.entropy, "entropy"),
+          to_view(c.first, "first"),
+          to_view(c.first_gated, "first_gated"),
+          to_view(c.window_share, "window_share"),
+          to_view(c.key_weights, "key_weights"),
+          to_view(c.mean_row_max, "mean_row_max"),
+          to_view(c.mean_entropy, "mean_entropy"),
+          to_view(c.mean_first, "mean_first"),
+          to_view(c.mean_first_gated, "mean_first_gated"),
+          to_view(c.mean_window_share, "mean_window_share"),
+          to_view(c.mean_key_weights, "mean_key_weights"),
+          to_view(c.key_mass, "key_mass"),
+          to_view(c.topk_index, "topk_index"),
+          to_view(c.topk_weight, "topk_weight"),
+          to_view(c.rows, "rows")};
+}
+
 /// Contiguous strides; sizes whose product overflows are refused by the call that gets the tensor.
 template <typename Tensor, typename Data>
 Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
@@ -191,6 +220,17 @@ headgate_status headgate_attention_backward(const headgate_attention_gradients* 
   return capi::guarded(__func__, [&] {
     headgate::attention_backward(capi::to_gradients(gradients), capi::to_inputs(inputs), capi::to_saved(saved),
                                  capi::to_incoming(incoming), capi::to_options(options));
+  });
+}
+
+headgate_status headgate_attention_statistics(const headgate_attention_statistics_outputs* outputs,
+                                              const headgate_attention_inputs* inputs, const headgate_const_tensor* lse,
+                                              const headgate_statistics_selection* selection,
+                                              const headgate_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::require(lse != nullptr, "lse is null");
+    headgate::attention_statistics(capi::to_statistics(outputs), capi::to_inputs(inputs), capi::to_view(*lse, "lse"),
+                                   capi::to_selection(selection), capi::to_options(options));
   });
 }
 
