@@ -185,7 +185,6 @@ unsigned all_but(std::initializer_list<TensorView AttentionStatistics::*> member
 /// What statistics cost beside the forward pass on the same problem.
 void add_statistics(std::vector<BenchGroup>& groups) {
   using S = AttentionStatistics;
-  const unsigned of_exponentials = ~all_but({&S::entropy, &S::mean_entropy, &S::key_mass});
   for (const bool is_causal : {false, true}) {
     CaseSpec spec = square(kHeads, 2048, 128);
     if (is_causal) spec = causal(spec);
@@ -202,9 +201,11 @@ void add_statistics(std::vector<BenchGroup>& groups) {
       group.cases.push_back({prefix + name, statistics_job(spec), 0, {}});
     };
     add("all", 0, kAllStatisticsFloor);
-    add("no-exponentials", of_exponentials, kScoreStatisticsFloor);
-    add("first", all_but({&S::first, &S::mean_first, &S::key_weights}), kScoreStatisticsFloor);
-    add("window", all_but({&S::window_share}), kScoreStatisticsFloor);
+    add("scores", all_but({&S::row_max, &S::mean_row_max}), kScoreStatisticsFloor);
+    add("top-keys", all_but({&S::topk_index, &S::topk_weight}), kScoreStatisticsFloor);
+    add("chosen", all_but({&S::first, &S::mean_first, &S::key_weights, &S::window_share, &S::rows}),
+        kScoreStatisticsFloor);
+    add("first", all_but({&S::first}), kScoreStatisticsFloor);
     groups.push_back(std::move(group));
   }
 }
