@@ -101,10 +101,18 @@ std::string gradient_path(const Files& files, const char* name) {
   return (fs::path(files.grad_dir) / (std::string(name) + ".npy")).string();
 }
 
+std::string statistic_path(const Files& files, const StatisticsOutput& output) {
+  return (fs::path(files.statistics.directory) / (std::string(output.name) + ".npy")).string();
+}
+
 std::vector<OptionPath> output_paths(const Files& files) {
   std::vector<OptionPath> paths = {{"--out", files.out}};
   if (!files.lse.empty()) paths.push_back({"--lse", files.lse});
   if (!files.weights.empty()) paths.push_back({"--weights", files.weights});
+  for (const StatisticsOutput& output : kStatisticsOutputs) {
+    const bool written = !files.statistics.directory.empty() && files.statistics.wants(output);
+    if (written) paths.push_back({"--stats", statistic_path(files, output)});
+  }
   if (files.grad_dir.empty()) return paths;
   for (const char* name : {"dq", "dk", "dv"}) paths.push_back({"--grad-dir", gradient_path(files, name)});
   if (!files.gate.empty()) paths.push_back({"--grad-dir", gradient_path(files, "dz")});
@@ -129,10 +137,14 @@ void check_outputs(const Files& files) {
     const auto [other, is_new] = outputs.emplace(file, output.option);
     if (!is_new) throw Error(fmt::format("{} and {} both write {}", other->second, output.option, output.path));
   }
-  std::error_code error;
-  const bool new_directory = !files.grad_dir.empty() && !fs::exists(files.grad_dir, error);
+  const auto is_new = [](const std::string& directory) {
+    std::error_code error;
+    return !directory.empty() && !fs::exists(directory, error);
+  };
+  const bool new_gradients = is_new(files.grad_dir), new_statistics = is_new(files.statistics.directory);
   for (const OptionPath& output : output_paths(files)) {
-    const bool in_new_directory = new_directory && std::string_view(output.option) == "--grad-dir";
+    const std::string_view option = output.option;
+    const bool in_new_directory = (new_gradients && option == "--grad-dir") || (new_statistics && option == "--stats");
     io::check_writable(in_new_directory ? fs::path(output.path).parent_path().string() : output.path);
   }
 }
@@ -200,6 +212,12 @@ void write_outputs(const Files& files, const Results& results) {
   add(files.out, results.y);
   if (!files.lse.empty()) add(files.lse, results.lse);
   if (!files.weights.empty()) add(files.weights, results.weights);
+  if (!files.statistics.directory.empty()) {
+    writer.make_directory(files.statistics.directory);
+    for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+      add(statistic_path(files, kStatisticsOutputs[n]), results.statistics[n]);
+    }
+  }
   if (!files.grad_dir.empty()) {
     writer.make_directory(files.grad_dir);
     add(gradient_path(files, "dq"), results.dq);

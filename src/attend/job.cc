@@ -140,15 +140,53 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
   attention_backward(gradients, in, saved, incoming, options);
 }
 
+/// In the shape of q's leading dimensions, then the output's own; dimensions of 1 that are the output's are left out.
+io::Array make_statistic(const StatisticsOutput& output, const io::Array& q, const StatisticsSizes& sizes) {
+  std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 2);
+  if (output.third != StatisticsDim::one) shape.push_back(sizes.of(output.third));
+  if (output.fourth != StatisticsDim::one) shape.push_back(sizes.of(output.fourth));
+  const DType real = q.dtype == DType::f64 ? DType::f64 : DType::f32;
+  return io::make_array(output.is_index() ? DType::i64 : real, std::move(shape));
+}
+
+void run_statistics(const Statistics& wanted, const Arrays& a, const AttentionInputs& in,
+                    const AttentionOptions& options, Results& r) {
+  const auto R = static_cast<std::int64_t>(wanted.queries.size());
+  const StatisticsSizes sizes{in.q.shape[0], in.q.shape[1], in.q.shape[2], in.k.shape[2], 0, R, wanted.top_keys};
+  AttentionStatistics outputs;
+  for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+    const StatisticsOutput& output = kStatisticsOutputs[n];
+    if (!wanted.wants(output)) continue;
+    io::Array& array = r.statistics[n];
+    array = make_statistic(output, a.q, sizes);
+    const Shape shape = sizes.shape(output);
+    outputs.*output.member = TensorView(array.data.get(), array.dtype, shape, contiguous_strides(shape));
+  }
+  StatisticsSelection selection;
+  if (R > 0) selection.queries = make_vector_view(wanted.queries.data(), R);
+  selection.window = wanted.window.value_or(0);
+  attention_statistics(outputs, in, row_view(r.lse), selection, options);
+}
+
 /// Removes the function's name from a library message: the command line prints the verb instead.
 std::string without_function(std::string what) {
-  for (const std::string prefix : {"attention_forward: ", "attention_backward: "}) {
+  for (const std::string prefix : {"attention_forward: ", "attention_backward: ", "attention_statistics: "}) {
     if (what.starts_with(prefix)) what.erase(0, prefix.size());
   }
   return what;
 }
 
 }  // namespace
+
+bool Statistics::wants(const StatisticsOutput& output) const {
+  using S = AttentionStatistics;
+  if (output.fourth == StatisticsDim::top_keys) return top_keys > 0;
+  if (output.third == StatisticsDim::chosen_rows) return !queries.empty();
+  if (output.member == &S::window_share) return window.has_value();
+  if (output.member == &S::first_gated) return gated;
+  return output.member == &S::row_max || output.member == &S::entropy || output.member == &S::first ||
+         output.member == &S::key_mass;
+}
 
 Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one) {
   check_ranks(files, a);
@@ -165,7 +203,8 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
 
   Results r;
   r.y = make_output(a.q.dtype, a.q, {in.v.shape[3]});
-  if (backward || !files.lse.empty()) r.lse = make_output(lse_dtype, a.q, {});
+  const bool statistics = !files.statistics.directory.empty();
+  if (backward || statistics || !files.lse.empty()) r.lse = make_output(lse_dtype, a.q, {});
   if (!files.weights.empty()) r.weights = make_output(a.q.dtype, a.q, {keys_of(in)});
   if (backward && a.gate.present() && keeps_output(options.gate_fn, options.gate_op)) {
     r.attn = make_output(a.q.dtype, a.q, {in.v.shape[3]});
@@ -177,6 +216,7 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
   outputs.weights = view4(r.weights);
   try {
     attention_forward(outputs, in, options);
+    if (statistics) run_statistics(files.statistics, a, in, options, r);
     if (backward) run_backward(a, in, options, has_gate, r);
   } catch (const Error& error) {
     throw Error(without_function(error.what()));

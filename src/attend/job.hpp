@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "core/statistics_outputs.hpp"
 #include "headgate/attention.hpp"
 #include "io/npy.hpp"
 
@@ -12,12 +16,24 @@
 
 namespace headgate::attend {
 
+/// What of attention_statistics is written, into a directory: a file for each output, under its name.
+struct Statistics {
+  std::string directory;               ///< empty for none
+  std::int64_t top_keys = 0;           ///< 0: no topk_index and topk_weight
+  std::optional<std::int64_t> window;  ///< none: no window_share
+  std::vector<std::int64_t> queries;   ///< of rows
+  bool gated = false;                  ///< first_gated
+
+  bool wants(const StatisticsOutput& output) const;
+};
+
 /// Paths; empty where not given.
 struct Files {
   std::string q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
   std::string block_table, k_scale, v_scale;
   std::string out, lse, weights, grad_dir;
   std::string cu_seqlens_q, cu_seqlens_k;
+  Statistics statistics;
 };
 
 /// The files' arrays, in the dtypes of the computation.
@@ -30,6 +46,7 @@ struct Arrays {
 struct Results {
   io::Array y, lse, attn, weights;
   io::Array dq, dk, dv, dgate, dbias, dsinks;
+  std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< in the order of the rows
 };
 
 /// Throws if two outputs have the same path, an output would overwrite an input, or the directory of an output is not

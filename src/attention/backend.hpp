@@ -17,6 +17,7 @@ struct Backend {
   // They throw nothing but std::bad_alloc, before any output is written.
   void (*forward)(const ForwardProblem& problem);
   void (*backward)(const BackwardProblem& problem);
+  void (*statistics)(const StatisticsProblem& problem);
 };
 
 /// Kernels for CPUs (src/attention/cpu). Declines nothing.

@@ -14,6 +14,7 @@
 #include "attention/call.hpp"
 #include "core/check.hpp"
 #include "core/element.hpp"
+#include "core/statistics_outputs.hpp"
 #include "gates/gate_functions.hpp"
 #include "headgate/runtime.hpp"
 
@@ -370,6 +371,60 @@ void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
   }
 }
 
+/// Indices in [0, size), any number of them.
+void check_indices(Call& call, const Argument& arg, const char* letter, std::int64_t size) {
+  if (!call.given(arg)) return;
+  call.input(arg, {DType::i32, DType::i64});
+  call.shape(arg, "(1,1,1,N)", {1, 1, 1, arg.view.shape[3]});
+  for (std::int64_t n = 0; n < arg.view.shape[3]; ++n) {
+    const std::int64_t index = load_index(arg.view, n);
+    if (index < 0 || index >= size) {
+      call.fail("{}[{}] is {} but must be at least 0 and less than {} = {}", arg.name, n, index, letter, size);
+    }
+  }
+}
+
+/// What of the inputs statistics read. Nothing of v: k stands in for its sizes, with the gate's Dv.
+AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
+                                   const AttentionOptions& options) {
+  for (const Argument& arg : {Argument{"cu_seqlens_q", given.cu_seqlens_q},
+                              Argument{"cu_seqlens_k", given.cu_seqlens_k}, Argument{"block_table", given.block_table},
+                              Argument{"k_scale", given.k_scale}, Argument{"v_scale", given.v_scale}}) {
+    if (call.given(arg)) call.fail("{} is given but statistics take no packed batches and no caches", arg.name);
+  }
+  AttentionInputs in = given;
+  if (!wants_figure(outputs, kFirstGated)) {
+    in.gate = {};
+  } else if (!in.gate.present()) {
+    call.fail("first_gated is asked for but gate is absent");
+  } else if (options.gate_fn == GateFn::none) {
+    call.fail("first_gated is asked for but gate_fn is none");
+  } else if (options.gate_op == GateOp::add) {
+    call.fail("first_gated is asked for but gate_op is add, and nothing passes a gate that is added");
+  }
+  in.v = in.k;
+  in.v.shape[3] = in.gate.present() ? std::clamp<std::int64_t>(in.gate.shape[3], 1, kMaxHeadDim) : 1;
+  in.v.strides[3] = 0;
+  return in;
+}
+
+void check_selection(Call& call, const AttentionStatistics& outputs, const StatisticsSelection& selection,
+                     const Problem& p) {
+  check_indices(call, {"keys", selection.keys}, "S", p.S);
+  check_indices(call, {"queries", selection.queries}, "T", p.T);
+  for (const TensorView AttentionStatistics::*member :
+       {&AttentionStatistics::key_weights, &AttentionStatistics::mean_key_weights}) {
+    if ((outputs.*member).present() && !selection.keys.present()) {
+      call.fail("{} is asked for but keys is absent",
+                member == &AttentionStatistics::key_weights ? "key_weights" : "mean_key_weights");
+    }
+  }
+  if (outputs.rows.present() && !selection.queries.present()) call.fail("rows is asked for but queries is absent");
+  if (wants_figure(outputs, kWindowShare) && selection.window < 0) {
+    call.fail("window is {} but must be at least 0", selection.window);
+  }
+}
+
 /// Empty sequences need no work, however many there are.
 void leave_out_empty(Problem& p) {
   if (p.T == 0 && p.S == 0) p.B = p.N = 0;
@@ -433,6 +488,48 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
   call.no_overlap();
   check_all_rows_computed(call, saved);
   leave_out_empty(p);
+  return p;
+}
+
+StatisticsProblem check_statistics(const AttentionStatistics& outputs, const AttentionInputs& inputs,
+                                   const ConstTensorView& lse, const StatisticsSelection& selection,
+                                   const AttentionOptions& options) {
+  Call call("attention_statistics");
+  AttentionOptions all_rows = options;  // what the forward pass has left out is told by lse
+  all_rows.gate_threshold = 0.0;
+  StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows), lse, selection,
+                      outputs};
+  p.inputs.v = {};
+  const Argument log_sum{"lse", lse};
+  call.require_given(log_sum);
+  call.input(log_sum, {DType::f32, DType::f64});
+  call.shape(log_sum, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+  check_selection(call, outputs, selection, p);
+
+  const ConstTensorView top = outputs.topk_index.present() ? outputs.topk_index : outputs.topk_weight;
+  const StatisticsSizes sizes{p.B, p.Hq, p.T, p.S, selection.keys.shape[3], selection.queries.shape[3], top.shape[3]};
+  if (top.present() && (sizes.top_keys < 1 || sizes.top_keys > kMaxTopKeys)) {
+    call.fail("{} has shape {}: K is {} but must be 1 to {}",
+              outputs.topk_index.present() ? "topk_index" : "topk_weight", shape_text(top.shape), sizes.top_keys,
+              kMaxTopKeys);
+  }
+  if (top.present() && p.S > std::numeric_limits<std::int32_t>::max()) {
+    call.fail("k has shape {} but top keys are counted in 32 bits", shape_text(inputs.k.shape));
+  }
+  bool sums = false;
+  for (const StatisticsOutput& output : kStatisticsOutputs) {
+    const Argument arg{output.name, outputs.*output.member};
+    if (!call.given(arg)) continue;
+    if (output.is_index()) {
+      call.output(arg, {DType::i32, DType::i64});
+    } else {
+      call.output(arg, {DType::f32, DType::f64});
+    }
+    call.shape(arg, letters_of(output).data(), sizes.shape(output));
+    sums = sums || output.third == StatisticsDim::one;
+  }
+  call.no_overlap();
+  if (!sums) leave_out_empty(p);
   return p;
 }
 

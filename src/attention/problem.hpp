@@ -5,6 +5,7 @@
 
 #include "core/element.hpp"
 #include "headgate/attention.hpp"
+#include "headgate/statistics.hpp"
 
 namespace headgate {
 
@@ -68,6 +69,14 @@ struct BackwardProblem : Problem {
   AttentionGradients gradients;
 };
 
+/// All that statistics read and write. Its v is absent, and its gate too unless first_gated is asked for; Dv is the
+/// gate's.
+struct StatisticsProblem : Problem {
+  ConstTensorView lse;
+  StatisticsSelection selection;
+  AttentionStatistics outputs;
+};
+
 /// Throws Error, naming the argument and the values, unless the arguments fit together. Reads the small vectors
 /// (key_lengths, query_offsets, cu_seqlens_q, cu_seqlens_k, alibi_slopes, sinks), check_backward also lse, and no other
 /// tensor data.
@@ -76,5 +85,8 @@ ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInp
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
                                const AttentionSaved& saved, const AttentionIncoming& incoming,
                                const AttentionOptions& options);
+StatisticsProblem check_statistics(const AttentionStatistics& outputs, const AttentionInputs& inputs,
+                                   const ConstTensorView& lse, const StatisticsSelection& selection,
+                                   const AttentionOptions& options);
 
 }  // namespace headgate

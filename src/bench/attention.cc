@@ -2,11 +2,33 @@
 #include "bench/attention.hpp"
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include "core/statistics_outputs.hpp"
+#include "verify/case.hpp"
 #include "verify/tolerance.hpp"
 
 namespace headgate::bench {
 namespace {
+
+nlohmann::ordered_json facts_of(std::string_view op, const verify::CaseSpec& s) {
+  nlohmann::ordered_json facts{{"op", op},
+                               {"B", s.B},
+                               {"Hq", s.Hq()},
+                               {"Hkv", s.Hkv},
+                               {"T", s.T},
+                               {"S", s.S},
+                               {"D", s.D},
+                               {"Dv", s.Dv},
+                               {"dtype", dtype_name(s.dtype)},
+                               {"kv_dtype", dtype_name(s.key_dtype())},
+                               {"causal", s.causality == Causality::causal},
+                               {"gate", word_of(s.gate_input)}};
+  if (s.closed_share >= 0) facts["closed_share"] = s.closed_share;
+  return facts;
+}
 
 class AttentionJob : public BenchJob {
  public:
@@ -22,30 +44,50 @@ class AttentionJob : public BenchJob {
   }
   DType compute_dtype() const override { return verify::compute_dtype(workload_.problem().spec().dtype); }
 
-  nlohmann::ordered_json facts() const override {
-    const verify::CaseSpec& s = workload_.problem().spec();
-    nlohmann::ordered_json facts{{"op", word_of(op_)},
-                                 {"B", s.B},
-                                 {"Hq", s.Hq()},
-                                 {"Hkv", s.Hkv},
-                                 {"T", s.T},
-                                 {"S", s.S},
-                                 {"D", s.D},
-                                 {"Dv", s.Dv},
-                                 {"dtype", dtype_name(s.dtype)},
-                                 {"kv_dtype", dtype_name(s.key_dtype())},
-                                 {"causal", s.causality == Causality::causal},
-                                 {"gate", word_of(s.gate_input)}};
-    if (s.closed_share >= 0) facts["closed_share"] = s.closed_share;
-    return facts;
-  }
+  nlohmann::ordered_json facts() const override { return facts_of(word_of(op_), workload_.problem().spec()); }
 
  private:
   BenchOp op_;
   Workload workload_;
 };
 
+class StatisticsJob : public BenchJob {
+ public:
+  explicit StatisticsJob(const verify::CaseSpec& spec)
+      : problem_(spec, verify::Placement::aligned, verify::Passes::forward_and_statistics) {
+    attention_forward(problem_.saving_outputs(), problem_.inputs(), problem_.options());
+  }
+
+  void run() override {
+    attention_statistics(problem_.statistics(), problem_.inputs(), problem_.saved().lse, problem_.selection(),
+                         problem_.options());
+  }
+  double flops() const override { return flops_of(problem_.spec(), BenchOp::forward); }
+  DType compute_dtype() const override { return verify::compute_dtype(problem_.spec().dtype); }
+
+  nlohmann::ordered_json facts() const override {
+    nlohmann::ordered_json facts = facts_of("statistics", problem_.spec());
+    std::vector<std::string> outputs;
+    for (const StatisticsOutput& output : kStatisticsOutputs) {
+      if ((problem_.statistics().*output.member).present()) outputs.emplace_back(output.name);
+    }
+    facts["outputs"] = outputs;
+    return facts;
+  }
+
+ private:
+  verify::Case problem_;
+};
+
 }  // namespace
+
+JobFactory statistics_job(const verify::CaseSpec& spec) {
+  return [spec](int threads) {
+    verify::CaseSpec with_threads = spec;
+    with_threads.threads = threads;
+    return std::make_unique<StatisticsJob>(with_threads);
+  };
+}
 
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec) {
   return [op, spec](int threads) {

@@ -11,4 +11,8 @@ namespace headgate::bench {
 /// threads.
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
+/// One call of attention_statistics on the log-sum-exp of a forward pass, for the outputs that the spec asks for. Its
+/// FLOPs are those of the forward pass, so that the ratio of the two rates is that of their times.
+JobFactory statistics_job(const verify::CaseSpec& spec);
+
 }  // namespace headgate::bench

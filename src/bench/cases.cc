@@ -3,15 +3,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <numeric>
 #include <utility>
 
 #include "bench/attention.hpp"
 #include "bench/training.hpp"
 #include "bench/workload.hpp"
+#include "core/statistics_outputs.hpp"
 
 namespace headgate::bench {
 namespace {
@@ -40,6 +43,9 @@ struct OpenShare {
 constexpr std::array kOpenShares{OpenShare{10, 6.0, 4.5}, OpenShare{30, 2.6, 2.4}, OpenShare{100, 0.99, 0.99}};
 /// Decoding with half of the groups closed.
 constexpr double kHalfClosedFloor = 1.7;
+// Statistics: all of them in at most 1.15 forward passes, those without all exponentials in 0.6.
+constexpr double kAllStatisticsFloor = 1.0 / 1.15;
+constexpr double kScoreStatisticsFloor = 1.0 / 0.6;
 
 /// T = S = length, D = Dv = dim, an elementwise sigmoid gate that is multiplied.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
@@ -302,6 +308,43 @@ void add_packed(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("packed/forward/mixed", BenchOp::forward, mixed, {}));
 }
 
+/// Bits of StatisticsSpec::absent for all outputs but these.
+unsigned all_but(std::initializer_list<TensorView AttentionStatistics::*> members) {
+  unsigned absent = ~0U;
+  for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+    if (std::find(members.begin(), members.end(), kStatisticsOutputs[n].member) != members.end()) absent &= ~(1U << n);
+  }
+  return absent;
+}
+
+/// What statistics cost beside the forward pass on the same problem.
+void add_statistics(std::vector<BenchGroup>& groups) {
+  using S = AttentionStatistics;
+  for (const bool is_causal : {false, true}) {
+    CaseSpec spec = square(kHeads, 2048, 128);
+    if (is_causal) spec = causal(spec);
+    spec.statistics.top_keys = 8;
+    spec.statistics.window = 64;
+    spec.statistics.queries = 8;
+    spec.statistics.keys = 8;
+    const std::string prefix = is_causal ? "statistics/causal/" : "statistics/";
+    BenchGroup group;
+    group.cases.push_back({prefix + "forward", attention_job(BenchOp::forward, spec), 0, {}});
+    const auto add = [&](const char* name, unsigned absent, double floor) {
+      spec.statistics.absent = absent;
+      group.ratios.push_back({group.cases.size(), 0, floor});
+      group.cases.push_back({prefix + name, statistics_job(spec), 0, {}});
+    };
+    add("all", 0, kAllStatisticsFloor);
+    add("scores", all_but({&S::row_max, &S::mean_row_max}), kScoreStatisticsFloor);
+    add("top-keys", all_but({&S::topk_index, &S::topk_weight}), kScoreStatisticsFloor);
+    add("chosen", all_but({&S::first, &S::mean_first, &S::key_weights, &S::window_share, &S::rows}),
+        kScoreStatisticsFloor);
+    add("first", all_but({&S::first}), kScoreStatisticsFloor);
+    groups.push_back(std::move(group));
+  }
+}
+
 }  // namespace
 
 std::vector<BenchGroup> bench_groups(int threads) {
@@ -316,6 +359,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_decoding(groups, threads);
   add_small_sequences(groups);
   add_packed(groups);
+  add_statistics(groups);
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }

@@ -15,6 +15,7 @@
 #include "headgate/headgate.h"
 #include "headgate/merge.hpp"
 #include "headgate/runtime.hpp"
+#include "headgate/statistics.hpp"
 
 namespace headgate::capi {
 namespace {
@@ -39,6 +40,8 @@ static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 6 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_statistics_selection) == 8 + 2 * 80 + 8);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_statistics_outputs) == 8 + 16 * 80);
 
 Shape to_shape(const int64_t (&values)[4]) { return {values[0], values[1], values[2], values[3]}; }
 
@@ -171,6 +174,32 @@ std::vector<Cpp> to_parts(const C* given, std::size_t count, const char* name) {
                      to_view(given[n].lse, fmt::format("{}[{}].lse", name, n).c_str())});
   }
   return parts;
+}
+
+StatisticsSelection to_selection(const headgate_statistics_selection* given) {
+  if (given == nullptr) return {};
+  const auto c = read_sized(given, "selection");
+  return {to_view(c.keys, "keys"), to_view(c.queries, "queries"), c.window};
+}
+
+AttentionStatistics to_statistics(const headgate_attention_statistics_outputs* given) {
+  const auto c = read_sized(given, "outputs");
+  return {to_view(c.row_max, "row_max"),
+          to_view(c.entropy, "entropy"),
+          to_view(c.first, "first"),
+          to_view(c.first_gated, "first_gated"),
+          to_view(c.window_share, "window_share"),
+          to_view(c.key_weights, "key_weights"),
+          to_view(c.mean_row_max, "mean_row_max"),
+          to_view(c.mean_entropy, "mean_entropy"),
+          to_view(c.mean_first, "mean_first"),
+          to_view(c.mean_first_gated, "mean_first_gated"),
+          to_view(c.mean_window_share, "mean_window_share"),
+          to_view(c.mean_key_weights, "mean_key_weights"),
+          to_view(c.key_mass, "key_mass"),
+          to_view(c.topk_index, "topk_index"),
+          to_view(c.topk_weight, "topk_weight"),
+          to_view(c.rows, "rows")};
 }
 
 /// Contiguous strides; sizes whose product overflows are refused by the call that gets the tensor.
@@ -310,6 +339,17 @@ headgate_status headgate_attention_merge_backward(const headgate_merge_part_grad
                                        capi::to_parts<headgate::MergePart>(parts, count, "parts"),
                                        gate == nullptr ? headgate::ConstTensorView{} : capi::to_view(*gate, "gate"),
                                        capi::to_incoming(incoming), capi::to_options(options));
+  });
+}
+
+headgate_status headgate_attention_statistics(const headgate_attention_statistics_outputs* outputs,
+                                              const headgate_attention_inputs* inputs, const headgate_const_tensor* lse,
+                                              const headgate_statistics_selection* selection,
+                                              const headgate_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::require(lse != nullptr, "lse is null");
+    headgate::attention_statistics(capi::to_statistics(outputs), capi::to_inputs(inputs), capi::to_view(*lse, "lse"),
+                                   capi::to_selection(selection), capi::to_options(options));
   });
 }
 

@@ -3,11 +3,13 @@
 
 #include <charconv>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "attend/job.hpp"
 #include "cli/threads.hpp"
@@ -24,6 +26,7 @@ struct Options {
   std::string gate_op = "mul";
   std::string window;
   std::string dtype;
+  std::string rows;
   std::optional<double> scale;
   double softcap = 0.0;
   bool causal = false;
@@ -44,7 +47,21 @@ std::pair<std::int64_t, std::int64_t> parse_window(const std::string& text) {
   throw UsageError(fmt::format("--window is '{}' but must be two whole numbers, L,R", text));
 }
 
-int run_attend(const Options& o) {
+/// "I,J,…".
+std::vector<std::int64_t> parse_rows(const std::string& text) {
+  std::vector<std::int64_t> rows;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data(); at <= end; ++at) {
+    const auto part = std::from_chars(at, end, rows.emplace_back());
+    at = part.ptr;
+    if (part.ec != std::errc{} || (at != end && *at != ',')) {
+      throw UsageError(fmt::format("--rows is '{}' but must be whole numbers, I,J,...", text));
+    }
+  }
+  return rows;
+}
+
+int run_attend(Options o) {
   AttentionOptions options;
   options.scale = o.scale;
   options.softcap = o.softcap;
@@ -60,13 +77,17 @@ int run_attend(const Options& o) {
   std::optional<DType> dtype;
   if (!o.dtype.empty()) dtype = parse_word<DType>("--dtype", o.dtype);
 
+  attend::Statistics& statistics = o.files.statistics;
+  if (!o.rows.empty()) statistics.queries = parse_rows(o.rows);
+  statistics.gated = !o.files.gate.empty() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
+
   attend::check_outputs(o.files);
   const attend::Arrays arrays = attend::read_inputs(o.files, dtype);
   attend::write_outputs(o.files, attend::compute(o.files, arrays, options, o.off_by_one));
   return kSuccess;
 }
 
-void add_files(VerbOptions& verb, attend::Files& files) {
+void add_files(VerbOptions& verb, attend::Files& files, std::string& rows) {
   const auto file = [&verb](const char* group, const char* name, std::string& path, const char* text,
                             const std::string& shape) {
     verb.group(group);
@@ -111,6 +132,21 @@ void add_files(VerbOptions& verb, attend::Files& files) {
        "Log-sum-exp of each row's scores (B,Hq,T), natural logarithm, sink "
        "included; f64 if q is, f32 otherwise");
   file("Outputs", "--weights", files.weights, "P.npy", "Softmax weights (B,Hq,T,S), in the dtype of q");
+  Option stats = file("Statistics", "--stats", files.statistics.directory, "DIR",
+                      "Where to write statistics of the softmax weights: row_max.npy (the largest of each row), "
+                      "entropy.npy (nats, a sink included), first.npy (on key 0), all (B,Hq,T); key_mass.npy (B,Hq,S), "
+                      "what each key receives; first_gated.npy, first times the mean of the row's gates, with a gate "
+                      "that multiplies. f64 if q is, f32 otherwise. Made if missing (its parent is not)");
+  verb.value("--top-k", files.statistics.top_keys, "K",
+             "topk_index.npy (int64) and topk_weight.npy (B,Hq,T,K) too: the keys of the K largest scores, of equal "
+             "ones the lower first; -1 where fewer have a weight")
+      .range<std::int64_t>(1, kMaxTopKeys)
+      .needs(stats);
+  verb.value("--window-share", files.statistics.window, "W",
+             "window_share.npy (B,Hq,T) too: the weight on keys j with |at_i - j| <= W")
+      .range<std::int64_t>(0, std::numeric_limits<std::int64_t>::max())
+      .needs(stats);
+  verb.value("--rows", rows, "I,J,...", "rows.npy (B,Hq,R,S) too: all weights of queries I, J, ...").needs(stats);
   Option grad_out =
       file("Gradients", "--grad-out", files.grad_out, "DY.npy", "Incoming gradient of the result (B,Hq,T,Dv)");
   Option grad_dir = file("Gradients", "--grad-dir", files.grad_dir, "DIR",
@@ -162,7 +198,7 @@ Verb add_attend(CommandLine& line) {
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
   auto options = std::make_shared<Options>();
-  add_files(verb, options->files);
+  add_files(verb, options->files, options->rows);
   add_options(verb, *options);
   verb.footer(
       "Environment:\n"
@@ -172,7 +208,9 @@ Verb add_attend(CommandLine& line) {
       "Examples:\n"
       "  headgate attend --q q.npy --k k.npy --v v.npy --gate z.npy --causal --out y.npy\n"
       "  headgate attend --q q.npy --k k.npy --v v.npy --out y.npy \\\n"
-      "    --grad-out dy.npy --grad-dir gradients --dtype bf16");
+      "    --grad-out dy.npy --grad-dir gradients --dtype bf16\n"
+      "  headgate attend --q q.npy --k k.npy --v v.npy --causal --out y.npy \\\n"
+      "    --stats statistics --top-k 8 --window-share 64 --rows 0,100");
   return {"attend", [options] { return run_attend(*options); }};
 }
 

@@ -322,14 +322,14 @@ std::string npy_header(DType dtype, const std::vector<std::int64_t>& shape) {
 
 void NpyWriter::make_directory(const std::string& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) new_directory_ = (fs::path(path) / "").parent_path().string();
+  if (!fs::exists(path, error)) new_directories_.push_back((fs::path(path) / "").parent_path().string());
 }
 
 void NpyWriter::add(const std::string& path, const Array& array) {
   if (descr_of(array.dtype).empty()) fail(path, "NumPy has no type for {}", dtype_name(array.dtype));
   std::string stage_in;
-  if (!new_directory_.empty() && fs::path(path).parent_path() == new_directory_) {
-    stage_in = (fs::path(new_directory_).parent_path() / ".").string();
+  for (const std::string& directory : new_directories_) {
+    if (fs::path(path).parent_path() == directory) stage_in = (fs::path(directory).parent_path() / ".").string();
   }
   StagedFile& file = files_.emplace_back(path, Staging::automatic, stage_in);
   const std::string header = npy_header(array.dtype, array.shape);
@@ -339,13 +339,17 @@ void NpyWriter::add(const std::string& path, const Array& array) {
 
 void NpyWriter::commit() {
   for (StagedFile& file : files_) file.flush();
-  std::error_code error;
-  const bool made = !new_directory_.empty() && fs::create_directory(new_directory_, error);
-  if (error) fail(new_directory_, "cannot create the directory: {}", error.message());
+  std::vector<std::string> made;
   try {
+    for (const std::string& directory : new_directories_) {
+      std::error_code error;
+      if (fs::create_directory(directory, error)) made.push_back(directory);
+      if (error) fail(directory, "cannot create the directory: {}", error.message());
+    }
     for (StagedFile& file : files_) file.commit();
   } catch (const FileError&) {
-    if (made) fs::remove(new_directory_, error);  // unless something is in it
+    std::error_code error;
+    for (const std::string& directory : made) fs::remove(directory, error);  // unless something is in it
     throw;
   }
   files_.clear();

@@ -54,7 +54,7 @@ std::string npy_header(DType dtype, const std::vector<std::int64_t>& shape);
 /// Writes a set of files together: no target changes before all new contents are on the disk.
 class NpyWriter {
  public:
-  /// commit() creates this directory if it is missing. To be called before files in it are added.
+  /// commit() creates this directory too if it is missing. To be called before files in it are added.
   void make_directory(const std::string& path);
   /// `array` is row-major; bf16 has no NumPy type: FileError.
   void add(const std::string& path, const Array& array);
@@ -63,7 +63,7 @@ class NpyWriter {
 
  private:
   std::vector<StagedFile> files_;
-  std::string new_directory_;
+  std::vector<std::string> new_directories_;
 };
 
 }  // namespace headgate::io

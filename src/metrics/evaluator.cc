@@ -2,10 +2,10 @@
 #include "metrics/evaluator.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
 
 #include "core/check.hpp"
+#include "headgate/statistics.hpp"
 #include "layers/cross_entropy.hpp"
 #include "layers/gate_apply.hpp"
 #include "layers/gate_variant.hpp"
@@ -51,12 +51,13 @@ struct Sizes {
   }
 };
 
-/// Softmax weight of a score against its query's log-sum-exp.
+/// A layer's (B·T,H,D) as (B,H,T,D).
 template <typename T>
-double weight_of(const View<const T, 1>& q, const View<const T, 1>& k, double scale, T lse) {
-  double score = 0.0;
-  for (std::int64_t d = 0; d < q.shape[0]; ++d) score += static_cast<double>(q(d)) * static_cast<double>(k(d));
-  return std::exp(scale * score - static_cast<double>(lse));
+ConstTensorView heads_of(const View<const T, 3>& x, models::BatchShape shape) {
+  return {x.data,
+          dtype_of<T>(),
+          {shape.batch, x.shape[1], shape.seq, x.shape[2]},
+          {shape.seq * x.strides[0], x.strides[1], x.strides[0], x.strides[2]}};
 }
 
 /// Of all layers, which have as many heads, queries and gates each; nothing where no layer has it.
@@ -130,16 +131,19 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
 
 template <typename T>
 View<const double, 2> Evaluator<T>::first_token_weights_of(const LayerView<T>& view) {
-  const std::int64_t seq = view.shape.seq, N = view.shape.batch * seq;
-  const std::int64_t Hq = view.q.shape[1], group = Hq / view.k.shape[1];
-  const View<double, 2> weights = view_of(first_token_weights_, Hq, N);
-#pragma omp parallel for collapse(2) schedule(static) num_threads(decoder_.context().threads)
-  for (std::int64_t h = 0; h < Hq; ++h) {
-    for (std::int64_t n = 0; n < N; ++n) {
-      const std::int64_t b = n / seq, t = n % seq;
-      weights(h, n) = weight_of(view.q[n][h], view.k[b * seq][h / group], view.scale, view.lse(b, h, t));
-    }
-  }
+  const std::int64_t batch = view.shape.batch, seq = view.shape.seq, Hq = view.q.shape[1];
+  const View<double, 2> weights = view_of(first_token_weights_, Hq, batch * seq);
+  AttentionInputs inputs;
+  inputs.q = heads_of(view.q, view.shape);
+  inputs.k = heads_of(view.k, view.shape);
+  const auto& [b, h, t] = view.lse.strides;
+  const ConstTensorView lse{view.lse.data, dtype_of<T>(), {batch, Hq, seq, 1}, {b, h, t, 1}};
+  AttentionStatistics statistics;
+  statistics.first = make_view(weights.data, {batch, Hq, seq, 1}, {seq, batch * seq, 1, 1});
+  AttentionOptions options;  // token 0 is visible to every query, whatever the layer hides
+  options.scale = view.scale;
+  options.context = decoder_.context();
+  attention_statistics(statistics, inputs, lse, {}, options);
   return weights;
 }
 

@@ -9,8 +9,10 @@
 #include "core/check.hpp"
 #include "core/words.hpp"
 #include "metrics/bos_attention.hpp"
+#include "metrics/bos_attention_gated.hpp"
 #include "metrics/bos_value_norm_ratio.hpp"
 #include "metrics/first_token_attention.hpp"
+#include "metrics/first_token_attention_gated.hpp"
 #include "metrics/first_token_attention_uniform.hpp"
 #include "metrics/gate_below.hpp"
 #include "metrics/gate_by_trigger.hpp"
@@ -30,6 +32,7 @@ constexpr std::array kAll{
     &kLayerLoss,
     &kFirstTokenAttentionMetric,
     &kFirstTokenAttentionUniformMetric,
+    &kFirstTokenAttentionGatedMetric,
     &kSinkRateMetric,
     &kMassiveActivationMetric,
     &kGateMeanMetric,
@@ -38,6 +41,7 @@ constexpr std::array kAll{
     &kGateByTrigger,
     &kLossByTrigger,
     &kBosValueNormRatioMetric,
+    &kBosAttentionGated,
 };
 
 constexpr std::string_view kEveryMetric = "all";

@@ -59,4 +59,7 @@ Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incomi
 using GateValue = GateTerms<double>;
 GateValue gate_value(GateFn fn, double z);
 
+/// The magnitude of g(z) that kernels compute for inputs of `dtype`.
+double gate_magnitude(GateFn fn, double z, DType dtype);
+
 }  // namespace headgate::reference

@@ -45,7 +45,8 @@ enum Stream : std::uint64_t {
   kOffsets,
   kSequences,
   kTable,
-  kScales
+  kScales,
+  kSelection
 };
 
 template <typename Visit>
@@ -128,12 +129,15 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   options_.gate_fn = spec.gate_fn;
   options_.gate_op = spec.gate_op;
   options_.context.threads = spec.threads;
-  const bool backward = passes == Passes::forward_and_backward && !spec.forward_only();
+  const bool backward = (passes == Passes::forward_and_backward || passes == Passes::all) && !spec.forward_only();
+  const bool statistics =
+      (passes == Passes::forward_and_statistics || passes == Passes::all) && spec.takes_statistics();
   place_inputs();
   if (backward) place_incoming();
   fill_inputs();
   place_outputs();
   if (backward) place_gradients();
+  if (statistics) place_statistics();
   inputs_ = {q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_, query_offsets_};
   inputs_.cu_seqlens_q = cu_seqlens_q_;
   inputs_.cu_seqlens_k = cu_seqlens_k_;
@@ -283,6 +287,29 @@ void Case::place_gradients() {
   for (auto* gradient : {&g.dq, &g.dk, &g.dv, &g.dgate, &g.dbias, &g.dsinks}) {
     if ((s.absent_gradients & bit) != 0) *gradient = {};
     bit <<= 1;
+  }
+}
+
+void Case::place_statistics() {
+  const CaseSpec& s = spec_;
+  const StatisticsSpec& wanted = s.statistics;
+  Random random(s.seed, kSelection);
+  const auto indices = [&](const char* name, std::int64_t n, std::int64_t size) {
+    const TensorView view = place(input_slabs_, name, wanted.index_dtype, {1, 1, 1, size > 0 ? n : 0});
+    for (std::int64_t x = 0; x < view.shape[3]; ++x) store_integer(view, x, random.below(size));
+    return view;
+  };
+  selection_ = {indices("keys", wanted.keys, s.S), indices("queries", wanted.queries, s.T), wanted.window};
+  const bool gated = gate_.present() && s.gate_fn != GateFn::none && s.gate_op == GateOp::mul;
+  const StatisticsSizes sizes{
+      s.B, s.Hq(), s.T, s.S, selection_.keys.shape[3], selection_.queries.shape[3], wanted.top_keys};
+  for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+    const StatisticsOutput& output = kStatisticsOutputs[n];
+    const bool of_gate =
+        output.member == &AttentionStatistics::first_gated || output.member == &AttentionStatistics::mean_first_gated;
+    if ((wanted.absent >> n & 1U) != 0 || (of_gate && !gated)) continue;
+    const DType dtype = output.is_index() ? wanted.index_dtype : wanted.dtype;
+    statistics_.*output.member = place(statistics_slabs_, output.name, dtype, sizes.shape(output));
   }
 }
 
@@ -506,8 +533,12 @@ void Case::poison_gradients() {
   for (auto& [name, slab] : gradient_slabs_) slab->poison();
 }
 
+void Case::poison_statistics() {
+  for (auto& [name, slab] : statistics_slabs_) slab->poison();
+}
+
 std::optional<std::string> Case::spilled() const {
-  for (const auto* group : {&output_slabs_, &gradient_slabs_}) {
+  for (const auto* group : {&output_slabs_, &gradient_slabs_, &statistics_slabs_}) {
     for (const auto& [name, slab] : *group) {
       if (slab->spilled()) return name;
     }
@@ -528,6 +559,7 @@ std::vector<std::uint8_t> all_bytes(const Slabs& slabs) {
 
 std::vector<std::uint8_t> Case::output_bytes() const { return all_bytes(output_slabs_); }
 std::vector<std::uint8_t> Case::gradient_bytes() const { return all_bytes(gradient_slabs_); }
+std::vector<std::uint8_t> Case::statistics_bytes() const { return all_bytes(statistics_slabs_); }
 
 const reference::Forward& Case::expected_forward() {
   if (!forward_) forward_ = reference::forward(inputs_, options_);
@@ -537,6 +569,14 @@ const reference::Forward& Case::expected_forward() {
 const reference::Backward& Case::expected_backward() {
   if (!backward_) backward_ = reference::backward(inputs_, incoming_, backward_options());
   return *backward_;
+}
+
+const reference::Statistics& Case::expected_statistics() {
+  if (!expected_statistics_) {
+    expected_statistics_ =
+        reference::statistics(expected_forward(), inputs_, options_, selection_, spec_.statistics.top_keys);
+  }
+  return *expected_statistics_;
 }
 
 }  // namespace headgate::verify

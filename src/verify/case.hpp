@@ -9,22 +9,23 @@
 #include <vector>
 
 #include "headgate/attention.hpp"
+#include "headgate/statistics.hpp"
 #include "reference/oracle.hpp"
+#include "reference/statistics.hpp"
 #include "verify/slab.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate::verify {
 
-/// The passes that a Case has tensors for. forward: without dy, dlse and gradients.
-enum class Passes { forward, forward_and_backward };
+/// The passes that a Case has tensors for. forward: without dy, dlse, gradients and statistics.
+enum class Passes { forward, forward_and_backward, forward_and_statistics, all };
 
 /// A problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which therefore
 /// cannot be copied or moved. Keys hidden by key_lengths hold NaN in k and v, or in their scales, and so does the bias
 /// there and where query and key are of different packed sequences; entries of the block table beyond them are no page.
 class Case {
  public:
-  explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded,
-                Passes passes = Passes::forward_and_backward);
+  explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded, Passes passes = Passes::all);
   Case(const Case&) = delete;
   Case& operator=(const Case&) = delete;
 
@@ -42,17 +43,23 @@ class Case {
   const AttentionIncoming& incoming() const { return incoming_; }
   const AttentionGradients& gradients() const { return gradients_; }
 
+  const StatisticsSelection& selection() const { return selection_; }
+  const AttentionStatistics& statistics() const { return statistics_; }
+
   void poison_outputs();
   void poison_gradients();
+  void poison_statistics();
   /// Returns the name of the first output or gradient with a write outside its view.
   std::optional<std::string> spilled() const;
-  /// All bytes of the outputs and of the gradients, guards included.
+  /// All bytes of the outputs, of the gradients and of the statistics, guards included.
   std::vector<std::uint8_t> output_bytes() const;
   std::vector<std::uint8_t> gradient_bytes() const;
+  std::vector<std::uint8_t> statistics_bytes() const;
 
   /// The oracle's answers, computed once.
   const reference::Forward& expected_forward();
   const reference::Backward& expected_backward();
+  const reference::Statistics& expected_statistics();
 
  private:
   using NamedSlab = std::pair<std::string, std::unique_ptr<Slab>>;
@@ -66,6 +73,7 @@ class Case {
   void place_incoming();
   void place_outputs();
   void place_gradients();
+  void place_statistics();
   void fill_inputs();
   void place_cache();
   void fill_table();
@@ -88,7 +96,7 @@ class Case {
   CaseSpec spec_;
   Placement placement_;
   AttentionOptions options_;
-  std::vector<NamedSlab> input_slabs_, output_slabs_, gradient_slabs_;
+  std::vector<NamedSlab> input_slabs_, output_slabs_, gradient_slabs_, statistics_slabs_;
   TensorView q_, k_, v_, gate_, bias_, mask_, key_lengths_, query_offsets_, alibi_slopes_, sinks_, dy_, dlse_;
   TensorView cu_seqlens_q_, cu_seqlens_k_;
   TensorView block_table_, k_scale_, v_scale_;
@@ -96,8 +104,11 @@ class Case {
   AttentionIncoming incoming_;
   AttentionOutputs outputs_;  // of both kinds of forward pass
   AttentionGradients gradients_;
+  StatisticsSelection selection_;
+  AttentionStatistics statistics_;
   std::optional<reference::Forward> forward_;
   std::optional<reference::Backward> backward_;
+  std::optional<reference::Statistics> expected_statistics_;
 };
 
 }  // namespace headgate::verify

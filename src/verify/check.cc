@@ -153,6 +153,84 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
       problem, worst);
 }
 
+namespace {
+
+/// The keys of each row: in range, visible, each once, with the weights beside them, −1 where there are no more.
+std::optional<std::string> check_top_keys(const Case& problem, const reference::Forward& want, const Tolerance& rule) {
+  const AttentionStatistics& out = problem.statistics();
+  const TensorView& index = out.topk_index;
+  if (!index.present()) return std::nullopt;
+  const auto [B, Hq, T, K] = index.shape;
+  const std::int64_t S = problem.spec().S;
+  for (std::int64_t row = 0; row < B * Hq * T; ++row) {
+    const std::int64_t b = row / T / Hq, h = row / T % Hq, i = row % T;
+    const double* p = want.weights.data() + row * S;
+    const double* magnitude = want.magnitude.weights.data() + row * S;
+    const auto wrong = [&](std::int64_t n, const std::string& what) {
+      return fmt::format("topk_index[{},{},{},{}] = {:.0f}, {}: {}", b, h, i, n, load(index, b, h, i, n), what,
+                         describe(problem.spec()));
+    };
+    if (std::isnan(want.lse[static_cast<std::size_t>(row)])) continue;
+    std::vector<char> left(static_cast<std::size_t>(S), 1);
+    for (std::int64_t n = 0; n < K; ++n) {
+      const auto j = static_cast<std::int64_t>(load(index, b, h, i, n));
+      if (j < -1 || j >= S) return wrong(n, "which is no key");
+      if (j >= 0 && (left[static_cast<std::size_t>(j)] == 0 || magnitude[j] == 0.0)) {
+        return wrong(n, "which is hidden or stands there before");
+      }
+      const double weight = j < 0 ? 0.0 : p[j];
+      const double error = rule(weight, j < 0 ? 0.0 : magnitude[j]);
+      if (out.topk_weight.present() && !(std::abs(load(out.topk_weight, b, h, i, n) - weight) <= error)) {
+        return wrong(n, fmt::format("whose weight is {:.9g} and not {:.9g} ± {:.3g}", weight,
+                                    load(out.topk_weight, b, h, i, n), error));
+      }
+      if (j >= 0) left[static_cast<std::size_t>(j)] = 0;
+      for (std::int64_t other = 0; other < S; ++other) {
+        if (left[static_cast<std::size_t>(other)] == 0 || p[other] - weight <= error + rule(p[other], magnitude[other]))
+          continue;
+        return wrong(n, fmt::format("but key {} has weight {:.9g}, more than {:.9g}", other, p[other], weight));
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> check_statistics_case(Case& problem, const Kernels& kernels, WorstError* worst) {
+  const CaseSpec& spec = problem.spec();
+  if (!spec.takes_statistics()) return std::nullopt;
+  problem.poison_outputs();
+  problem.poison_gradients();
+  problem.poison_statistics();
+  const ConstTensorView lse = problem.saved().lse;
+  if (auto error = thrown_by("attention_forward", problem,
+                             [&] { kernels.forward(problem.saving_outputs(), problem.inputs(), problem.options()); })) {
+    return error;
+  }
+  if (auto error = thrown_by("attention_statistics", problem, [&] {
+        kernels.statistics(problem.statistics(), problem.inputs(), lse, problem.selection(), problem.options());
+      })) {
+    return error;
+  }
+  const reference::Statistics& want = problem.expected_statistics();
+  const auto rule = [&](DType output, std::int64_t terms) {
+    return Tolerance::of(spec.dtype, output, terms).with_saved_lse(spec.dtype, lse.dtype);
+  };
+  std::vector<Comparison> comparisons;
+  for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+    const StatisticsOutput& output = kStatisticsOutputs[n];
+    const TensorView& actual = problem.statistics().*output.member;
+    if (!actual.present() || output.is_index()) continue;
+    const std::int64_t terms = spec.D + spec.S + (output.third == StatisticsDim::one ? spec.T : 0);
+    const reference::StatisticsArray& expected = want.outputs[n];
+    comparisons.push_back({output.name, actual, expected.value, expected.magnitude, nullptr, &expected.like_terms,
+                           rule(actual.dtype, terms)});
+  }
+  if (auto mismatch = first_mismatch(comparisons, problem, worst)) return mismatch;
+  return check_top_keys(problem, problem.expected_forward(), rule(spec.statistics.dtype, spec.D + spec.S));
+}
+
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels) {
   const auto run = [&](int threads) {
     problem.options().context.threads = threads;
@@ -166,6 +244,12 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
                      problem.backward_options());
     const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
     bytes.insert(bytes.end(), gradients.begin(), gradients.end());
+    if (!problem.spec().takes_statistics()) return bytes;
+    problem.poison_statistics();
+    kernels.statistics(problem.statistics(), problem.inputs(), problem.saved().lse, problem.selection(),
+                       problem.options());
+    const std::vector<std::uint8_t> statistics = problem.statistics_bytes();
+    bytes.insert(bytes.end(), statistics.begin(), statistics.end());
     return bytes;
   };
   const bool same = run(1) == run(3);

@@ -16,6 +16,9 @@ struct Kernels {
   std::function<void(const AttentionGradients&, const AttentionInputs&, const AttentionSaved&, const AttentionIncoming&,
                      const AttentionOptions&)>
       backward = attention_backward;
+  std::function<void(const AttentionStatistics&, const AttentionInputs&, const ConstTensorView&,
+                     const StatisticsSelection&, const AttentionOptions&)>
+      statistics = attention_statistics;
 };
 
 /// The largest error found, in units of the tolerance, and where.
@@ -30,6 +33,10 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
 
 /// Runs a forward pass for the saved outputs, then the backward pass, and compares the gradients with the oracle's.
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
+
+/// Runs a forward pass for its log-sum-exp, then attention_statistics, and compares them with the oracle's.
+std::optional<std::string> check_statistics_case(Case& problem, const Kernels& kernels = {},
+                                                 WorstError* worst = nullptr);
 
 /// Runs the same calls with one thread and with three: every byte that they write must be the same.
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});

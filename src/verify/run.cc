@@ -21,6 +21,7 @@ std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& ke
     while (errors->target != target) ++errors;
     if (auto mismatch = check_forward_case(problem, kernels, &errors->forward)) return mismatch;
     if (auto mismatch = check_backward_case(problem, kernels, &errors->backward)) return mismatch;
+    if (auto mismatch = check_statistics_case(problem, kernels, &errors->statistics)) return mismatch;
     return check_same_bits(problem, kernels);
   });
 }
@@ -30,7 +31,7 @@ std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& ke
 RunResult run(const RunOptions& options, const OnProblem& on_problem, const Kernels& kernels) {
   const auto start = Clock::now();
   RunResult result;
-  for (const Implementation& each : implementations()) result.targets.push_back({each.name, {}, {}});
+  for (const Implementation& each : implementations()) result.targets.push_back({each.name, {}, {}, {}});
 
   const auto passes = [&](const CaseSpec& spec) {
     const double done = options.problems ? static_cast<double>(result.problems) /

@@ -24,7 +24,7 @@ struct RunOptions {
 /// The largest errors on one vector target.
 struct TargetErrors {
   std::string target;
-  WorstError forward, backward;
+  WorstError forward, backward, statistics;
 };
 
 struct RunResult {

@@ -7,6 +7,7 @@
 #include <array>
 #include <random>
 
+#include "core/statistics_outputs.hpp"
 #include "gates/gate_functions.hpp"
 
 namespace headgate::verify {
@@ -119,6 +120,21 @@ void draw_threshold(CaseSpec& spec, const Pick& pick) {
   if (!multiplies || spec.gate_op == GateOp::add || !maybe(pick, 3)) return;
   spec.closed_share = one_of(pick, std::array{0.0, 0.1, 0.5, 0.9, 1.0});
   spec.closed_by_group = maybe(pick, 3);
+}
+
+void draw_statistics(StatisticsSpec& statistics, const Pick& pick) {
+  // Kernels leave out what nobody asks for: all, one by one, or a few.
+  switch (pick(4)) {
+    case 0: break;
+    case 1: statistics.absent = ~(1U << pick(static_cast<std::int64_t>(kStatisticsOutputs.size()))); break;
+    default: statistics.absent = static_cast<unsigned>(pick(std::int64_t{1} << kStatisticsOutputs.size())); break;
+  }
+  statistics.dtype = one_of(pick, std::array{DType::f32, DType::f64});
+  statistics.index_dtype = one_of(pick, std::array{DType::i64, DType::i32});
+  statistics.keys = one_of(pick, std::array<std::int64_t, 4>{2, 0, 5, 40});
+  statistics.queries = one_of(pick, std::array<std::int64_t, 4>{2, 0, 1, 15});
+  statistics.top_keys = one_of(pick, std::array<std::int64_t, 4>{3, 1, 8, 33});
+  statistics.window = one_of(pick, std::array<std::int64_t, 5>{1, 0, 7, 70, std::int64_t{1} << 62});
 }
 
 CaseSpec shaped(std::int64_t B, std::int64_t Hkv, std::int64_t group, std::int64_t T, std::int64_t S, std::int64_t D,
@@ -314,6 +330,15 @@ std::string describe(const CaseSpec& spec) {
   add(spec.cu_seqlens != DType::none, fmt::format("packed={}:{}", spec.packed, dtype_name(spec.cu_seqlens)));
   add(spec.page > 0, fmt::format("page={}", spec.page));
   add(spec.quantized, "int8");
+  const StatisticsSpec& statistics = spec.statistics;
+  const StatisticsSpec plain;
+  add(statistics.absent != 0, fmt::format("absent_statistics={:#x}", statistics.absent));
+  add(statistics.dtype != plain.dtype || statistics.index_dtype != plain.index_dtype,
+      fmt::format("statistics={}:{}", dtype_name(statistics.dtype), dtype_name(statistics.index_dtype)));
+  add(statistics.keys != plain.keys || statistics.queries != plain.queries,
+      fmt::format("chosen={},{}", statistics.keys, statistics.queries));
+  add(statistics.top_keys != plain.top_keys, fmt::format("top_keys={}", statistics.top_keys));
+  add(statistics.window != plain.window, fmt::format("window_share={}", statistics.window));
   return text + fmt::format(" seed={}", spec.seed);
 }
 
@@ -340,6 +365,7 @@ CaseSpec draw_spec(const Pick& pick) {
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
   draw_threshold(spec, pick);  // after all others, whose draws from a seed so stay as they were
+  draw_statistics(spec.statistics, pick);
   return spec;
 }
 

@@ -68,6 +68,15 @@ struct MapSpec {
 /// Bits of CaseSpec::absent_gradients.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
+/// What is asked of attention_statistics. All outputs that the selection and the gate allow, but for the absent ones.
+struct StatisticsSpec {
+  unsigned absent = 0;  ///< bit n: row n of kStatisticsOutputs
+  DType dtype = DType::f32;
+  DType index_dtype = DType::i64;  ///< of topk_index and of the selection
+  std::int64_t keys = 2, queries = 2, top_keys = 3;
+  std::int64_t window = 1;
+};
+
 /// The description of a problem, for tests, `headgate verify` and bench. `Case` makes its tensors. The defaults are the
 /// simplest problem, so that a failing random one shrinks towards it.
 struct CaseSpec {
@@ -112,10 +121,14 @@ struct CaseSpec {
   double closed_share = -1.0;  // about the share of rows that gate_threshold closes in forward passes; < 0: none is set
   bool closed_by_group = false;  // gates differ most between K/V heads, so that groups of heads close as a whole
 
+  StatisticsSpec statistics;
+
   std::int64_t Hq() const { return Hkv * group; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
   /// What the forward pass alone takes.
   bool forward_only() const { return page > 0 || quantized; }
+  /// attention_statistics takes neither caches nor packed batches.
+  bool takes_statistics() const { return !forward_only() && cu_seqlens == DType::none; }
   DType key_dtype() const { return quantized ? DType::i8 : dtype; }
   /// Pages that a sequence may have, and all that there are: a few are no sequence's.
   std::int64_t pages_each() const { return page > 0 ? S / page : 0; }

@@ -16,14 +16,15 @@ namespace {
 
 void not_run(const ForwardProblem& /*problem*/) { FAIL(); }
 void not_run(const BackwardProblem& /*problem*/) { FAIL(); }
+void not_run(const StatisticsProblem& /*problem*/) { FAIL(); }
 
 const char* declines_softcap(const Problem& problem) { return problem.softcap != 0.0 ? "it has no softcap" : nullptr; }
 const char* declines_windows(const Problem& problem) {
   return problem.window_left >= 0 ? "it has no windows" : nullptr;
 }
 
-constexpr Backend kFirst{"first", declines_softcap, not_run, not_run};
-constexpr Backend kSecond{"second", declines_windows, not_run, not_run};
+constexpr Backend kFirst{"first", declines_softcap, not_run, not_run, not_run};
+constexpr Backend kSecond{"second", declines_windows, not_run, not_run, not_run};
 constexpr std::array<const Backend*, 2> kList{&kFirst, &kSecond};
 
 std::string refusal(const Backend* forced, const Problem& problem) {

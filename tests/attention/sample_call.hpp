@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/statistics_outputs.hpp"
 #include "headgate/attention.hpp"
 
 namespace headgate::testing {
@@ -24,6 +25,8 @@ struct SampleCall {
   AttentionIncoming incoming;
   AttentionGradients grad;
   AttentionOptions options;
+  AttentionStatistics statistics;
+  StatisticsSelection selection;
 
   explicit SampleCall(DType type = DType::f32) {
     in.q = tensor(type, {kB, kHq, kT, kD});
@@ -50,12 +53,20 @@ struct SampleCall {
     grad.dgate = tensor(type, in.gate.shape);
     grad.dbias = tensor(type, in.bias.shape);
     grad.dsinks = tensor(DType::f64, in.sinks.shape);
+    selection.keys = vector<std::int64_t>({4, 0, 4});
+    selection.queries = vector<std::int32_t>({2, 0});
+    selection.window = 1;
+    const StatisticsSizes sizes{kB, kHq, kT, kS, 3, 2, 2};
+    for (const StatisticsOutput& output : kStatisticsOutputs) {
+      statistics.*output.member = tensor(output.is_index() ? DType::i64 : DType::f64, sizes.shape(output));
+    }
   }
 
   SampleCall(const SampleCall&) = delete;
   SampleCall& operator=(const SampleCall&) = delete;
 
   void forward() const { attention_forward(out, in, options); }
+  void look() const { attention_statistics(statistics, in, saved.lse, selection, options); }
   void backward() const { attention_backward(grad, in, saved, incoming, options); }
 
   /// A contiguous tensor with room to spare behind it. Bytes 0x01 make small positive numbers in every float type and

@@ -108,6 +108,35 @@ headgate_status backward_by_c(const SampleCall& call) {
   return headgate_attention_backward(&gradients, &inputs, &saved, &incoming, &options);
 }
 
+headgate_status statistics_by_c(const SampleCall& call) {
+  headgate_attention_statistics_outputs outputs = HEADGATE_ATTENTION_STATISTICS_OUTPUTS_INIT;
+  const AttentionStatistics& s = call.statistics;
+  outputs.row_max = to_c(s.row_max);
+  outputs.entropy = to_c(s.entropy);
+  outputs.first = to_c(s.first);
+  outputs.first_gated = to_c(s.first_gated);
+  outputs.window_share = to_c(s.window_share);
+  outputs.key_weights = to_c(s.key_weights);
+  outputs.mean_row_max = to_c(s.mean_row_max);
+  outputs.mean_entropy = to_c(s.mean_entropy);
+  outputs.mean_first = to_c(s.mean_first);
+  outputs.mean_first_gated = to_c(s.mean_first_gated);
+  outputs.mean_window_share = to_c(s.mean_window_share);
+  outputs.mean_key_weights = to_c(s.mean_key_weights);
+  outputs.key_mass = to_c(s.key_mass);
+  outputs.topk_index = to_c(s.topk_index);
+  outputs.topk_weight = to_c(s.topk_weight);
+  outputs.rows = to_c(s.rows);
+  headgate_statistics_selection selection = HEADGATE_STATISTICS_SELECTION_INIT;
+  selection.keys = to_c(call.selection.keys);
+  selection.queries = to_c(call.selection.queries);
+  selection.window = call.selection.window;
+  const headgate_attention_inputs inputs = to_c(call.in);
+  const headgate_attention_options options = to_c(call.options);
+  const headgate_const_tensor lse = to_c(call.saved.lse);
+  return headgate_attention_statistics(&outputs, &inputs, &lse, &selection, &options);
+}
+
 /// A call on random numbers, the same for the same seed, with options away from their defaults.
 struct RandomCall : SampleCall {
   RandomCall(DType dtype, std::uint32_t seed) : SampleCall(dtype), random(seed) {
@@ -145,6 +174,11 @@ TEST_P(SameBits, InBothPasses) {
   ASSERT_EQ(backward_by_c(c), HEADGATE_OK) << headgate_last_error();
   EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
   EXPECT_FALSE(c.unchanged_since(between));
+  const auto after = c.snapshot();
+  cpp.look();
+  ASSERT_EQ(statistics_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(after));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SameBits, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),

@@ -166,6 +166,30 @@ verify::Kernels kernels_by_command(const std::string& directory, Order order) {
     take("dbias", out.dbias);
     take("dsinks", out.dsinks);
   };
+  kernels.statistics = [=](const AttentionStatistics& out, const AttentionInputs& in, const ConstTensorView&,
+                           const StatisticsSelection& selection, const AttentionOptions& options) {
+    std::vector<std::string> command = command_of(in, options, directory, order);
+    const std::string files = directory + "/statistics";
+    command.insert(command.end(), {"--stats", files, "--window-share", std::to_string(selection.window)});
+    if (out.topk_index.present()) command.insert(command.end(), {"--top-k", std::to_string(out.topk_index.shape[3])});
+    std::string rows;
+    for (std::int64_t n = 0; n < selection.queries.shape[3]; ++n) {
+      rows += (n == 0 ? "" : ",") + std::to_string(load_index(selection.queries, n));
+    }
+    if (!rows.empty()) command.insert(command.end(), {"--rows", rows});
+    run(command);
+    for (const StatisticsOutput& output : kStatisticsOutputs) {
+      const TensorView& to = out.*output.member;
+      if (!to.present() || to.numel() == 0) continue;
+      const std::string path = files + "/" + output.name + ".npy";
+      if (output.is_index()) {
+        const io::Array array = io::read_npy(path);
+        std::copy_n(array.data.get(), array.bytes(), static_cast<std::byte*>(to.data));
+      } else {
+        read_npy_into(path, to);
+      }
+    }
+  };
   return kernels;
 }
 

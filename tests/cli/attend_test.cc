@@ -44,6 +44,13 @@ verify::CaseSpec sayable(verify::CaseSpec spec) {
   spec.dlse = DType::none;
   spec.gate_f32 = false;
   spec.attn = false;
+  spec.statistics = {};
+  spec.statistics.dtype = spec.lse;
+  for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+    const StatisticsOutput& output = kStatisticsOutputs[n];
+    const bool mean = output.third == StatisticsDim::one && output.fourth != StatisticsDim::keys;
+    if (mean || output.fourth == StatisticsDim::chosen_keys) spec.statistics.absent |= 1U << n;
+  }
   return spec;
 }
 
@@ -54,6 +61,9 @@ void expect_right(const verify::CaseSpec& spec, Order order) {
   const verify::Kernels command = kernels_by_command(scratch.path(), order);
   EXPECT_EQ(check_forward_case(problem, command), std::nullopt);
   EXPECT_EQ(check_backward_case(problem, command), std::nullopt);
+  if (problem.statistics().topk_index.strides == contiguous_strides(problem.statistics().topk_index.shape)) {
+    EXPECT_EQ(check_statistics_case(problem, command), std::nullopt);
+  }
 }
 
 TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
@@ -254,6 +264,36 @@ TEST_F(AttendTest, GradientsAreWrittenAsTheyApply) {
   EXPECT_EQ(names(), (Names{"dq.npy", "dk.npy", "dv.npy", "dz.npy", "dbias.npy", "dsinks.npy"}));
   result(with({"--gate", in("z"), "--gate-fn", "none", "--off-by-one"}));
   EXPECT_EQ(names(), (Names{"dq.npy", "dk.npy", "dv.npy"}));
+}
+
+TEST_F(AttendTest, StatisticsAreWrittenAsTheyAreAskedFor) {
+  const auto names = [this] {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(out("stats"))) found.insert(entry.path().filename().string());
+    return found;
+  };
+  using Names = std::set<std::string>;
+  const Names always{"row_max.npy", "entropy.npy", "first.npy", "key_mass.npy"};
+  result({"--stats", out("stats")});
+  EXPECT_EQ(names(), always);
+  fs::remove_all(out("stats"));
+  result({"--stats", out("stats"), "--top-k", "3", "--window-share", "1", "--rows", "4,0", "--gate", in("z"),
+          "--grad-out", in("dy"), "--grad-dir", out("grads")});
+  Names all = always;
+  all.merge(Names{"first_gated.npy", "window_share.npy", "topk_index.npy", "topk_weight.npy", "rows.npy"});
+  EXPECT_EQ(names(), all);
+  using Dims = std::vector<std::int64_t>;
+  EXPECT_EQ(shape_of(out("stats/entropy.npy")), (Dims{kB, kHq, kT}));
+  EXPECT_EQ(shape_of(out("stats/key_mass.npy")), (Dims{kB, kHq, kS}));
+  EXPECT_EQ(shape_of(out("stats/topk_index.npy")), (Dims{kB, kHq, kT, 3}));
+  EXPECT_EQ(shape_of(out("stats/rows.npy")), (Dims{kB, kHq, 2, kS}));
+}
+
+TEST_F(AttendTest, RefusesStatisticsThatAreNone) {
+  refuse({"--top-k", "3"}, "--stats");
+  refuse({"--stats", out("stats"), "--rows", "1,"}, "--rows is '1,' but must be whole numbers");
+  refuse({"--stats", out("stats"), "--rows", "5"}, "queries[0] is 5 but must be at least 0 and less than T = 5");
+  refuse({"--stats", out("stats"), "--top-k", "0"}, "--top-k");
 }
 
 TEST_F(AttendTest, OffByOneIsASinkOfZero) {

@@ -85,7 +85,7 @@ TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
   EXPECT_EQ(outcome.err, "") << "no progress bar without a terminal";
   EXPECT_NE(outcome.out.find("listed, then 2 random ones from seed 3486\n"), std::string::npos) << outcome.out;
   const std::string all =
-      std::to_string(verify::standard_cases().size() + 2) + " problems, forward and backward, agree";
+      std::to_string(verify::standard_cases().size() + 2) + " problems, forward, backward and statistics, agree";
   EXPECT_NE(outcome.out.find(all), std::string::npos) << outcome.out;
 }
 

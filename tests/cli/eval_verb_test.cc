@@ -45,9 +45,17 @@ double uniform(int T) {
 TEST_F(EvalVerbTest, PrintsEveryKey) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const json all = evaluated("run");
-  const std::vector<const char*> statistics = {
-      "loss_nats", "bits_per_byte",      "perplexity", "first_token_attention", "first_token_attention_uniform",
-      "sink_rate", "massive_activation", "gate_mean",  "gate_below_0.1",        "gate_below_0.01"};
+  const std::vector<const char*> statistics = {"loss_nats",
+                                               "bits_per_byte",
+                                               "perplexity",
+                                               "first_token_attention",
+                                               "first_token_attention_uniform",
+                                               "sink_rate",
+                                               "massive_activation",
+                                               "gate_mean",
+                                               "gate_below_0.1",
+                                               "gate_below_0.01",
+                                               "first_token_attention_gated"};
   ASSERT_EQ(all.at("layers").size(), 2U);
   for (const char* key : statistics) {
     EXPECT_TRUE(all.at(key).is_number()) << key;
@@ -166,8 +174,10 @@ TEST_F(EvalVerbTest, GivesTheMetricsByTriggerThatAreAskedFor) {
   EXPECT_NE(table.find("\nnorm of the BOS value over the others': "), std::string::npos) << table;
   const std::string run = verb.path("run"), indent(run.size(), ' ');
   const std::string compared = testing::headgate({"eval", run, run, "--data", verb.text(), "--tokens", "320"}).out;
-  std::string heads = "  attention to BOS      gate              loss              BOS value\n";
-  heads.append(indent).append("  trigger   other   trigger   other   trigger   other      norm\n").append(run);
+  std::string heads = "  attention to BOS      gate              loss              BOS value   BOS past\n";
+  heads.append(indent)
+      .append("  trigger   other   trigger   other   trigger   other      norm             gate\n")
+      .append(run);
   EXPECT_NE(compared.find(heads), std::string::npos) << compared;
   heads.assign("      loss  to first  uniform   sinks   max |h|    gate    <0.1   <0.01\n").append(run);
   EXPECT_NE(compared.find(heads), std::string::npos) << compared;
@@ -193,7 +203,7 @@ TEST_F(EvalVerbTest, KnowsTheTaskOfAModel) {
   ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
   const json backcopy = evaluated("run", {"--tokens", "320"}).at("backcopy");
   for (const char* key : {"bos_attention_trigger", "bos_attention_other", "gate_trigger", "gate_other", "loss_trigger",
-                          "loss_other", "bos_value_norm_ratio"}) {
+                          "loss_other", "bos_value_norm_ratio", "bos_attention_other_gated"}) {
     EXPECT_TRUE(backcopy.at(key).is_number()) << key;
   }
   EXPECT_FALSE(evaluated("run", {"--task", "text"}).contains("backcopy"));

@@ -63,6 +63,48 @@ Values first_token_attention_uniform(const PlainBatches& /*batches*/, std::size_
   return {mean.value()};
 }
 
+/// The mean gate of head h at token n; none without a gate at g1 that multiplies.
+std::optional<double> mean_gate(const PlainBatches& e, std::size_t run, std::size_t layer, std::int64_t h,
+                                std::int64_t n) {
+  const layers::GateVariant& gate = e.config.gate;
+  if (gate.site != layers::GateSite::g1 || gate.op != GateOp::mul) return std::nullopt;
+  const std::vector<double>& gates = e.runs[run].layers[layer].gates;
+  const std::int64_t heads = gate.grain == layers::GateGrain::head_shared ? 1 : e.config.heads;
+  const std::int64_t features = static_cast<std::int64_t>(gates.size()) / (B * T * heads);
+  Average mean;
+  for (std::int64_t d = 0; d < features; ++d) {
+    mean.add(gates[static_cast<std::size_t>((n * heads + (heads == 1 ? 0 : h)) * features + d)]);
+  }
+  return mean.value();
+}
+
+/// Adds what passes the gate of every query but the first, at triggers or elsewhere or both.
+void add_passed(Average& mean, const PlainBatches& e, std::size_t run, std::size_t layer, bool at_triggers) {
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t t = 1; t < T; ++t) {
+      if (!at_triggers && e.triggers[run][static_cast<std::size_t>(b * T + t)] != 0) continue;
+      for (std::int64_t h = 0; h < e.config.heads; ++h) {
+        if (const auto gate = mean_gate(e, run, layer, h, b * T + t))
+          mean.add(*gate * e.weight(run, layer, b, h, t, 0));
+      }
+    }
+  }
+}
+
+Values first_token_attention_gated(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) add_passed(mean, e, run, layer, true);
+  return {mean.maybe()};
+}
+
+Values bos_attention_gated(const PlainBatches& e) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::size_t layer = 0; layer < e.runs[run].layers.size(); ++layer) add_passed(mean, e, run, layer, false);
+  }
+  return {mean.maybe()};
+}
+
 Values sink_rate(const PlainBatches& e, std::size_t layer) {
   Average share;
   for (std::int64_t h = 0; h < e.config.heads; ++h) share.add(of_head(e, layer, h) > 0.3 ? 1.0 : 0.0);
@@ -168,6 +210,7 @@ constexpr PlainMetric kPlain[] = {
     {"layer_loss", layer_loss},
     {"first_token_attention", first_token_attention},
     {"first_token_attention_uniform", first_token_attention_uniform},
+    {"first_token_attention_gated", first_token_attention_gated},
     {"sink_rate", sink_rate},
     {"massive_activation", massive_activation},
     {"gate_mean", gate_mean},
@@ -176,6 +219,7 @@ constexpr PlainMetric kPlain[] = {
     {"gate_by_trigger", nullptr, gate_by_trigger},
     {"loss_by_trigger", nullptr, loss_by_trigger},
     {"bos_value_norm_ratio", nullptr, bos_value_norm_ratio},
+    {"bos_attention_gated", nullptr, bos_attention_gated},
 };
 
 }  // namespace

@@ -6,6 +6,6 @@
 namespace headgate {
 
 const Backend kCpuBackend{"cpu", [](const Problem& /*problem*/) -> const char* { return nullptr; }, cpu_forward,
-                          cpu_backward};
+                          cpu_backward, cpu_statistics};
 
 }  // namespace headgate

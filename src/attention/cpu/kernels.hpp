@@ -13,5 +13,6 @@ void few_queries_forward(const ForwardProblem& problem);
 /// Whether few_queries_forward computes the sequence, as the faster kernel for it.
 bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence);
 void cpu_backward(const BackwardProblem& problem);
+void cpu_statistics(const StatisticsProblem& problem);
 
 }  // namespace headgate

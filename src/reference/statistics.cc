@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/statistics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "core/element.hpp"
+#include "core/sum_blocks.hpp"
+#include "reference/sums.hpp"
+
+namespace headgate::reference {
+namespace {
+
+using Member = TensorView AttentionStatistics::*;
+
+std::size_t row_of(Member member) {
+  std::size_t row = 0;
+  while (kStatisticsOutputs[row].member != member) ++row;
+  return row;
+}
+
+/// −log p where p is 0: of the smallest number.
+constexpr double kLongestLog = 745.2;
+
+double minus_log(double p) { return p == 0.0 ? kLongestLog : -std::log(p); }
+
+/// One element and its bounds.
+struct Bounded {
+  double value = 0.0, magnitude = 0.0, like_terms = 0.0;
+};
+
+/// A sum, cut into blocks as the kernels cut it.
+class BoundedSum {
+ public:
+  explicit BoundedSum(double roundoff) : roundoff_(roundoff) {}
+  void add(double term, double magnitude, std::int64_t block) {
+    sum_.add(term);
+    magnitude_ += magnitude;
+    like_.add(term, block, roundoff_);
+  }
+  void add(const Bounded& term) {
+    sum_.add(term.value);
+    magnitude_ += term.magnitude;
+    inherited_ += term.like_terms;
+  }
+  Bounded times(double factor) const {
+    return {factor * sum_.value(), factor * magnitude_, factor * (like_.bound() + inherited_)};
+  }
+
+ private:
+  double roundoff_;
+  CompensatedSum sum_;
+  LikeTerms like_;
+  double magnitude_ = 0.0, inherited_ = 0.0;
+};
+
+class Pass {
+ public:
+  Pass(Statistics& out, const Forward& forward, const AttentionInputs& in, const AttentionOptions& options,
+       const StatisticsSelection& selection, std::int64_t top_keys)
+      : out_(out),
+        f_(forward),
+        in_(in),
+        options_(options),
+        selection_(selection),
+        top_keys_(top_keys),
+        T_(in.q.shape[2]),
+        S_(in.k.shape[2]),
+        roundoff_(in.q.dtype == DType::f64 ? 0x1p-53 : 0x1p-24),
+        floor_(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
+        gated_(in.gate.present() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul) {}
+
+  void run() {
+    for (std::int64_t b = 0; b < in_.q.shape[0]; ++b) {
+      for (std::int64_t h = 0; h < in_.q.shape[1]; ++h) {
+        b_ = b;
+        h_ = h;
+        head_ = b * in_.q.shape[1] + h;
+        add_head();
+      }
+    }
+  }
+
+ private:
+  void append(Member member, const Bounded& x) {
+    StatisticsArray& to = out_.outputs[row_of(member)];
+    to.value.push_back(x.value);
+    to.magnitude.push_back(x.magnitude);
+    to.like_terms.push_back(x.like_terms);
+  }
+
+  Bounded weight(std::int64_t i, std::int64_t j) const {
+    const auto at = static_cast<std::size_t>((head_ * T_ + i) * S_ + j);
+    return {f_.weights[at], f_.magnitude.weights[at], 0.0};
+  }
+  /// Whether key j is visible: hidden ones have no rounding errors.
+  bool visible(std::int64_t i, std::int64_t j) const { return weight(i, j).magnitude > 0.0; }
+
+  void add_head() {
+    using S = AttentionStatistics;
+    std::array<BoundedSum, kRowFigures> sums{BoundedSum(roundoff_), BoundedSum(roundoff_), BoundedSum(roundoff_),
+                                             BoundedSum(roundoff_), BoundedSum(roundoff_)};
+    for (std::int64_t i = 0; i < T_; ++i) {
+      const std::array<Bounded, kRowFigures> figures{largest(i), entropy(i), first(i), first_gated(i), in_window(i)};
+      for (std::size_t n = 0; n < kRowFigures; ++n) {
+        append(kStatisticsOutputs[n].member, figures[n]);
+        sums[n].add(figures[n]);
+      }
+      for (std::int64_t n = 0; n < selection_.keys.shape[3]; ++n) {
+        append(&S::key_weights, weight(i, load_index(selection_.keys, n)));
+      }
+      add_top(i);
+    }
+    const double share = T_ > 0 ? 1.0 / static_cast<double>(T_) : 0.0;
+    for (std::size_t n = 0; n < kRowFigures; ++n) {
+      append(kStatisticsOutputs[kRowFigures + 1 + n].member, sums[n].times(share));
+    }
+    for (std::int64_t n = 0; n < selection_.keys.shape[3]; ++n) {
+      append(&S::mean_key_weights, received(load_index(selection_.keys, n)).times(share));
+    }
+    for (std::int64_t j = 0; j < S_; ++j) append(&S::key_mass, received(j).times(1.0));
+    for (std::int64_t n = 0; n < selection_.queries.shape[3]; ++n) {
+      for (std::int64_t j = 0; j < S_; ++j) append(&S::rows, weight(load_index(selection_.queries, n), j));
+    }
+  }
+
+  Bounded largest(std::int64_t i) const {
+    Bounded out;
+    for (std::int64_t j = 0; j < S_; ++j) {
+      const Bounded p = weight(i, j);
+      out.value = std::max(out.value, p.value);
+      out.magnitude = std::max(out.magnitude, p.magnitude);
+    }
+    return out;
+  }
+
+  /// −Σ p log p: where a score errs by δ, its term errs by p |1 − log p| δ at most.
+  Bounded entropy(std::int64_t i) const {
+    BoundedSum sum(roundoff_);
+    for (std::int64_t j = 0; j < S_; ++j) {
+      if (!visible(i, j)) continue;
+      const Bounded p = weight(i, j);
+      sum.add(p.value * minus_log(p.value), p.magnitude * (1.0 + minus_log(p.value)), j / kForwardKeys);
+    }
+    const auto row = static_cast<std::size_t>(head_ * T_ + i);
+    if (in_.sinks.present() && std::isfinite(f_.lse[row])) {
+      const double x = f_.lse[row] - load(in_.sinks, 0, 0, 0, h_);
+      if (std::isfinite(x)) {
+        const double p = std::exp(-x);
+        sum.add({p * x, (p + floor_) * (1.0 + std::abs(x)) * f_.magnitude.lse[row], 0.0});
+      }
+    }
+    return sum.times(1.0);
+  }
+
+  Bounded first(std::int64_t i) const { return S_ > 0 ? weight(i, 0) : Bounded{}; }
+
+  Bounded first_gated(std::int64_t i) const {
+    if (!gated_) return {};
+    const std::int64_t features = in_.gate.shape[3];
+    double mean = 0.0;
+    double magnitude = 0.0;
+    for (std::int64_t d = 0; d < features; ++d) {
+      const double z = load(in_.gate, b_, h_, i, d);
+      mean += gate_value(options_.gate_fn, z).value / static_cast<double>(features);
+      magnitude += gate_magnitude(options_.gate_fn, z, in_.q.dtype) / static_cast<double>(features);
+    }
+    const Bounded p = first(i);
+    return {p.value * mean, p.magnitude * magnitude, 0.0};
+  }
+
+  Bounded in_window(std::int64_t i) const {
+    BoundedSum sum(roundoff_);
+    const std::int64_t at = i + (in_.query_offsets.present() ? load_index(in_.query_offsets, b_) : S_ - T_);
+    for (std::int64_t j = 0; j < S_; ++j) {
+      if (std::abs(at - j) > selection_.window) continue;
+      const Bounded p = weight(i, j);
+      sum.add(p.value, p.magnitude, j / kForwardKeys);
+    }
+    return sum.times(1.0);
+  }
+
+  /// The largest weights of the row, and 0 where it has fewer.
+  void add_top(std::int64_t i) {
+    std::vector<double> all;
+    for (std::int64_t j = 0; j < S_; ++j) all.push_back(weight(i, j).value);
+    std::sort(all.begin(), all.end(), std::greater<>());
+    all.resize(static_cast<std::size_t>(std::max(top_keys_, S_)));
+    const double magnitude = largest(i).magnitude;
+    const double logits = f_.magnitude.lse[static_cast<std::size_t>(head_ * T_ + i)];
+    for (std::int64_t n = 0; n < top_keys_; ++n) {
+      const double p = all[static_cast<std::size_t>(n)];
+      append(&AttentionStatistics::topk_weight, {p, std::min(magnitude, (p + floor_) * logits), 0.0});
+    }
+  }
+
+  /// Σᵢ p_ij
+  BoundedSum received(std::int64_t j) const {
+    BoundedSum sum(roundoff_);
+    for (std::int64_t i = 0; i < T_; ++i) {
+      const Bounded p = weight(i, j);
+      sum.add(p.value, p.magnitude, i / kQueryTile);
+    }
+    return sum;
+  }
+
+  Statistics& out_;
+  const Forward& f_;
+  const AttentionInputs& in_;
+  const AttentionOptions& options_;
+  const StatisticsSelection& selection_;
+  std::int64_t top_keys_, T_, S_;
+  double roundoff_;
+  double floor_;  // of a weight that underflows, in roundoffs, as in the oracle of the forward pass
+  bool gated_;
+  std::int64_t b_ = 0, h_ = 0, head_ = 0;
+};
+
+}  // namespace
+
+Statistics statistics(const Forward& forward, const AttentionInputs& inputs, const AttentionOptions& options,
+                      const StatisticsSelection& selection, std::int64_t top_keys) {
+  Statistics out;
+  Pass(out, forward, inputs, options, selection, top_keys).run();
+  return out;
+}
+
+}  // namespace headgate::reference

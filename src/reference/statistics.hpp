@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/statistics_outputs.hpp"
+#include "headgate/statistics.hpp"
+#include "reference/oracle.hpp"
+
+// Statistics of the oracle's weights: the reference for attention_statistics.
+
+namespace headgate::reference {
+
+/// An output's elements in the order of its shape, with what bounds their rounding errors, as in Forward and Backward.
+struct StatisticsArray {
+  std::vector<double> value, magnitude, like_terms;
+};
+
+struct Statistics {
+  /// In the order of the rows. topk_index has none: of weights that lie closer than their errors either may come first.
+  std::array<StatisticsArray, kStatisticsOutputs.size()> outputs;
+};
+
+/// Of the weights of `forward`, for the same inputs and options; `top_keys`: K. A gate is read where there is one that
+/// multiplies.
+Statistics statistics(const Forward& forward, const AttentionInputs& inputs, const AttentionOptions& options,
+                      const StatisticsSelection& selection, std::int64_t top_keys);
+
+}  // namespace headgate::reference
