@@ -59,7 +59,8 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
           source.vocab());
 }
 
-void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index) {
+/// The tokens of a batch, their targets and triggers.
+void HeldOutEvaluator::load_batch(std::int64_t index) {
   const std::int64_t T = source_.seq_len();
   const std::int64_t used = plan_.batch * plan_.batches;
   const std::int64_t held_out = source_.held_out_count();
@@ -70,6 +71,18 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
     source_.held_out_sequence(tokens_.data() + b * T, targets_.data() + b * T, at);
   }
   for (std::size_t i = 0; i < triggers_.size(); ++i) triggers_[i] = source_.is_trigger(tokens_[i]) ? 1 : 0;
+}
+
+void HeldOutEvaluator::log_probabilities(float* out, const float* parameters) {
+  const auto count = static_cast<std::int64_t>(tokens_.size()) * decoder_.config().vocab;
+  for (std::int64_t i = 0; i < plan_.batches; ++i) {
+    load_batch(i);
+    decoder_.log_probabilities(out + i * count, parameters, tokens_.data());
+  }
+}
+
+void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index) {
+  load_batch(index);
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
 }
 

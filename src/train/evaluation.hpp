@@ -50,11 +50,15 @@ class HeldOutEvaluator {
     }
     return {evaluator.report(), plan_.batches * plan_.batch * source_.seq_len()};
   }
+  /// out(batches · batch, T, vocab) = log p of every token at each position, in nats.
+  void log_probabilities(float* out, const float* parameters);
+
   Evaluation evaluate(const float* parameters) {
     return evaluate(parameters, [](double) {});
   }
 
  private:
+  void load_batch(std::int64_t index);
   void add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
 
   const SequenceSource& source_;
