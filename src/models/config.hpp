@@ -284,6 +284,7 @@ inline constexpr std::tuple kConfigKeys{
               {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::controls}),
     ConfigKey(&DecoderConfig::qkv_bias,
               {.name = "qkv_bias",
+               .key = "attention_qkv_bias",
                .option = "--qkv-bias",
                .help = "Add a learned vector to each of q, k and v",
                .default_text = ""},

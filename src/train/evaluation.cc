@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.hpp"
+#include "metrics/loss.hpp"
 
 namespace headgate::train {
 
@@ -71,6 +72,13 @@ void HeldOutEvaluator::load_batch(std::int64_t index) {
     source_.held_out_sequence(tokens_.data() + b * T, targets_.data() + b * T, at);
   }
   for (std::size_t i = 0; i < triggers_.size(); ++i) triggers_[i] = source_.is_trigger(tokens_[i]) ? 1 : 0;
+}
+
+/// Bits per byte are those of tokens that are bytes.
+metrics::Report HeldOutEvaluator::finished(metrics::Report report) const {
+  const bool has_loss = report.overall.find(metrics::kBitsPerByte).has_value();
+  if (has_loss && !source_.tokens_are_bytes()) report.overall.set(metrics::kBitsPerByte, std::nullopt);
+  return report;
 }
 
 void HeldOutEvaluator::log_probabilities(float* out, const float* parameters) {

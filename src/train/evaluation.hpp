@@ -48,7 +48,7 @@ class HeldOutEvaluator {
       add_batch(evaluator, parameters, i);
       progress(static_cast<double>(i + 1) / static_cast<double>(plan_.batches));
     }
-    return {evaluator.report(), plan_.batches * plan_.batch * source_.seq_len()};
+    return {finished(evaluator.report()), plan_.batches * plan_.batch * source_.seq_len()};
   }
   /// out(batches · batch, T, vocab) = log p of every token at each position, in nats.
   void log_probabilities(float* out, const float* parameters);
@@ -58,6 +58,7 @@ class HeldOutEvaluator {
   }
 
  private:
+  metrics::Report finished(metrics::Report report) const;
   void load_batch(std::int64_t index);
   void add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
 

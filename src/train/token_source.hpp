@@ -21,6 +21,7 @@ class TokenSource : public SequenceSource {
   void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
   std::int64_t held_out_count() const override { return (static_cast<std::int64_t>(tokens_.size()) - 1) / T_; }
   void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  bool tokens_are_bytes() const override { return false; }
   std::uint64_t fingerprint() const override;
   std::string description() const override;
 
