@@ -59,7 +59,8 @@ def views(*names):
 
 
 class Inputs(Sized):
-    _fields_ = views("q", "k", "v", "gate", "bias", "mask", "key_lengths", "alibi_slopes", "sinks", "query_offsets")
+    _fields_ = views("q", "k", "v", "gate", "bias", "mask", "key_lengths", "alibi_slopes", "sinks", "query_offsets",
+                     "cu_seqlens_q", "cu_seqlens_k")
 
 
 class Outputs(Sized):

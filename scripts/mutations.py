@@ -33,6 +33,12 @@ GROUPS = (
         ("softplus'/softplus", "hn::Div(derivative(d, z), g)", "hn::Neg(hn::Div(derivative(d, z), g))"),
         ("identity'", "return hn::Set(d, hn::TFromD<D>{1});", "return hn::Set(d, hn::TFromD<D>{-1});"),
     )),
+    ("attention/gate_threshold_test", "src/attention/cpu/open_rows-inl.hpp", (
+        ("magnitude of an elementwise gate", "hn::Le(hn::Abs(gate.value(d, hn::LoadU(d, z + x))), hn::Set(d, limit))",
+         "hn::Le(gate.value(d, hn::LoadU(d, z + x)), hn::Set(d, limit))"),
+        ("magnitude of a headwise gate", "hn::StoreU(hn::Abs(gate.value(d, hn::LoadU(d, z + x))), d, z + x)",
+         "hn::StoreU(gate.value(d, hn::LoadU(d, z + x)), d, z + x)"),
+    )),
     ("attention/forward_test", "src/attention/cpu/few_queries_kernel.cc", (
         ("factor of a split", "std::exp2(split_max - max)", "std::exp2(max - split_max)"),
         ("sum of the splits", "sum += factor * shared_.sums", "sum -= factor * shared_.sums"),
@@ -41,6 +47,14 @@ GROUPS = (
         ("a maximum that rises", "std::exp2(max - new_max)", "std::exp2(new_max - max)"),
         ("sum under a new maximum", "sum *= decay;", "sum /= decay;"),
         ("exponent", "hn::Sub(hn::Load(d, s + j), shift)", "hn::Add(hn::Load(d, s + j), shift)"),
+    )),
+    ("attention/merge_test", "src/attention/cpu/merge_kernel.cc", (
+        ("sum of the parts", "sum += std::exp(lse - top)", "sum -= std::exp(lse - top)"),
+        ("lse", "top + std::log(sum)", "top - std::log(sum)"),
+        ("weighted part", "hn::MulAdd(weight, ", "hn::NegMulAdd(weight, "),
+        ("gradient of a part's lse", "(dlse + static_cast<double>(dot))", "(dlse - static_cast<double>(dot))"),
+        ("attn_i - attn", "hn::Sub(hn::LoadU(tag, a + x)", "hn::Add(hn::LoadU(tag, a + x)"),
+        ("headwise dgate", "sum += static_cast<double>(dz[x])", "sum -= static_cast<double>(dz[x])"),
     )),
     ("attention/forward_test", "src/attention/cpu/stored_rows-inl.hpp", (
         ("sum of lanes", "hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b))",
@@ -205,8 +219,8 @@ GROUPS = (
         ("high bits of Q6_K", "(low | high << 4) - 32", "(low | high << 4) - 31"),
     )),
     ("models/models_gradients_test", "src/models/decoder.cc", (
-        ("attention's residual", "attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::add)",
-         "attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::overwrite)"),
+        ("attention's residual", "attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip)",
+         "attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::overwrite, skip)"),
         ("attention's residual in a sandwich", "layers::add_to(s.x_middle.flat(), s.x.flat(), context)",
          "layers::copy_to(s.x_middle.flat(), s.x.flat(), context)"),
         ("MLP's residual", "layers::linear_forward(x_out, activation, w.down, Update::add, context)",

@@ -21,6 +21,11 @@
 // key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
 // at_i is the key position at which query i stands: i + S − T, as in FlashAttention, so that the last query stands at
 // the last key; or query_offsets[b] + i. key_lengths does not move it.
+//
+// A packed batch holds N sequences of any lengths, one after the other, without padding: B is 1, the T rows of q and of
+// all that has a row for each query hold T_0 + … + T_{N−1} queries, the S rows of k and v S_0 + … + S_{N−1} keys. Query
+// i of sequence n is row cu_seqlens_q[n] + i, its key j row cu_seqlens_k[n] + j. Queries see keys of their own sequence
+// alone, and T_n, S_n, i and j take the places of T, S, i and j above: at_i = i + S_n − T_n, or query_offsets[n] + i.
 
 namespace headgate {
 
@@ -58,15 +63,21 @@ struct AttentionOptions {
   GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
   GateOp gate_op = GateOp::mul;
   ExecutionContext context{};  ///< how the call runs; the same bits for any number of threads
+  /// τ ≥ 0, finite; 0: off. A row (a query of a head) whose gate is small, |g(z)| ≤ τ in every feature, is closed: it
+  /// is not computed, and its part of y is 0, within τ · max |v| over the keys that it sees. Closed rows cost next to
+  /// nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A gate
+  /// within rounding of τ may fall on either side.
+  double gate_threshold = 0.0;
 };
 
-/// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.
-/// Any strides. Visibility by causality, window, mask and key_lengths combines by "and". k and v of a key that only
-/// causality, window, mask or bias hides must be finite: 0 · ∞ is NaN. Keys beyond key_lengths may hold anything.
+/// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with
+/// scales; the rest may be absent. Any strides. Visibility by causality, window, mask and key_lengths combines by
+/// "and". k and v of a key that only causality, window, mask or bias hides must be finite: 0 · ∞ is NaN. Keys beyond
+/// key_lengths may hold anything.
 struct AttentionInputs {
   ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
-  ConstTensorView k{};     ///< (B,Hkv,S,D)
-  ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512
+  ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
+  ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512; with a block table (P,Hkv,page,Dv)
   ConstTensorView gate{};  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
   ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; +∞ and NaN give NaN rows
   ConstTensorView mask{};  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
@@ -76,6 +87,20 @@ struct AttentionInputs {
   /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of the first query of each sequence. With T new
   /// tokens at the end of n keys in a cache of S slots: key_lengths n, query_offsets n − T.
   ConstTensorView query_offsets{};
+  /// (1,1,1,N+1), i32 or i64, both or neither: a packed batch (above). 0 first, never decreasing (equal: an empty
+  /// sequence), T and S last. key_lengths (n ≤ S_n) and query_offsets then have N entries; bias, mask and weights keep
+  /// their shapes over all T rows and S columns, of which those of another sequence are not read, and written as 0. A
+  /// sequence gets the same bits as by itself.
+  ConstTensorView cu_seqlens_q{};
+  ConstTensorView cu_seqlens_k{};
+  /// (1,1,B,M), i32. Forward only. k and v are P pages of `page` ≥ 1 tokens, and key j of sequence b is row j % page of
+  /// page e = block_table[b][j / page], 0 ≤ e < P; sequences may share pages. S = M · page, and key_lengths, required,
+  /// says how many keys are there. Entries and pages of no key before the length are not read.
+  ConstTensorView block_table{};
+  /// (B,Hkv,S,1), with a block table (P,Hkv,page,1), f32. Forward only; required with k and v of dtype i8, else absent:
+  /// key j is k_scale[j] · k[j], its value v_scale[j] · v[j]. q is then of any of its dtypes, which y has.
+  ConstTensorView k_scale{};
+  ConstTensorView v_scale{};  ///< as k_scale
 };
 
 /// What the forward pass writes (overwrites). y is required.
@@ -88,11 +113,12 @@ struct AttentionOutputs {
 
 /// y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
 ///
-/// A row with no visible key has o = 0 and lse = −∞ (the sink's logit when there is one).
-/// 16-bit types accumulate in f32; the gate is applied in f32 or better before the one rounding to storage.
-/// Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other.
-/// Throws headgate::Error, before anything is written, on arguments that do not fit; std::bad_alloc when memory runs
-/// out.
+/// A row with no visible key has o = 0 and lse = −∞ (the sink's logit when there is one). A row that gate_threshold
+/// closes has y = 0, o = 0, weights = 0 and lse = +∞, which attention_backward refuses; the last bits of an open row
+/// may depend on which other rows of its head are open. 16-bit types accumulate in f32; the gate is applied in f32 or
+/// better before the one rounding to storage. Deterministic: the same bits for any number of threads. Outputs must not
+/// overlap inputs or each other. Throws headgate::Error, before anything is written, on arguments that do not fit;
+/// std::bad_alloc when memory runs out.
 HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                                     const AttentionOptions& options = {});
 
@@ -129,7 +155,8 @@ struct AttentionIncoming {
 ///   ds = P ∘ (do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = Pᵀ do;  dbias = ds;
 ///   dsink = −exp(sink − lse)(Δ − dlse);  dz = dy ∘ o ∘ g′(z), for sigmoid dy ∘ y ∘ (1 − g);
 /// with ds' = ds ∘ (1 − tanh²) under a softcap and ds otherwise.
-/// Gradients accumulate in f32 or better. No T×S buffer; deterministic. Errors as in attention_forward.
+/// Gradients accumulate in f32 or better. No T×S buffer; deterministic. Errors as in attention_forward, and on a
+/// gate_threshold above 0 and a saved lse of +∞: of a row that was not computed there are no gradients.
 HEADGATE_API void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
                                      const AttentionSaved& saved, const AttentionIncoming& incoming,
                                      const AttentionOptions& options = {});

@@ -21,6 +21,12 @@
  * key/value head h / (Hq/Hkv)), D head dim of q and k, Dv head dim of v and y.
  * at_i is the key position at which query i stands: i + S - T, or query_offsets[b] + i.
  *
+ * A packed batch holds N sequences of any lengths, one after the other, without padding: B is 1, the T rows of q and of
+ * all that has a row for each query hold T_0 + ... + T_(N-1) queries, the S rows of k and v S_0 + ... + S_(N-1) keys.
+ * Query i of sequence n is row cu_seqlens_q[n] + i, its key j row cu_seqlens_k[n] + j. Queries see keys of their own
+ * sequence alone, and T_n, S_n, i and j take the places of T, S, i and j above: at_i = i + S_n - T_n, or
+ * query_offsets[n] + i.
+ *
  * Structs that may grow begin with struct_size; the other fields are absent or at their default where they are zero.
  * Initialise each with its _INIT macro, which sets struct_size and zeros the rest, or do the same by hand:
  *
@@ -67,7 +73,8 @@ enum {
   HEADGATE_DTYPE_F16 = 4,  /* IEEE binary16 */
   HEADGATE_DTYPE_BOOL = 5,
   HEADGATE_DTYPE_I32 = 6,
-  HEADGATE_DTYPE_I64 = 7
+  HEADGATE_DTYPE_I64 = 7,
+  HEADGATE_DTYPE_I8 = 8
 };
 
 /* A view that owns nothing: element (i0,i1,i2,i3) lies at data + i0*strides[0] + ... + i3*strides[3], in elements.
@@ -98,6 +105,21 @@ HEADGATE_API headgate_tensor headgate_make_tensor(void* data, headgate_dtype dty
                                                   int64_t dim2, int64_t dim3);
 HEADGATE_API headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtype dtype, int64_t dim0,
                                                               int64_t dim1, int64_t dim2, int64_t dim3);
+
+/* Views (B,H,T,D) of contiguous (B,T,H,D) memory, the layout of projections. */
+HEADGATE_API headgate_tensor headgate_make_bthd_tensor(void* data, headgate_dtype dtype, int64_t B, int64_t T,
+                                                       int64_t H, int64_t D);
+HEADGATE_API headgate_const_tensor headgate_make_const_bthd_tensor(const void* data, headgate_dtype dtype, int64_t B,
+                                                                   int64_t T, int64_t H, int64_t D);
+
+/* to = from, each element rounded to the dtype of `to` (nearest, ties to even; f64 to 16 bits by way of f32). Both of
+ * one shape, f32, f64, bf16 or f16, any strides; they must not overlap. */
+HEADGATE_API headgate_status headgate_convert(const headgate_tensor* to, const headgate_const_tensor* from);
+
+/* Rows to int8: to = round(from / scale) with scale = max|from| / 127 of each row, 0 for a row of zeros. from:
+ * (.,.,.,D), f32, f64, bf16 or f16, finite; to: i8, its shape; scale: f32, its shape with 1 in place of D. */
+HEADGATE_API headgate_status headgate_quantize(const headgate_tensor* to, const headgate_tensor* scale,
+                                               const headgate_const_tensor* from);
 
 /* --- options ------------------------------------------------------------------------------------------------ */
 
@@ -146,24 +168,29 @@ typedef struct headgate_attention_options {
   const char* target; /* a name of headgate_supported_targets(); NULL or "": headgate_active_target() */
   const char* backend; /* a name of headgate_supported_backends(); NULL or "": the one that headgate_set_backend()
                           forces, else the first that can compute the call */
+  /* tau > 0, finite; 0: off. A row (a query of a head) whose gate is small, |g(z)| <= tau in every feature, is closed:
+   * it is not computed, and its part of y is 0, within tau * max |v| over the keys that it sees. Closed rows cost next
+   * to nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A
+   * gate within rounding of tau may fall on either side. */
+  double gate_threshold;
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \
   {                                                                                                              \
     sizeof(headgate_attention_options), 0.0, 0.0, 0, 0, 0, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_DEFAULT, \
-        HEADGATE_GATE_OP_MUL, 0, NULL, NULL                                                                      \
+        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0                                                                 \
   }
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
 
-/* What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16; the rest may be absent.
- * Any strides. Visibility by causality, window, mask and key_lengths combines by "and". Query i stands at key position
- * at_i = i + S - T, or query_offsets[b] + i; key_lengths does not move it. */
+/* What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with
+ * scales; the rest may be absent. Any strides. Visibility by causality, window, mask and key_lengths combines by "and".
+ * Query i stands at key position at_i = i + S - T, or query_offsets[b] + i; key_lengths does not move it. */
 typedef struct headgate_attention_inputs {
   size_t struct_size;
   headgate_const_tensor q;             /* (B,Hq,T,D), 1 <= D <= 512 */
-  headgate_const_tensor k;             /* (B,Hkv,S,D) */
-  headgate_const_tensor v;             /* (B,Hkv,S,Dv), 1 <= Dv <= 512 */
+  headgate_const_tensor k;             /* (B,Hkv,S,D); with a block table (P,Hkv,page,D) */
+  headgate_const_tensor v;             /* (B,Hkv,S,Dv), 1 <= Dv <= 512; with a block table (P,Hkv,page,Dv) */
   headgate_const_tensor gate;          /* z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32 */
   headgate_const_tensor bias;          /* (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; +inf and NaN give
                                           NaN rows */
@@ -176,12 +203,27 @@ typedef struct headgate_attention_inputs {
   headgate_const_tensor query_offsets; /* (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of the first
                                           query of each sequence. With T new tokens at the end of n keys in a cache of
                                           S slots: key_lengths n, query_offsets n - T */
+  /* (1,1,1,N+1), i32 or i64, both or neither: a packed batch (above). 0 first, never decreasing (equal: an empty
+   * sequence), T and S last. key_lengths (n <= S_n) and query_offsets then have N entries; bias, mask and weights keep
+   * their shapes over all T rows and S columns, of which those of another sequence are not read, and written as 0. A
+   * sequence gets the same bits as by itself. */
+  headgate_const_tensor cu_seqlens_q;
+  headgate_const_tensor cu_seqlens_k;
+  headgate_const_tensor block_table; /* (1,1,B,M), i32; forward only. k and v are P pages of `page` tokens, and key j
+                                        of sequence b is row j % page of page e = block_table[b][j / page], 0 <= e < P;
+                                        sequences may share pages. S = M*page; key_lengths is required. Entries and
+                                        pages of no key before the length are not read */
+  headgate_const_tensor k_scale;     /* (B,Hkv,S,1), with a block table (P,Hkv,page,1), f32; forward only. Required
+                                        with k and v of dtype i8, else absent: key j is k_scale[j]*k[j], its value
+                                        v_scale[j]*v[j]. q is then of any of its dtypes, which y has */
+  headgate_const_tensor v_scale;     /* as k_scale */
 } headgate_attention_inputs;
 
-#define HEADGATE_ATTENTION_INPUTS_INIT                                                                       \
-  {                                                                                                          \
-    sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,   \
-        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT \
+#define HEADGATE_ATTENTION_INPUTS_INIT                                                                        \
+  {                                                                                                           \
+    sizeof(headgate_attention_inputs), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT,    \
+        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, \
+        HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT                   \
   }
 
 /* What the forward pass overwrites. y is required; the rest may be absent. */
@@ -198,7 +240,9 @@ typedef struct headgate_attention_outputs {
 
 /* y = gate(z) * softmax(scale . q k^T + bias, mask) v.
  *
- * A row with no visible key has o = 0 and lse = -inf (the sink's logit when there is one).
+ * A row with no visible key has o = 0 and lse = -inf (the sink's logit when there is one). A row that gate_threshold
+ * closes has y = 0, o = 0, weights = 0 and lse = +inf, which headgate_attention_backward refuses; the last bits of an
+ * open row may depend on which other rows of its head are open.
  * 16-bit types accumulate in f32; the gate is applied in f32 or better before the one rounding to storage.
  * Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other; views that
  * interleave in one buffer do not. `options` may be NULL for the defaults. */
@@ -254,12 +298,76 @@ typedef struct headgate_attention_gradients {
  *   ds = P * (do v^T - delta + dlse);  dq = scale . ds' k;  dk = scale . ds'^T q;  dv = P^T do;  dbias = ds;
  *   dsink = -exp(sink - lse)(delta - dlse);  dz = dy * o * g'(z), for sigmoid dy * y * (1 - g);
  * with ds' = ds * (1 - tanh^2) under a softcap and ds otherwise.
- * `inputs` and `options` are those of the forward pass. Gradients accumulate in f32 or better; deterministic. */
+ * `inputs` and `options` are those of the forward pass. Refused are a gate_threshold above 0 and an lse of +inf: a row
+ * that was not computed has no gradients. Gradients accumulate in f32 or better; deterministic. */
 HEADGATE_API headgate_status headgate_attention_backward(const headgate_attention_gradients* gradients,
                                                          const headgate_attention_inputs* inputs,
                                                          const headgate_attention_saved* saved,
                                                          const headgate_attention_incoming* incoming,
                                                          const headgate_attention_options* options);
+
+/* --- keys in parts ------------------------------------------------------------------------------------------ */
+
+/* Attention over keys in parts: what ring and context-parallel attention, and caches in several memories, are made of.
+ *
+ * Forward: headgate_narrow_keys gives the inputs of each range of keys; headgate_attention_forward without `gate`, and
+ * with `sinks` in one part alone, makes attn_i and lse_i of each; headgate_attention_merge makes the whole of them and
+ * applies the gate.
+ *
+ * Backward, either
+ * (a) headgate_attention_merge_backward makes dattn_i, dlse_i and dgate of dy, and headgate_attention_backward of each
+ *     range takes dattn_i and dlse_i as dy and dlse, its own attn_i and lse_i as y and lse, and no gate; or
+ * (b) headgate_attention_backward of each range takes the gate, dy, dlse, and y, attn and lse of the whole: the weights
+ *     exp(s - lse) and delta are then those of the whole, which no part has to know. dgate and dsinks depend on nothing
+ *     else and come out whole from any range: ask for them once, with the sinks.
+ * In both dk, dv and dbias of a range are final, and dq is the sum of the ranges'. */
+
+/* *range = *inputs with keys begin ... end alone: k, v and the columns of bias and mask narrowed to them, and query
+ * offsets relative to key `begin`, so that causality, window and ALiBi are as in the whole. `query_offsets` receives B
+ * numbers, and so does `key_lengths`, which may be NULL where inputs->key_lengths is absent. The result points into the
+ * memory of `inputs` and into these two, which must live as long as it is used. `sinks` and `gate` stay; take them out
+ * where they must not count again. range->struct_size is set. 0 <= begin <= end <= S; packed batches are refused. */
+HEADGATE_API headgate_status headgate_narrow_keys(headgate_attention_inputs* range,
+                                                  const headgate_attention_inputs* inputs, int64_t begin, int64_t end,
+                                                  int64_t* query_offsets, int64_t* key_lengths);
+
+/* Attention over a part of the keys: `attn` and `lse` of a headgate_attention_forward without a gate. */
+typedef struct headgate_merge_part {
+  headgate_const_tensor attn; /* (B,Hq,T,Dv); f32, f64, bf16 or f16, the same for all parts */
+  headgate_const_tensor lse;  /* (B,Hq,T,1), f32 or f64 */
+} headgate_merge_part;
+
+/* Gradients of a part to write; each may be absent. */
+typedef struct headgate_merge_part_gradients {
+  headgate_tensor attn; /* (B,Hq,T,Dv), dtype of the part's attn */
+  headgate_tensor lse;  /* (B,Hq,T,1), f32 or f64 */
+} headgate_merge_part_gradients;
+
+/* lse = log sum_i exp(lse_i),  attn = sum_i exp(lse_i - lse) attn_i,  y = attn * g(z) or attn + g(z).
+ *
+ * Of `outputs`, weights must be absent and the others may be, but not all; without `gate` (NULL or absent) y is attn.
+ * `gate` z is (B,Hq,T,1) or (B,Hq,T,Dv), of the parts' dtype or f32. Of `options`, which may be NULL, gate_fn, gate_op,
+ * threads, target and backend count. A part whose lse is -inf in a row counts for nothing there, and its attn is not
+ * read; where all are, attn is 0 and lse -inf. An lse of +inf marks a row that was not computed, and is refused. A sink
+ * must be in the lse of one part alone. Sums in f32 or better, in the order of the parts; the same bits for any number
+ * of threads. */
+HEADGATE_API headgate_status headgate_attention_merge(const headgate_attention_outputs* outputs,
+                                                      const headgate_merge_part* parts, size_t count,
+                                                      const headgate_const_tensor* gate,
+                                                      const headgate_attention_options* options);
+
+/* Gradients of sum(dy*y) + sum(dlse*lse) of headgate_attention_merge. With w_i = exp(lse_i - lse):
+ *   dattn = dy * g(z) (mul) or dy (add, or no gate);  dz = dy * attn * g'(z) (mul) or dy * g'(z) (add);
+ *   dattn_i = w_i . dattn;  dlse_i = w_i . (dlse + sum_x dattn * (attn_i - attn)).
+ * attn and lse are made again of the parts. `gradients`: `count` of them, one for each part; `dgate`, NULL or absent
+ * where it is not wanted: shape and dtype of gate, summed over Dv when headwise. All are overwritten; 0 where a part
+ * counts for nothing. */
+HEADGATE_API headgate_status headgate_attention_merge_backward(const headgate_merge_part_gradients* gradients,
+                                                               const headgate_tensor* dgate,
+                                                               const headgate_merge_part* parts, size_t count,
+                                                               const headgate_const_tensor* gate,
+                                                               const headgate_attention_incoming* incoming,
+                                                               const headgate_attention_options* options);
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */
 

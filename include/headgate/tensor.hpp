@@ -10,7 +10,17 @@
 namespace headgate {
 
 /// Element type of a view. `none` marks an absent tensor.
-enum class DType : std::int32_t { none = 0, f32 = 1, f64 = 2, bf16 = 3, f16 = 4, boolean = 5, i32 = 6, i64 = 7 };
+enum class DType : std::int32_t {
+  none = 0,
+  f32 = 1,
+  f64 = 2,
+  bf16 = 3,
+  f16 = 4,
+  boolean = 5,
+  i32 = 6,
+  i64 = 7,
+  i8 = 8
+};
 
 /// Storage of one bfloat16: the upper 16 bits of an IEEE binary32.
 struct BFloat16 {
@@ -37,6 +47,8 @@ constexpr DType dtype_of() {
     return DType::boolean;
   } else if constexpr (std::is_same_v<U, std::int32_t>) {
     return DType::i32;
+  } else if constexpr (std::is_same_v<U, std::int8_t>) {
+    return DType::i8;
   } else {
     static_assert(std::is_same_v<U, std::int64_t>, "headgate: no dtype for this element type");
     return DType::i64;
@@ -52,7 +64,8 @@ constexpr std::size_t dtype_bytes(DType dtype) {
     case DType::i32: return 4;
     case DType::bf16:
     case DType::f16: return 2;
-    case DType::boolean: return 1;
+    case DType::boolean:
+    case DType::i8: return 1;
     case DType::none: break;
   }
   return 0;
@@ -68,6 +81,7 @@ constexpr const char* dtype_name(DType dtype) {
     case DType::boolean: return "bool";
     case DType::i32: return "i32";
     case DType::i64: return "i64";
+    case DType::i8: return "i8";
     case DType::none: break;
   }
   return "none";
@@ -125,6 +139,12 @@ constexpr ViewOf<T> make_view(T* data, const Shape& shape, const Shape& strides)
 template <typename T>
 constexpr ViewOf<T> make_view(T* data, const Shape& shape) {
   return {data, dtype_of<T>(), shape, contiguous_strides(shape)};
+}
+
+/// View (B,H,T,D) of contiguous (B,T,H,D) memory, the layout of projections: what q, k, v, gate and y are in a model.
+template <typename T>
+constexpr ViewOf<T> make_bthd_view(T* data, std::int64_t B, std::int64_t T_, std::int64_t H, std::int64_t D) {
+  return make_view(data, Shape{B, H, T_, D}, Shape{T_ * H * D, D, H * D, 1});
 }
 
 /// View of a contiguous vector of n elements, as shape (1,1,1,n).

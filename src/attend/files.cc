@@ -83,6 +83,8 @@ std::vector<OptionPath> input_paths(const Files& files) {
           {"--mask", files.mask},
           {"--key-lengths", files.key_lengths},
           {"--query-offsets", files.query_offsets},
+          {"--cu-seqlens-q", files.cu_seqlens_q},
+          {"--cu-seqlens-k", files.cu_seqlens_k},
           {"--alibi", files.alibi},
           {"--sinks", files.sinks},
           {"--grad-out", files.grad_out}};
@@ -159,6 +161,8 @@ Arrays read_inputs(const Files& files, std::optional<DType> dtype) {
   }
   a.key_lengths = read_integers(files.key_lengths);
   a.query_offsets = read_integers(files.query_offsets);
+  a.cu_seqlens_q = read_integers(files.cu_seqlens_q);
+  a.cu_seqlens_k = read_integers(files.cu_seqlens_k);
   if (!files.alibi.empty()) a.alibi = read_small(files.alibi);
   if (!files.sinks.empty()) a.sinks = read_small(files.sinks);
   return a;

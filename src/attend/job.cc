@@ -52,6 +52,8 @@ void check_ranks(const Files& files, const Arrays& a) {
   check_rank(files.mask, a.mask, 2, 4, "(T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
   check_rank(files.key_lengths, a.key_lengths, 1, 1, "(B,)");
   check_rank(files.query_offsets, a.query_offsets, 1, 1, "(B,)");
+  check_rank(files.cu_seqlens_q, a.cu_seqlens_q, 1, 1, "(N+1,)");
+  check_rank(files.cu_seqlens_k, a.cu_seqlens_k, 1, 1, "(N+1,)");
   check_rank(files.alibi, a.alibi, 1, 1, "(H,)");
   check_rank(files.sinks, a.sinks, 1, 1, "(H,)");
   for (const auto* named : {&a.q, &a.k}) {
@@ -94,6 +96,8 @@ AttentionInputs inputs_of(const Arrays& a) {
   in.mask = view4(a.mask);
   in.key_lengths = view4(a.key_lengths);
   in.query_offsets = view4(a.query_offsets);
+  in.cu_seqlens_q = view4(a.cu_seqlens_q);
+  in.cu_seqlens_k = view4(a.cu_seqlens_k);
   in.alibi_slopes = view4(a.alibi);
   in.sinks = view4(a.sinks);
   return in;

@@ -16,11 +16,13 @@ namespace headgate::attend {
 struct Files {
   std::string q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
   std::string out, lse, weights, grad_dir;
+  std::string cu_seqlens_q, cu_seqlens_k;
 };
 
 /// The files' arrays, in the dtypes of the computation.
 struct Arrays {
   io::Array q, k, v, gate, bias, mask, key_lengths, query_offsets, alibi, sinks, grad_out;
+  io::Array cu_seqlens_q, cu_seqlens_k;
 };
 
 struct Results {

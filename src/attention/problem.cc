@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "attention/overlap.hpp"
+#include "attention/call.hpp"
 #include "core/check.hpp"
 #include "core/element.hpp"
 #include "gates/gate_functions.hpp"
@@ -20,216 +20,52 @@
 namespace headgate {
 namespace {
 
-/// A view may span this many bytes: beyond any address space (57 bits), and sums of a few spans still fit in int64.
-constexpr std::int64_t kMaxSpanBytes = std::int64_t{1} << 60;
-
-struct Argument {
-  const char* name = "";
-  ConstTensorView view;
-};
-
-std::string dtype_text(DType dtype) {
-  if (dtype == DType::none || dtype_bytes(dtype) != 0) return dtype_name(dtype);
-  return fmt::format("unknown ({})", static_cast<std::int32_t>(dtype));
+/// The shape of the block table, which sets S.
+void check_pages(Call& call, const AttentionInputs& in, Problem& p) {
+  const Argument table{"block_table", in.block_table};
+  call.input(table, {DType::i32});
+  const std::int64_t entries = table.view.shape[3];
+  call.shape(table, "(1,1,B,M)", {1, 1, p.B, entries});
+  p.page = in.k.shape[2];
+  if (p.page == 0) call.fail("k has shape {}: pages of 0 tokens", shape_text(in.k.shape));
+  if (__builtin_mul_overflow(entries, p.page, &p.S)) {
+    call.fail("block_table has shape {} and k has shape {}: S = M·page overflows 64 bits",
+              shape_text(in.block_table.shape), shape_text(in.k.shape));
+  }
 }
 
-std::string dtypes_text(std::initializer_list<DType> dtypes) {
-  std::string text;
-  for (auto dtype = dtypes.begin(); dtype != dtypes.end(); ++dtype) {
-    if (std::find(dtypes.begin(), dtype, *dtype) != dtype) continue;
-    text += fmt::format("{}{}", text.empty() ? "" : " or ", dtype_name(*dtype));
+/// q, k and v: their dtypes.
+void check_qkv_dtypes(Call& call, const AttentionInputs& in) {
+  const Argument q{"q", in.q};
+  const Argument k{"k", in.k};
+  const Argument v{"v", in.v};
+  call.require_given(q);
+  call.input(q, {DType::f32, DType::f64, DType::bf16, DType::f16});
+  for (const Argument* arg : {&k, &v}) {
+    call.require_given(*arg);
+    call.input(*arg, {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i8});
   }
-  return text;
+  if (in.k.dtype != in.q.dtype && in.k.dtype != DType::i8) {
+    call.fail("k has dtype {} but q has dtype {}", dtype_name(in.k.dtype), dtype_name(in.q.dtype));
+  }
+  if (in.v.dtype != in.k.dtype) {
+    const bool with_q = in.k.dtype == in.q.dtype;
+    call.fail("v has dtype {} but {} has dtype {}", dtype_name(in.v.dtype), with_q ? "q" : "k", dtype_name(in.k.dtype));
+  }
 }
-
-/// Whether max(dim, 1) over `shape` multiplies up without overflow.
-bool product_fits(const Shape& shape) {
-  std::int64_t product = 1;
-  for (const std::int64_t dim : shape) {
-    if (__builtin_mul_overflow(product, std::max<std::int64_t>(dim, 1), &product)) return false;
-  }
-  return true;
-}
-
-bool span_fits(const ConstTensorView& view) {
-  const std::int64_t bytes = dtype_bytes(view.dtype);
-  std::int64_t low = 0;
-  std::int64_t high = 0;
-  for (std::size_t d = 0; d < 4; ++d) {
-    std::int64_t reach = 0;
-    if (view.shape[d] <= 1) continue;
-    if (__builtin_mul_overflow(view.shape[d] - 1, view.strides[d], &reach)) return false;
-    if (__builtin_mul_overflow(reach, bytes, &reach)) return false;
-    if (reach < -kMaxSpanBytes || reach > kMaxSpanBytes) return false;
-    (reach < 0 ? low : high) += reach;
-  }
-  if (high - low > kMaxSpanBytes) return false;
-  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
-  return static_cast<std::uintptr_t>(-low) <= address &&
-         static_cast<std::uintptr_t>(high + bytes) <= std::numeric_limits<std::uintptr_t>::max() - address;
-}
-
-/// Whether sorting by stride proves that no two elements share memory: each stride is longer than all that lies
-/// below it. Refuses also the few interleavings that are free of overlap without being nested.
-bool elements_disjoint(const ConstTensorView& view) {
-  std::array<std::pair<std::int64_t, std::int64_t>, 4> dims{};  // |stride|, extent − 1
-  for (std::size_t d = 0; d < 4; ++d) {
-    if (view.shape[d] > 1) dims[d] = {std::abs(view.strides[d]), view.shape[d] - 1};
-  }
-  std::sort(dims.begin(), dims.end());
-  std::int64_t span = 0;
-  for (const auto& [stride, steps] : dims) {
-    if (steps == 0) continue;
-    if (stride <= span) return false;
-    span += stride * steps;
-  }
-  return true;
-}
-
-/// As many arguments as a call can have, without an allocation.
-class ArgumentList {
- public:
-  void add(const Argument& arg) { arguments_[count_++] = arg; }
-  const Argument* begin() const { return arguments_.data(); }
-  const Argument* end() const { return arguments_.data() + count_; }
-
- private:
-  static constexpr std::size_t kMost = 16;  // q k v gate bias mask, four small vectors, and what backward reads: 15
-  std::array<Argument, kMost> arguments_;
-  std::size_t count_ = 0;
-};
-
-/// The checks of one call. Every failure is one line that begins with the function's name.
-class Call {
- public:
-  explicit Call(const char* function) : function_(function) {}
-
-  template <typename... Args>
-  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(fmt::format("{}: ", function_) + fmt::format(format, std::forward<Args>(args)...));
-  }
-
-  /// False for an absent tensor; one without a dtype must not carry data.
-  bool given(const Argument& arg) const {
-    if (!arg.view.present() && arg.view.data != nullptr) fail("{} has data but dtype none", arg.name);
-    return arg.view.present();
-  }
-
-  void require_given(const Argument& arg) const {
-    if (!given(arg)) fail("{} is required but absent", arg.name);
-  }
-
-  /// What holds for every view: dtype, sizes, memory.
-  void input(const Argument& arg, std::initializer_list<DType> dtypes) {
-    check(arg, dtypes);
-    inputs_.add(arg);
-  }
-
-  void output(const Argument& arg, std::initializer_list<DType> dtypes) {
-    check(arg, dtypes);
-    outputs_.add(arg);
-  }
-
-  void shape(const Argument& arg, const char* letters, const Shape& expected) const {
-    if (arg.view.shape != expected) {
-      fail("{} has shape {} but {} is {}", arg.name, shape_text(arg.view.shape), letters, shape_text(expected));
-    }
-  }
-
-  /// Every leading dimension is full or 1, the last one full.
-  void broadcastable(const Argument& arg, const Shape& full) const {
-    for (std::size_t d = 0; d < 4; ++d) {
-      if (arg.view.shape[d] != full[d] && (d == 3 || arg.view.shape[d] != 1)) {
-        fail("{} has shape {} but (B|1,Hq|1,T|1,S) is needed and (B,Hq,T,S) is {}", arg.name,
-             shape_text(arg.view.shape), shape_text(full));
-      }
-    }
-  }
-
-  void same_dim(const Argument& a, const Argument& b, std::size_t dim, const char* letter) const {
-    if (a.view.shape[dim] != b.view.shape[dim]) {
-      fail("{} has shape {} but {} has shape {}: {} is {} and {}", a.name, shape_text(a.view.shape), b.name,
-           shape_text(b.view.shape), letter, a.view.shape[dim], b.view.shape[dim]);
-    }
-  }
-
-  /// Refuses an output that shares memory with itself, an input or another output. Views that interleave in one
-  /// buffer, such as the parts of a fused projection, pass.
-  void no_overlap() const {
-    for (const Argument& output : outputs_) {
-      const auto& [name, view] = output;
-      if (view.numel() > 0 && !elements_disjoint(view)) {
-        fail("{} has shape {} and strides {} under which elements overlap", name, shape_text(view.shape),
-             shape_text(view.strides));
-      }
-      for (const Argument& other : inputs_) disjoint(output, other);
-      for (const Argument* other = outputs_.begin(); other != &output; ++other) disjoint(output, *other);
-    }
-  }
-
- private:
-  void check(const Argument& arg, std::initializer_list<DType> dtypes) const {
-    const ConstTensorView& view = arg.view;
-    if (std::find(dtypes.begin(), dtypes.end(), view.dtype) == dtypes.end()) {
-      fail("{} has dtype {} but must be {}", arg.name, dtype_text(view.dtype), dtypes_text(dtypes));
-    }
-    if (std::any_of(view.shape.begin(), view.shape.end(), [](std::int64_t dim) { return dim < 0; })) {
-      fail("{} has shape {} but sizes must be at least 0", arg.name, shape_text(view.shape));
-    }
-    if (!product_fits(view.shape)) {
-      fail("{} has shape {} whose number of elements overflows 64 bits", arg.name, shape_text(view.shape));
-    }
-    check_memory(arg);
-  }
-
-  void check_memory(const Argument& arg) const {
-    const ConstTensorView& view = arg.view;
-    if (view.numel() > 0 && view.data == nullptr) {
-      fail("{} has shape {} but null data", arg.name, shape_text(view.shape));
-    }
-    if (view.numel() > 0 && reinterpret_cast<std::uintptr_t>(view.data) % dtype_bytes(view.dtype) != 0) {
-      fail("{} has data {} which is not aligned to the {} bytes of {}", arg.name, view.data, dtype_bytes(view.dtype),
-           dtype_name(view.dtype));
-    }
-    // An empty view reaches no element, but kernels may still step over its outer dimensions.
-    ConstTensorView reach = view;
-    if (view.numel() == 0) reach.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 62);
-    if (!span_fits(reach)) {
-      fail("{} has shape {} and strides {} which reach outside the address space", arg.name, shape_text(view.shape),
-           shape_text(view.strides));
-    }
-  }
-
-  void disjoint(const Argument& a, const Argument& b) const {
-    if (provably_overlap(a.view, b.view)) {
-      fail("{} overlaps {} in memory: {} has shape {} and strides {}, {} has shape {} and strides {}", a.name, b.name,
-           a.name, shape_text(a.view.shape), shape_text(a.view.strides), b.name, shape_text(b.view.shape),
-           shape_text(b.view.strides));
-    }
-  }
-
-  const char* function_;
-  ArgumentList inputs_;
-  ArgumentList outputs_;
-};
 
 /// q, k and v, and the sizes they set.
 void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument q{"q", in.q};
   const Argument k{"k", in.k};
   const Argument v{"v", in.v};
-  for (const Argument* arg : {&q, &k, &v}) {
-    call.require_given(*arg);
-    call.input(*arg, {DType::f32, DType::f64, DType::bf16, DType::f16});
-    if (arg->view.dtype != in.q.dtype) {
-      call.fail("{} has dtype {} but q has dtype {}", arg->name, dtype_name(arg->view.dtype), dtype_name(in.q.dtype));
-    }
-  }
-  call.same_dim(k, q, 0, "B");
+  check_qkv_dtypes(call, in);
+  const bool paged = call.given({"block_table", in.block_table});
+  if (!paged) call.same_dim(k, q, 0, "B");
   call.same_dim(k, q, 3, "D");
-  call.same_dim(v, k, 0, "B");
+  call.same_dim(v, k, 0, paged ? "P" : "B");
   call.same_dim(v, k, 1, "Hkv");
-  call.same_dim(v, k, 2, "S");
+  call.same_dim(v, k, 2, paged ? "page" : "S");
   for (const Argument* arg : {&q, &v}) {
     const std::int64_t dim = arg->view.shape[3];
     if (dim < 1 || dim > kMaxHeadDim) {
@@ -249,9 +85,26 @@ void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
               shape_text(in.k.shape), p.Hq, p.Hkv);
   }
   p.group = p.Hkv == 0 ? 1 : p.Hq / p.Hkv;
+  if (paged) check_pages(call, in, p);
   if (!product_fits({p.B, p.Hq, p.T, p.S})) {
     call.fail("q has shape {} and k has shape {}: B·Hq·T·S overflows 64 bits", shape_text(in.q.shape),
               shape_text(in.k.shape));
+  }
+}
+
+/// The scales of int8 keys and values, which have the rows of k and v.
+void check_scales(Call& call, const AttentionInputs& in) {
+  for (const auto& [scale, of] : {std::pair{Argument{"k_scale", in.k_scale}, Argument{"k", in.k}},
+                                  std::pair{Argument{"v_scale", in.v_scale}, Argument{"v", in.v}}}) {
+    const bool needed = of.view.dtype == DType::i8;
+    if (call.given(scale) && !needed) {
+      call.fail("{} is given but {} has dtype {} and not i8", scale.name, of.name, dtype_name(of.view.dtype));
+    }
+    if (!needed) continue;
+    if (!call.given(scale)) call.fail("{} is required by {} of dtype i8 but absent", scale.name, of.name);
+    call.input(scale, {DType::f32});
+    call.shape(scale, in.block_table.present() ? "(P,Hkv,page,1)" : "(B,Hkv,S,1)",
+               {of.view.shape[0], of.view.shape[1], of.view.shape[2], 1});
   }
 }
 
@@ -266,19 +119,6 @@ ScoreRange score_range(DType dtype) {
   return {std::numeric_limits<float>::min(), std::numeric_limits<float>::max(), "f32"};
 }
 
-template <typename Enum>
-void check_enum(const Call& call, const char* name, Enum value, Enum last) {
-  const auto code = static_cast<std::int32_t>(value);
-  if (code < 0 || code > static_cast<std::int32_t>(last)) {
-    call.fail("{} is {} but must be 0 to {}", name, code, static_cast<std::int32_t>(last));
-  }
-}
-
-void check_gate_fn(const Call& call, GateFn fn) {
-  if (fn == GateFn::none || gate_row(fn) < kGateFunctions.size()) return;
-  call.fail("gate_fn is {} but must be 0 to {}", static_cast<std::int32_t>(fn), kGateFunctions.size());
-}
-
 void check_options(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
   p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
   if (!(std::abs(p.scale) <= range.huge)) call.fail("scale is {} but must be finite in {}", p.scale, range.name);
@@ -287,8 +127,7 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
     call.fail("softcap is {} but must be 0 for none, or positive, finite and normal in {}", p.softcap, range.name);
   }
   check_enum(call, "causality", options.causality, Causality::causal);
-  check_gate_fn(call, options.gate_fn);
-  check_enum(call, "gate_op", options.gate_op, GateOp::add);
+  check_gate_choice(call, options.gate_fn, options.gate_op);
   for (const auto& [name, window] :
        {std::pair{"window_left", options.window_left}, std::pair{"window_right", options.window_right}}) {
     if (window < -1) call.fail("{} is {} but must be at least -1", name, window);
@@ -323,6 +162,16 @@ void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& o
   if (p.gate_fn == GateFn::none) p.inputs.gate = {};
 }
 
+void check_gate_threshold(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
+  p.gate_threshold = options.gate_threshold;
+  if (!(p.gate_threshold >= 0.0 && p.gate_threshold <= range.huge)) {
+    call.fail("gate_threshold is {} but must be at least 0 and finite in {}", p.gate_threshold, range.name);
+  }
+  if (p.gate_threshold > 0.0 && (p.gate_fn == GateFn::none || p.gate_op != GateOp::mul)) {
+    call.fail("gate_threshold is {} but there is no gate that multiplies", p.gate_threshold);
+  }
+}
+
 void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   const Shape full{p.B, p.Hq, p.T, p.S};
   const Argument bias{"bias", in.bias};
@@ -339,14 +188,56 @@ void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   }
 }
 
+/// The bounds of packed sequences: 0, never decreasing, `total` last.
+void check_bounds(Call& call, const Argument& bounds, const char* letter, std::int64_t total) {
+  call.input(bounds, {DType::i32, DType::i64});
+  const std::int64_t last = bounds.view.shape[3] - 1;
+  if (last < 0) call.fail("{} has shape {} but must be (1,1,1,N+1)", bounds.name, shape_text(bounds.view.shape));
+  call.shape(bounds, "(1,1,1,N+1)", {1, 1, 1, last + 1});
+  std::int64_t before = 0;
+  for (std::int64_t n = 0; n <= last; ++n) {
+    const std::int64_t at = load_index(bounds.view, n);
+    if (n == 0 && at != 0) call.fail("{}[0] is {} but must be 0", bounds.name, at);
+    if (at < before) call.fail("{}[{}] is {} but {}[{}] is {}", bounds.name, n, at, bounds.name, n - 1, before);
+    if (at > total || (n == last && at != total)) {
+      call.fail("{}[{}] is {} but {} {} = {}", bounds.name, n, at, n == last ? "must be" : "must be at most", letter,
+                total);
+    }
+    before = at;
+  }
+}
+
+void check_sequences(Call& call, const AttentionInputs& in, Problem& p) {
+  const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
+  const Argument keys{"cu_seqlens_k", in.cu_seqlens_k};
+  p.N = p.B;
+  const bool packed = call.given(queries);
+  if (call.given(keys) != packed) {
+    call.fail("{} is given but {} is absent", packed ? queries.name : keys.name, packed ? keys.name : queries.name);
+  }
+  if (!packed) return;
+  if (p.B != 1)
+    call.fail("cu_seqlens_q is given but q has shape {}: B is {} but must be 1", shape_text(in.q.shape), p.B);
+  check_bounds(call, queries, "T", p.T);
+  check_bounds(call, keys, "S", p.S);
+  call.same_dim(keys, queries, 3, "N + 1");
+  p.N = queries.view.shape[3] - 1;
+}
+
+/// The shape of a vector with an entry for each sequence.
+const char* sequences_letters(const Problem& p) { return p.packed() ? "(1,1,1,N)" : "(1,1,1,B)"; }
+
 void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) {
   const Argument lengths{"key_lengths", in.key_lengths};
   if (!call.given(lengths)) return;
   call.input(lengths, {DType::i32, DType::i64});
-  call.shape(lengths, "(1,1,1,B)", {1, 1, 1, p.B});
-  for (std::int64_t b = 0; b < p.B; ++b) {
-    const std::int64_t n = load_index(in.key_lengths, b);
-    if (n < 0 || n > p.S) call.fail("key_lengths[{}] is {} but must be 0 to S = {}", b, n, p.S);
+  call.shape(lengths, sequences_letters(p), {1, 1, 1, p.N});
+  for (std::int64_t n = 0; n < p.N; ++n) {
+    const std::int64_t keys = load_index(in.key_lengths, n);
+    const std::int64_t most = p.sequence(n).S;
+    if (keys < 0 || keys > most) {
+      call.fail("key_lengths[{}] is {} but must be 0 to S{} = {}", n, keys, p.packed() ? "_n" : "", most);
+    }
   }
 }
 
@@ -354,11 +245,29 @@ void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p
   const Argument offsets{"query_offsets", in.query_offsets};
   if (!call.given(offsets)) return;
   call.input(offsets, {DType::i32, DType::i64});
-  call.shape(offsets, "(1,1,1,B)", {1, 1, 1, p.B});
-  for (std::int64_t b = 0; b < p.B; ++b) {
-    const std::int64_t at = load_index(in.query_offsets, b);
+  call.shape(offsets, sequences_letters(p), {1, 1, 1, p.N});
+  for (std::int64_t n = 0; n < p.N; ++n) {
+    const std::int64_t at = load_index(in.query_offsets, n);
     if (at < -kMaxQueryOffset || at > kMaxQueryOffset) {
-      call.fail("query_offsets[{}] is {} but must be {} to {}", b, at, -kMaxQueryOffset, kMaxQueryOffset);
+      call.fail("query_offsets[{}] is {} but must be {} to {}", n, at, -kMaxQueryOffset, kMaxQueryOffset);
+    }
+  }
+}
+
+/// The entries that lead to keys before the lengths.
+void check_block_table(const Call& call, const AttentionInputs& in, const Problem& p) {
+  if (!in.block_table.present()) return;
+  if (p.packed()) call.fail("block_table is given together with cu_seqlens_q: a packed batch has no pages");
+  if (!in.key_lengths.present()) call.fail("block_table is given but key_lengths is absent");
+  const std::int64_t pages = in.k.shape[0];
+  for (std::int64_t b = 0; b < p.B; ++b) {
+    const std::int64_t keys = load_index(in.key_lengths, b);
+    const std::int64_t used = keys / p.page + (keys % p.page != 0 ? 1 : 0);
+    for (std::int64_t m = 0; m < used; ++m) {
+      const std::int64_t e = page_of(in.block_table, b, m);
+      if (e < 0 || e >= pages) {
+        call.fail("block_table[{},{}] is {} but must be 0 to {}: k has P = {} pages", b, m, e, pages - 1, pages);
+      }
     }
   }
 }
@@ -381,11 +290,15 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   Problem p;
   p.inputs = in;
   check_qkv(call, in, p);
+  check_scales(call, in);
   const ScoreRange range = score_range(in.q.dtype);
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
+  check_gate_threshold(call, options, range, p);
   check_bias_and_mask(call, in, p);
+  check_sequences(call, in, p);
   check_key_lengths(call, in, p);
+  check_block_table(call, in, p);
   check_query_offsets(call, in, p);
   check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
   check_per_head(call, {"sinks", in.sinks}, range, true, p);
@@ -413,6 +326,27 @@ void check_saved(Call& call, const AttentionInputs& in, const AttentionSaved& sa
   }
 }
 
+template <typename T>
+void check_computed(const Call& call, const ConstTensorView& lse) {
+  const auto& [B, Hq, T_rows, one] = lse.shape;
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t h = 0; h < Hq; ++h) {
+      const T* row = static_cast<const T*>(lse.data) + b * lse.strides[0] + h * lse.strides[1];
+      for (std::int64_t i = 0; i < T_rows; ++i) {
+        if (row[i * lse.strides[2]] != std::numeric_limits<T>::infinity()) continue;
+        call.fail("lse[{},{},{}] is inf: the forward pass left this row out, by gate_threshold", b, h, i);
+      }
+    }
+  }
+}
+
+/// Rows that were not computed have no gradients.
+void check_all_rows_computed(const Call& call, const AttentionSaved& saved) {
+  if (saved.lse.numel() == 0) return;
+  if (saved.lse.dtype == DType::f64) return check_computed<double>(call, saved.lse);
+  check_computed<float>(call, saved.lse);
+}
+
 void check_incoming(Call& call, const AttentionInputs& in, const AttentionIncoming& incoming, const Problem& p) {
   const Argument dy{"dy", incoming.dy};
   call.require_given(dy);
@@ -438,7 +372,7 @@ void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
 
 /// Empty sequences need no work, however many there are.
 void leave_out_empty(Problem& p) {
-  if (p.T == 0 && p.S == 0) p.B = 0;
+  if (p.T == 0 && p.S == 0) p.B = p.N = 0;
 }
 
 }  // namespace
@@ -468,6 +402,7 @@ ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInp
   }
   call.no_overlap();
   leave_out_empty(p);
+  if (p.T == 0) p.N = 0;
   return p;
 }
 
@@ -475,7 +410,15 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
                                const AttentionSaved& saved, const AttentionIncoming& incoming,
                                const AttentionOptions& options) {
   Call call("attention_backward");
+  for (const Argument& arg : {Argument{"block_table", inputs.block_table}, Argument{"k_scale", inputs.k_scale},
+                              Argument{"v_scale", inputs.v_scale}}) {
+    if (call.given(arg))
+      call.fail("{} is given, but a cache has no gradients: the forward pass alone reads it", arg.name);
+  }
   BackwardProblem p{check_common(call, inputs, options), saved, incoming, gradients};
+  if (p.gate_threshold > 0.0) {
+    call.fail("gate_threshold is {} but must be 0: rows that are not computed have no gradients", p.gate_threshold);
+  }
   if (gradients.dgate.present() && inputs.gate.present() && p.gate_fn == GateFn::none) {
     call.fail("dgate is asked for but gate_fn is none");
   }
@@ -488,6 +431,7 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
   check_gradient(call, {"dbias", gradients.dbias}, {"bias", inputs.bias});
   check_gradient(call, {"dsinks", gradients.dsinks}, {"sinks", inputs.sinks});
   call.no_overlap();
+  check_all_rows_computed(call, saved);
   leave_out_empty(p);
   return p;
 }

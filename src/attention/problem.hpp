@@ -15,12 +15,14 @@ struct Sequence {
   std::int64_t k0 = 0, S = 0;       ///< its keys are rows k0 … k0 + S
   std::int64_t keys = 0;            ///< of which those before `keys` are seen and read
   std::int64_t first_position = 0;  ///< query i stands at key position first_position + i
+  std::int64_t table = 0;           ///< its row of the block table, where k and v are paged
 };
 
 /// The arguments that both passes share, checked and in normal form.
 struct Problem {
   std::int64_t B = 0, Hq = 0, Hkv = 0, T = 0, S = 0, D = 0, Dv = 0;
   std::int64_t group = 1;  ///< Hq / Hkv
+  std::int64_t N = 0;      ///< sequences: B, or those of a packed batch
   double scale = 1.0;
   double softcap = 0.0;  ///< 0: none
   /// Key j is visible to a query at position at iff at − window_left ≤ j ≤ at + window_right; −1 for no limit.
@@ -29,17 +31,26 @@ struct Problem {
   GateFn gate_fn = GateFn::none;  ///< none when no gate is present
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  ExecutionContext context;  ///< resolved()
+  double gate_threshold = 0.0;  ///< > 0: rows whose gate is at most this are not computed; the gate multiplies
+  std::int64_t page = 0;        ///< tokens of a page of k and v, which the block table orders; 0: not paged
+  ExecutionContext context;     ///< resolved()
   /// As given, but for bias and mask, stretched to (B,Hq,T,S) by stride 0, and gate, absent where gate_fn is none.
   AttentionInputs inputs;
 
-  std::int64_t sequences() const { return B; }
+  bool packed() const { return inputs.cu_seqlens_q.present(); }
+  std::int64_t sequences() const { return N; }
   Sequence sequence(std::int64_t n) const {
-    return {.b = n,
-            .T = T,
-            .S = S,
-            .keys = inputs.key_lengths.present() ? load_index(inputs.key_lengths, n) : S,
-            .first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : S - T};
+    Sequence s{.b = n, .T = T, .S = S, .table = n};
+    if (packed()) {
+      s.b = 0;
+      s.q0 = load_index(inputs.cu_seqlens_q, n);
+      s.T = load_index(inputs.cu_seqlens_q, n + 1) - s.q0;
+      s.k0 = load_index(inputs.cu_seqlens_k, n);
+      s.S = load_index(inputs.cu_seqlens_k, n + 1) - s.k0;
+    }
+    s.keys = inputs.key_lengths.present() ? load_index(inputs.key_lengths, n) : s.S;
+    s.first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : s.S - s.T;
+    return s;
   }
   double alibi_slope(std::int64_t h) const { return load(inputs.alibi_slopes, 0, 0, 0, h); }
   double sink(std::int64_t h) const { return load(inputs.sinks, 0, 0, 0, h); }
@@ -58,7 +69,8 @@ struct BackwardProblem : Problem {
 };
 
 /// Throws Error, naming the argument and the values, unless the arguments fit together. Reads the small vectors
-/// (key_lengths, query_offsets, alibi_slopes, sinks) and no other tensor data.
+/// (key_lengths, query_offsets, cu_seqlens_q, cu_seqlens_k, alibi_slopes, sinks), check_backward also lse, and no other
+/// tensor data.
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options);
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,

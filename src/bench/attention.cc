@@ -18,17 +18,19 @@ class AttentionJob : public BenchJob {
 
   nlohmann::ordered_json facts() const override {
     const verify::CaseSpec& s = workload_.problem().spec();
-    return {{"op", word_of(op_)},
-            {"B", s.B},
-            {"Hq", s.Hq()},
-            {"Hkv", s.Hkv},
-            {"T", s.T},
-            {"S", s.S},
-            {"D", s.D},
-            {"Dv", s.Dv},
-            {"dtype", dtype_name(s.dtype)},
-            {"causal", s.causality == Causality::causal},
-            {"gate", word_of(s.gate_input)}};
+    nlohmann::ordered_json facts{{"op", word_of(op_)},
+                                 {"B", s.B},
+                                 {"Hq", s.Hq()},
+                                 {"Hkv", s.Hkv},
+                                 {"T", s.T},
+                                 {"S", s.S},
+                                 {"D", s.D},
+                                 {"Dv", s.Dv},
+                                 {"dtype", dtype_name(s.dtype)},
+                                 {"causal", s.causality == Causality::causal},
+                                 {"gate", word_of(s.gate_input)}};
+    if (s.closed_share >= 0) facts["closed_share"] = s.closed_share;
+    return facts;
   }
 
  private:

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "bench/attention.hpp"
@@ -19,11 +22,23 @@ using verify::GateInput;
 constexpr std::int64_t kHeads = 8;
 
 // Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
-// times as fast as one, odd shapes at most 15% slower than their neighbours.
+// times as fast as one, odd shapes at most 15% slower than their neighbours, sequences of different lengths at most 10%
+// slower than equal ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kTwoCoresFloor = 1.8;
 constexpr double kOddShapeFloor = 0.85;
+constexpr double kPackedFloor = 0.90;
+
+/// Open rows of a gate threshold, and the least speedup over all rows. Under a causal mask the rows of a strip see
+/// different numbers of keys, the more so the farther apart they stand.
+struct OpenShare {
+  int percent;
+  double floor, causal_floor;
+};
+constexpr std::array kOpenShares{OpenShare{10, 6.0, 5.0}, OpenShare{30, 2.6, 2.4}, OpenShare{100, 0.99, 0.99}};
+/// Decoding with half of the groups closed.
+constexpr double kHalfClosedFloor = 1.8;
 
 /// T = S = length, D = Dv = dim, an elementwise sigmoid gate that is multiplied.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
@@ -59,21 +74,25 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
 }
 
+CaseSpec decoding(DType dtype, std::int64_t group, std::int64_t new_tokens) {
+  CaseSpec spec;
+  spec.Hkv = kHeads;
+  spec.group = group;
+  spec.T = new_tokens;
+  spec.S = 16384;
+  spec.D = spec.Dv = 128;
+  spec.dtype = dtype;
+  spec.causality = Causality::causal;
+  spec.gate_input = GateInput::elementwise;
+  return spec;
+}
+
 void add_decoding(std::vector<BenchGroup>& groups) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const std::int64_t group : {1, 4, 8}) {
       for (const std::int64_t new_tokens : {1, 8}) {
-        CaseSpec spec;
-        spec.Hkv = kHeads;
-        spec.group = group;
-        spec.T = new_tokens;
-        spec.S = 16384;
-        spec.D = spec.Dv = 128;
-        spec.dtype = dtype;
-        spec.causality = Causality::causal;
-        spec.gate_input = GateInput::elementwise;
         groups.push_back(alone(fmt::format("decode/{}/group{}/new{}", dtype_name(dtype), group, new_tokens),
-                               BenchOp::forward, spec, {}));
+                               BenchOp::forward, decoding(dtype, group, new_tokens), {}));
       }
     }
   }
@@ -147,6 +166,40 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
+/// The same work counts for every share of open rows, so that ratios of rates are speedups.
+void add_gate_threshold(std::vector<BenchGroup>& groups) {
+  for (const bool is_causal : {false, true}) {
+    const std::string prefix = fmt::format("threshold/{}T2048/D128", is_causal ? "causal/" : "");
+    CaseSpec spec = square(kHeads, 2048, 128);
+    spec.gate_input = GateInput::headwise;
+    if (is_causal) spec = causal(spec);
+    BenchGroup group;
+    group.cases.push_back({prefix + "/off", attention_job(BenchOp::forward, spec), 0, {}});
+    for (const OpenShare& open : kOpenShares) {
+      spec.closed_share = 1.0 - 0.01 * open.percent;
+      group.ratios.push_back({group.cases.size(), 0, is_causal ? open.causal_floor : open.floor});
+      group.cases.push_back(
+          {fmt::format("{}/open{}", prefix, open.percent), attention_job(BenchOp::forward, spec), 0, {}});
+    }
+    groups.push_back(std::move(group));
+  }
+  for (const std::int64_t heads_a_group : {1, 4}) {
+    BenchGroup group;
+    CaseSpec spec = decoding(DType::f32, heads_a_group, 1);
+    spec.gate_input = GateInput::headwise;
+    spec.closed_by_group = true;
+    for (const double closed : {-1.0, 0.5}) {
+      spec.closed_share = closed;
+      group.cases.push_back({fmt::format("threshold/decode/group{}/{}", heads_a_group, closed < 0 ? "off" : "half"),
+                             attention_job(BenchOp::forward, spec),
+                             0,
+                             {}});
+    }
+    group.ratios.push_back({1, 0, kHalfClosedFloor});
+    groups.push_back(std::move(group));
+  }
+}
+
 // The neighbours of D = 72 and 80 are 64 and 96, that of T = S = 1000 is 1024.
 void add_odd_shapes(std::vector<BenchGroup>& groups) {
   for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
@@ -167,6 +220,58 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
   }
 }
 
+/// Packed sequences of these lengths; `new_tokens` queries each, or as many as keys.
+CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> new_tokens = {}) {
+  spec.cu_seqlens = DType::i32;
+  spec.packed = static_cast<std::int64_t>(lengths.size());
+  spec.packed_keys = lengths;
+  spec.packed_queries = new_tokens ? std::vector<std::int64_t>(lengths.size(), *new_tokens) : lengths;
+  spec.T = std::accumulate(spec.packed_queries.begin(), spec.packed_queries.end(), std::int64_t{0});
+  spec.S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  return spec;
+}
+
+/// Sequences of very different lengths beside equal ones with about as many FLOPs in all.
+void add_packed(std::vector<BenchGroup>& groups) {
+  const std::vector<std::int64_t> skewed{512, 4096, 128, 1024, 256, 2048, 128, 512};
+  constexpr std::int64_t kEqual = 1680;
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const bool is_causal : {false, true}) {
+      CaseSpec spec = square(4, kEqual, 128);
+      if (is_causal) spec = causal(spec);
+      CaseSpec equal = spec;
+      equal.B = static_cast<std::int64_t>(skewed.size());
+      const std::string name = fmt::format("packed/{}{}", word_of(op), is_causal ? "/causal" : "");
+      groups.push_back({{{name + "/skewed", attention_job(op, packed(spec, skewed)), 0, {}},
+                         {name + "/equal", attention_job(op, equal), 0, {}}},
+                        {{0, 1, kPackedFloor}}});
+    }
+  }
+  // One new token for each of 32 sequences of 100 to 8000 tokens, each 15% longer than the one before in length.
+  std::vector<std::int64_t> lengths;
+  std::int64_t tokens = 0;
+  for (int n = 0; n < 32; ++n) {
+    lengths.push_back(static_cast<std::int64_t>(100 * std::pow(80.0, (n * 13 % 32) / 31.0)));
+    tokens += lengths.back();
+  }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CaseSpec spec = causal(square(kHeads, 1, 128));
+    spec.dtype = dtype;
+    CaseSpec equal = spec;
+    equal.B = 32;
+    equal.S = tokens / 32;
+    const std::string name = fmt::format("packed/decode/{}", dtype_name(dtype));
+    groups.push_back({{{name + "/skewed", attention_job(BenchOp::forward, packed(spec, lengths, 1)), 0, {}},
+                       {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
+                      {{0, 1, kPackedFloor}}});
+  }
+  // Prompts and new tokens in one call.
+  CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});
+  mixed.packed_queries = {1, 1024, 1, 500, 1, 1};
+  mixed.T = 1024 + 500 + 4;
+  groups.push_back(alone("packed/forward/mixed", BenchOp::forward, mixed, {}));
+}
+
 }  // namespace
 
 std::vector<BenchGroup> bench_groups(int threads) {
@@ -175,10 +280,12 @@ std::vector<BenchGroup> bench_groups(int threads) {
   if (threads > 1) add_one_head(groups);
   add_storage_types(groups);
   add_gate_cost(groups);
+  add_gate_threshold(groups);
   add_odd_shapes(groups);
   add_double_precision(groups);
   add_decoding(groups);
   add_small_sequences(groups);
+  add_packed(groups);
   for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
   return groups;
 }

@@ -6,6 +6,17 @@
 namespace headgate::bench {
 
 std::int64_t visible_pairs(const verify::CaseSpec& spec) {
+  if (spec.cu_seqlens != DType::none) {
+    std::int64_t pairs = 0;
+    for (std::size_t n = 0; n < spec.packed_queries.size(); ++n) {
+      verify::CaseSpec one = spec;
+      one.cu_seqlens = DType::none;
+      one.T = spec.packed_queries[n];
+      one.S = spec.packed_keys[n];
+      pairs += visible_pairs(one);
+    }
+    return pairs;
+  }
   const bool causal = spec.causality == Causality::causal;
   std::int64_t pairs = 0;
   for (std::int64_t i = 0; i < spec.T; ++i) {
@@ -29,12 +40,12 @@ Workload::Workload(const verify::CaseSpec& spec, BenchOp op)
       problem_(spec, verify::Placement::aligned,
                op == BenchOp::forward ? verify::Passes::forward : verify::Passes::forward_and_backward) {
   if (op == BenchOp::forward) return;
-  attention_forward(problem_.saving_outputs(), problem_.inputs(), problem_.options());
+  attention_forward(problem_.saving_outputs(), problem_.inputs(), problem_.backward_options());
 }
 
 void Workload::backward() const {
   attention_backward(problem_.gradients(), problem_.inputs(), problem_.saved(), problem_.incoming(),
-                     problem_.options());
+                     problem_.backward_options());
 }
 
 }  // namespace headgate::bench

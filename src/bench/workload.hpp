@@ -16,6 +16,7 @@ namespace headgate::bench {
 enum class BenchOp { forward, backward };
 
 /// (query, key) pairs of one head that causality and window leave; masks and key lengths are not counted.
+/// Of a packed batch, whose lengths are given, those of all sequences.
 std::int64_t visible_pairs(const verify::CaseSpec& spec);
 
 /// Forward: 2 FLOPs a multiply-add of q kᵀ and p v over the visible pairs; backward: 2.5 times that.

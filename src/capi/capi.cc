@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "capi/sized.hpp"
 #include "capi/status.hpp"
 #include "core/check.hpp"
 #include "headgate/attention.hpp"
+#include "headgate/convert.hpp"
 #include "headgate/headgate.h"
+#include "headgate/merge.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::capi {
@@ -23,14 +26,15 @@ constexpr bool same(std::int32_t c, Enum cpp) {
 static_assert(same(HEADGATE_DTYPE_NONE, DType::none) && same(HEADGATE_DTYPE_F32, DType::f32) &&
               same(HEADGATE_DTYPE_F64, DType::f64) && same(HEADGATE_DTYPE_BF16, DType::bf16) &&
               same(HEADGATE_DTYPE_F16, DType::f16) && same(HEADGATE_DTYPE_BOOL, DType::boolean) &&
-              same(HEADGATE_DTYPE_I32, DType::i32) && same(HEADGATE_DTYPE_I64, DType::i64));
+              same(HEADGATE_DTYPE_I32, DType::i32) && same(HEADGATE_DTYPE_I64, DType::i64) &&
+              same(HEADGATE_DTYPE_I8, DType::i8));
 static_assert(same(HEADGATE_GATE_OP_MUL, GateOp::mul) && same(HEADGATE_GATE_OP_ADD, GateOp::add));
 static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CAUSALITY_CAUSAL, Causality::causal));
 
 // Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 80);
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 10 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 88);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 15 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
@@ -77,6 +81,7 @@ AttentionOptions to_options(const headgate_attention_options* given) {
   options.context.threads = c.threads;
   if (c.target != nullptr && *c.target != '\0') options.context.target = find_target(c.target);
   if (c.backend != nullptr && *c.backend != '\0') options.context.backend = &find_backend(c.backend);
+  options.gate_threshold = c.gate_threshold;
   return options;
 }
 
@@ -96,6 +101,11 @@ AttentionInputs to_inputs(const headgate_attention_inputs* given) {
   inputs.alibi_slopes = to_view(c.alibi_slopes, "alibi_slopes");
   inputs.sinks = to_view(c.sinks, "sinks");
   inputs.query_offsets = to_view(c.query_offsets, "query_offsets");
+  inputs.cu_seqlens_q = to_view(c.cu_seqlens_q, "cu_seqlens_q");
+  inputs.cu_seqlens_k = to_view(c.cu_seqlens_k, "cu_seqlens_k");
+  inputs.block_table = to_view(c.block_table, "block_table");
+  inputs.k_scale = to_view(c.k_scale, "k_scale");
+  inputs.v_scale = to_view(c.v_scale, "v_scale");
   return inputs;
 }
 
@@ -120,6 +130,49 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
           to_view(c.dgate, "dgate"), to_view(c.dbias, "dbias"), to_view(c.dsinks, "dsinks")};
 }
 
+headgate_const_tensor to_c(const ConstTensorView& view) {
+  headgate_const_tensor tensor{};
+  tensor.data = view.data;
+  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
+  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
+  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
+  return tensor;
+}
+
+void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* given, std::int64_t begin,
+            std::int64_t end, std::int64_t* query_offsets, std::int64_t* key_lengths) {
+  require(range != nullptr, "range is null");
+  const AttentionInputs inputs = to_inputs(given);
+  KeyRangeVectors vectors;
+  const AttentionInputs narrowed = narrow_keys(inputs, begin, end, vectors);
+  const auto hand_out = [](const std::vector<std::int64_t>& from, std::int64_t* to, const char* name) {
+    require(from.empty() || to != nullptr, "{} is null but receives {} numbers", name, from.size());
+    std::copy(from.begin(), from.end(), to);
+    return to_c(make_vector_view(static_cast<const std::int64_t*>(to), static_cast<std::int64_t>(from.size())));
+  };
+  headgate_attention_inputs c = read_sized(given, "inputs", kFirstInputs_bytes);
+  c.struct_size = sizeof c;
+  c.k = to_c(narrowed.k);
+  c.v = to_c(narrowed.v);
+  c.bias = to_c(narrowed.bias);
+  c.mask = to_c(narrowed.mask);
+  c.query_offsets = hand_out(vectors.query_offsets, query_offsets, "query_offsets");
+  if (inputs.key_lengths.present()) c.key_lengths = hand_out(vectors.key_lengths, key_lengths, "key_lengths");
+  *range = c;
+}
+
+/// Parts, or their gradients.
+template <typename Cpp, typename C>
+std::vector<Cpp> to_parts(const C* given, std::size_t count, const char* name) {
+  require(given != nullptr || count == 0, "{} is null but count is {}", name, count);
+  std::vector<Cpp> parts;
+  for (std::size_t n = 0; n < count; ++n) {
+    parts.push_back({to_view(given[n].attn, fmt::format("{}[{}].attn", name, n).c_str()),
+                     to_view(given[n].lse, fmt::format("{}[{}].lse", name, n).c_str())});
+  }
+  return parts;
+}
+
 /// Contiguous strides; sizes whose product overflows are refused by the call that gets the tensor.
 template <typename Tensor, typename Data>
 Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
@@ -133,6 +186,21 @@ Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
     step *= static_cast<std::uint64_t>(tensor.shape[i]);
   }
   return tensor;
+}
+
+/// (B,H,T,D) over contiguous (B,T,H,D).
+template <typename Tensor, typename Data>
+Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t D) {
+  Tensor tensor = contiguous<Tensor>(data, dtype, {B, T, H, D});
+  std::swap(tensor.shape[1], tensor.shape[2]);
+  std::swap(tensor.strides[1], tensor.strides[2]);
+  return tensor;
+}
+
+template <typename Tensor>
+auto to_view_of(const Tensor* tensor, const char* name) {
+  require(tensor != nullptr, "{} is null", name);
+  return to_view(*tensor, name);
 }
 
 /// The lists never change, so that their strings can be handed out.
@@ -175,6 +243,28 @@ headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtyp
   return capi::contiguous<headgate_const_tensor>(data, dtype, {dim0, dim1, dim2, dim3});
 }
 
+headgate_tensor headgate_make_bthd_tensor(void* data, headgate_dtype dtype, int64_t B, int64_t T, int64_t H,
+                                          int64_t D) {
+  return capi::bthd<headgate_tensor>(data, dtype, B, T, H, D);
+}
+
+headgate_const_tensor headgate_make_const_bthd_tensor(const void* data, headgate_dtype dtype, int64_t B, int64_t T,
+                                                      int64_t H, int64_t D) {
+  return capi::bthd<headgate_const_tensor>(data, dtype, B, T, H, D);
+}
+
+headgate_status headgate_convert(const headgate_tensor* to, const headgate_const_tensor* from) {
+  return capi::guarded(__func__,
+                       [&] { headgate::convert(capi::to_view_of(to, "to"), capi::to_view_of(from, "from")); });
+}
+
+headgate_status headgate_quantize(const headgate_tensor* to, const headgate_tensor* scale,
+                                  const headgate_const_tensor* from) {
+  return capi::guarded(__func__, [&] {
+    headgate::quantize(capi::to_view_of(to, "to"), capi::to_view_of(scale, "scale"), capi::to_view_of(from, "from"));
+  });
+}
+
 headgate_status headgate_attention_forward(const headgate_attention_outputs* outputs,
                                            const headgate_attention_inputs* inputs,
                                            const headgate_attention_options* options) {
@@ -191,6 +281,35 @@ headgate_status headgate_attention_backward(const headgate_attention_gradients* 
   return capi::guarded(__func__, [&] {
     headgate::attention_backward(capi::to_gradients(gradients), capi::to_inputs(inputs), capi::to_saved(saved),
                                  capi::to_incoming(incoming), capi::to_options(options));
+  });
+}
+
+headgate_status headgate_narrow_keys(headgate_attention_inputs* range, const headgate_attention_inputs* inputs,
+                                     int64_t begin, int64_t end, int64_t* query_offsets, int64_t* key_lengths) {
+  return capi::guarded(__func__, [&] { capi::narrow(range, inputs, begin, end, query_offsets, key_lengths); });
+}
+
+headgate_status headgate_attention_merge(const headgate_attention_outputs* outputs, const headgate_merge_part* parts,
+                                         size_t count, const headgate_const_tensor* gate,
+                                         const headgate_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::attention_merge(capi::to_outputs(outputs), capi::to_parts<headgate::MergePart>(parts, count, "parts"),
+                              gate == nullptr ? headgate::ConstTensorView{} : capi::to_view(*gate, "gate"),
+                              capi::to_options(options));
+  });
+}
+
+headgate_status headgate_attention_merge_backward(const headgate_merge_part_gradients* gradients,
+                                                  const headgate_tensor* dgate, const headgate_merge_part* parts,
+                                                  size_t count, const headgate_const_tensor* gate,
+                                                  const headgate_attention_incoming* incoming,
+                                                  const headgate_attention_options* options) {
+  return capi::guarded(__func__, [&] {
+    headgate::attention_merge_backward(capi::to_parts<headgate::MergePartGradients>(gradients, count, "gradients"),
+                                       dgate == nullptr ? headgate::TensorView{} : capi::to_view(*dgate, "dgate"),
+                                       capi::to_parts<headgate::MergePart>(parts, count, "parts"),
+                                       gate == nullptr ? headgate::ConstTensorView{} : capi::to_view(*gate, "gate"),
+                                       capi::to_incoming(incoming), capi::to_options(options));
   });
 }
 

@@ -29,6 +29,7 @@ struct Options {
   bool causal = false;
   bool off_by_one = false;
   int threads = 0;
+  double gate_threshold = 0.0;
 };
 
 /// "L,R".
@@ -54,6 +55,7 @@ int run_attend(const Options& o) {
     throw UsageError(fmt::format("--gate-fn {} needs --gate", o.gate_fn));
   }
   options.gate_op = parse_word<GateOp>("--gate-op", o.gate_op);
+  options.gate_threshold = o.gate_threshold;
   options.context.threads = o.threads;
   std::optional<DType> dtype;
   if (!o.dtype.empty()) dtype = parse_word<DType>("--dtype", o.dtype);
@@ -82,6 +84,15 @@ void add_files(VerbOptions& verb, attend::Files& files) {
   file("Inputs", "--key-lengths", files.key_lengths, "N.npy", "(B), int32 or int64: batch b sees its first N[b] keys");
   file("Inputs", "--query-offsets", files.query_offsets, "A.npy",
        "(B), int32 or int64: query i of batch b stands at key position at_i = A[b] + i (default i + S - T)");
+  Option cu_seqlens_q =
+      file("Inputs", "--cu-seqlens-q", files.cu_seqlens_q, "CQ.npy",
+           "(N+1), int32 or int64: a packed batch. B is 1, and the queries of sequence n are rows CQ[n] to CQ[n+1] of "
+           "those of q; CQ[0] = 0, CQ[N] = T. Key lengths and query offsets then have N entries");
+  Option cu_seqlens_k = file("Inputs", "--cu-seqlens-k", files.cu_seqlens_k, "CK.npy",
+                             "(N+1), int32 or int64: its keys are rows CK[n] to CK[n+1] of those of k and v; S_n of "
+                             "them and T_n queries stand for S and T in the default position");
+  cu_seqlens_q.needs(cu_seqlens_k);
+  cu_seqlens_k.needs(cu_seqlens_q);
   file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |at_i - j| is taken off the scores");
   file("Inputs", "--sinks", files.sinks, "S.npy",
        "Sink logits (Hq): they join the softmax denominator without a value");
@@ -106,6 +117,12 @@ void add_options(VerbOptions& verb, Options& o) {
   verb.value("--gate-fn", o.gate_fn, "FN", list_words<GateFn>() + " (default sigmoid); needs --gate unless none");
   verb.value("--gate-op", o.gate_op, "OP", "mul: y = o * g(z) (default); add: y = o + g(z)")
       .needs(verb.declared("--gate"));
+  verb.value(
+          "--gate-threshold", o.gate_threshold, "T",
+          "Rows whose gate is at most T in every feature, |g(z)| <= T, are not computed: y = 0 there, lse = inf, and "
+          "y is off by at most T * max |v|. 0: all are (default). Needs --gate, multiplied, and no gradients")
+      .needs(verb.declared("--gate"))
+      .excludes(verb.declared("--grad-out"));
   verb.flag("--causal", o.causal, "Query i sees key j only if j <= at_i");
   verb.value("--window", o.window, "L,R", "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
   verb.value("--scale", o.scale, "X", "Factor of q k^T (default 1/sqrt(D))");
@@ -130,9 +147,8 @@ Verb add_attend(CommandLine& line) {
       "heads, Hkv key and value heads, T queries, S keys, D and Dv head dims from 1 to 512.\n\n"
       "Query i stands at key position at_i = i + S - T, so that the last query stands at the last key, unless "
       "--query-offsets says otherwise.\n\n"
-      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1, key lengths and query "
-      "offsets "
-      "i4 or i8). NumPy "
+      "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1; key lengths, query offsets "
+      "and bounds of sequences i4 or i8). NumPy "
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
   auto options = std::make_shared<Options>();

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/eval_text.hpp"
@@ -14,9 +17,11 @@
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "console/progress.hpp"
+#include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "io/npy.hpp"
 #include "io/staged_file.hpp"
+#include "layers/gate_variant.hpp"
 #include "metrics/registry.hpp"
 #include "train/evaluation.hpp"
 #include "train/evaluation_choices.hpp"
@@ -31,6 +36,7 @@ struct EvalOptions {
   int threads = 0;
   bool json = false;
   std::string logits;
+  std::optional<double> gate_threshold;
 };
 
 /// Log-probabilities of every token, (sequences,T,vocab).
@@ -48,7 +54,7 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
   return train::with_memory(plan, 0, [&] {
     train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics, context);
     console::ProgressBar bar;
-    const train::Evaluation evaluation =
+    train::Evaluation evaluation =
         evaluator.evaluate(model.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
     bar.clear();
     if (!o.logits.empty()) {
@@ -56,8 +62,24 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
       writer.add(o.logits, log_probabilities(evaluator, model, input));
       writer.commit();
     }
-    return EvaluatedModel{model.name, model.config, evaluation};
+    if (o.gate_threshold && layers::can_skip_attention(model.config.gate)) {
+      evaluation.threshold = evaluator.compare_threshold(model.parameters.data(), *o.gate_threshold);
+    }
+    return EvaluatedModel{model.name, model.config, std::move(evaluation)};
   });
+}
+
+/// Of several models those without such a gate are only evaluated as they are.
+void check_threshold(const EvalOptions& o, const std::vector<train::LoadedModel>& models) {
+  if (!o.gate_threshold) return;
+  constexpr double kMost = std::numeric_limits<float>::max();
+  require(*o.gate_threshold >= 0.0 && *o.gate_threshold <= kMost,
+          "--gate-threshold is {} but must be at least 0 and finite in f32", *o.gate_threshold);
+  const bool any = std::any_of(models.begin(), models.end(), [](const train::LoadedModel& model) {
+    return layers::can_skip_attention(model.config.gate);
+  });
+  require(any, "--gate-threshold: {} has gate {}, which does not multiply the attention output", models.front().name,
+          layers::gate_name(models.front().config.gate));
 }
 
 int run_eval(const EvalOptions& o) {
@@ -68,6 +90,7 @@ int run_eval(const EvalOptions& o) {
   if (!o.logits.empty()) io::check_writable(o.logits);
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
+  check_threshold(o, models);
   const train::EvaluationInput input = train::evaluation_input(o.evaluation, models);
   for (const std::string& what : input.source->left_out().phrases()) {
     console::say(stderr, fmt::format("left out: {}\n", what));
@@ -129,6 +152,10 @@ Verb add_eval(CommandLine& line) {
   verb.value("--batch", choices.batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
       .range(1, 1 << 16);
   verb.value("--seed", choices.seed, "N", "Seed of drawn sequences (default: the run's)");
+  verb.value(
+      "--gate-threshold", o->gate_threshold, "T",
+      "Also compare loss and time with those where attention leaves out rows (queries of heads) whose gate is at "
+      "most T in every feature; of gates that multiply the attention output");
   declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.value("--logits", o->logits, "OUT.npy",
              "Write the log-probability of every token at every position, (sequences,T,vocab) in f32 and nats");

@@ -105,6 +105,18 @@ std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::
   return out;
 }
 
+/// A line on what leaving out closed rows does; empty where it was not tried.
+std::string threshold_line(const train::Evaluation& evaluation) {
+  if (!evaluation.threshold) return "";
+  const train::ThresholdComparison& c = *evaluation.threshold;
+  const auto tokens = static_cast<double>(evaluation.tokens);
+  return fmt::format(
+      "gate threshold {}: {:.1f}% of rows closed; loss {:.4f} (all rows {:.4f}); attention {:.3g} s ({:.3g} s); "
+      "{:.0f} tokens/s ({:.0f})\n",
+      c.threshold, 100.0 * c.closed_share, c.with.loss_nats, c.without.loss_nats, c.with.attention_seconds,
+      c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
+}
+
 constexpr std::size_t kHelpColumns = 80;
 
 /// Wraps `text` at kHelpColumns; all lines but the first are indented.
@@ -152,6 +164,8 @@ std::string layers_text(const EvaluatedModel& model) {
   }
   const std::vector<const Metric*> by_trigger = trigger_metrics(report);
   if (!by_trigger.empty()) out += backcopy_text(by_trigger, report.backcopy.value());
+  const std::string threshold = threshold_line(model.evaluation);
+  if (!threshold.empty()) out += '\n' + threshold;
   return out;
 }
 
@@ -167,7 +181,15 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
     out += fmt::format("{:{}}  {:{}}  {} parameters\n", model.name, width, layers::gate_name(model.config.gate),
                        gate_width, models::parameter_count(model.config));
   }
-  const Figures columns = columns_of(models.front().evaluation.report);
+  Figures columns = columns_of(models.front().evaluation.report);
+  std::erase_if(columns, [&](const Figure* figure) {  // those of layers alone
+    return std::none_of(models.begin(), models.end(), [&](const EvaluatedModel& model) {
+      return model.evaluation.report.overall.find(*figure).has_value();
+    });
+  });
+  if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
+    out += "\nfigures of layers are compared with --json, or shown for one model\n";
+  }
   if (!columns.empty()) {
     out += fmt::format("\n{:{}}{}", "", width, header_line(columns));
     for (const EvaluatedModel& model : models) {
@@ -176,6 +198,12 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   }
   const std::vector<const Metric*> by_trigger = trigger_metrics(models.front().evaluation.report);
   if (!by_trigger.empty()) out += backcopy_rows(models, by_trigger, width);
+  std::string thresholds;
+  for (const EvaluatedModel& model : models) {
+    const std::string line = threshold_line(model.evaluation);
+    if (!line.empty()) thresholds += fmt::format("{:{}}  {}", model.name, width, line);
+  }
+  if (!thresholds.empty()) out += '\n' + thresholds;
   return out;
 }
 
@@ -200,7 +228,9 @@ std::string json_text(const std::vector<EvaluatedModel>& models) {
 std::string json_keys_help() {
   return in_lines(
       "JSON keys: " + keys_text(/*of_triggers=*/false) +
-      "; layers, a list of the same; tokens; and on bigram-backcopy, backcopy: " + keys_text(/*of_triggers=*/true));
+      "; layers, a list of the same; tokens; on bigram-backcopy, backcopy: " + keys_text(/*of_triggers=*/true) +
+      "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "
+      "attention_seconds tokens_per_second");
 }
 
 }  // namespace headgate::cli

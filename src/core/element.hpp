@@ -19,6 +19,7 @@ inline double load_element(const void* data, DType dtype, std::int64_t index) {
     case DType::boolean: return static_cast<const std::uint8_t*>(data)[index] != 0 ? 1.0 : 0.0;
     case DType::i32: return static_cast<const std::int32_t*>(data)[index];
     case DType::i64: return static_cast<double>(static_cast<const std::int64_t*>(data)[index]);
+    case DType::i8: return static_cast<const std::int8_t*>(data)[index];
     case DType::none: break;
   }
   return 0.0;
@@ -51,6 +52,11 @@ inline std::int64_t load_index(const ConstTensorView& view, std::int64_t i) {
   const std::int64_t at = i * view.strides[3];
   return view.dtype == DType::i32 ? static_cast<const std::int32_t*>(view.data)[at]
                                   : static_cast<const std::int64_t*>(view.data)[at];
+}
+
+/// Entry m of row b of a block table (1,1,B,M), i32.
+inline std::int64_t page_of(const ConstTensorView& table, std::int64_t b, std::int64_t m) {
+  return static_cast<const std::int32_t*>(table.data)[b * table.strides[2] + m * table.strides[3]];
 }
 
 inline void store(const TensorView& view, std::int64_t i0, std::int64_t i1, std::int64_t i2, std::int64_t i3,

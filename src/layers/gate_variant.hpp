@@ -56,6 +56,11 @@ inline bool has_gate(const GateVariant& variant) { return variant.site != GateSi
 
 // Which step of a layer has the gate: at most one of these. The attention kernel itself gates its output.
 inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
+
+/// Whether rows of attention can be left out where the gate is closed: it multiplies the attention output.
+inline bool can_skip_attention(const GateVariant& variant) {
+  return gates_attention(variant) && variant.fn != GateFn::none && variant.op == GateOp::mul;
+}
 inline bool gates_projection(const GateVariant& variant) {
   return has_gate(variant) && find_site(variant.site)->column != nullptr;
 }

@@ -2,7 +2,9 @@
 #include "layers/gated_attention.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -114,7 +116,7 @@ void GatedAttention<T>::each_bias(const AttentionWeights<U>& weights, const View
 
 template <typename T>
 void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T>& weights,
-                                const AttentionState<T>& state, Update update) const {
+                                const AttentionState<T>& state, Update update, AttentionSkip* skip) const {
   const GateVariant& gate = shape_.gate;
   linear_forward(state.projection, h, weights.in, Update::overwrite, context_);
   each_bias(weights, state.projection,
@@ -132,11 +134,7 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
   rope_forward(state.q.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
   rope_forward(state.k.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
 
-  AttentionOutputs outputs;
-  outputs.y = by_head(state.y);
-  outputs.lse = make_view(state.lse.data, Shape{shape_.B, shape_.Hq, shape_.T, 1});
-  if (state.attn.present()) outputs.attn = by_head(state.attn);
-  attention_forward(outputs, inputs(weights, state), options());
+  attend(weights, state, skip);
 
   if (gate.output_control == OutputControl::head_rmsnorm) {
     rmsnorm_forward(state.controlled, state.head_rstd, state.y, weights.head_norm, shape_.norm, context_);
@@ -152,6 +150,25 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
   } else {
     linear_forward(out, y, weights.out, update, context_);
   }
+}
+
+/// y, lse and, where it is kept, attn =.
+template <typename T>
+void GatedAttention<T>::attend(const AttentionWeights<const T>& weights, const AttentionState<T>& state,
+                               AttentionSkip* skip) const {
+  AttentionOutputs outputs;
+  outputs.y = by_head(state.y);
+  outputs.lse = make_view(state.lse.data, Shape{shape_.B, shape_.Hq, shape_.T, 1});
+  if (state.attn.present()) outputs.attn = by_head(state.attn);
+  AttentionOptions how = options();
+  if (skip == nullptr) return attention_forward(outputs, inputs(weights, state), how);
+  how.gate_threshold = skip->threshold;
+  const auto start = std::chrono::steady_clock::now();
+  attention_forward(outputs, inputs(weights, state), how);
+  skip->attention_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const std::int64_t rows = state.lse.count();
+  skip->rows += rows;
+  skip->closed_rows += std::count(state.lse.data, state.lse.data + rows, std::numeric_limits<T>::infinity());
 }
 
 // --- backward ----------------------------------------------------------------------------------------------------

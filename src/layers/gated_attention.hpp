@@ -4,6 +4,7 @@
 #include "headgate/attention.hpp"
 #include "layers/arguments.hpp"
 #include "layers/attention_buffers.hpp"
+#include "layers/attention_skip.hpp"
 #include "layers/gate_apply.hpp"
 
 // The gated attention layer: one GEMM makes [q | z | k | v] from the pre-normed input h; a gate on a projection;
@@ -35,9 +36,9 @@ class GatedAttention {
   /// resolved().
   GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared, const ExecutionContext& context);
 
-  /// out(N,C) = or += the layer of h(N,C).
+  /// out(N,C) = or += the layer of h(N,C). After one that skips rows there is no backward pass.
   void forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T>& weights,
-               const AttentionState<T>& state, Update update) const;
+               const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr) const;
 
   /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass.
   void backward(View<T, 2> dh, const AttentionWeights<T>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
@@ -60,6 +61,7 @@ class GatedAttention {
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
 
+  void attend(const AttentionWeights<const T>& weights, const AttentionState<T>& state, AttentionSkip* skip) const;
   void control_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
                         const AttentionState<T>& state) const;
   void attend_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,

@@ -91,8 +91,9 @@ struct Decoder<T>::State {
     return layer + 1 < config.layers ? saved_of(layer + 1).x : memory->x_last;
   }
 
-  void forward(const T* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer) const;
-  void attention_block(const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
+  void forward(const T* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer,
+               layers::AttentionSkip* skip) const;
+  void attention_block(const LayerWeights<const T>& w, const SavedLayer<T>& s, layers::AttentionSkip* skip) const;
   void mlp_block(View<T, 2> x_out, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
   LayerView<T> view_of(std::int64_t layer, Taps taps, const T* parameters, const Tokens& targets) const;
   double head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale, T* token_losses) const;
@@ -117,13 +118,13 @@ struct Decoder<T>::State {
 
 template <typename T>
 void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const Tokens& targets,
-                                LayerObserver<T>* observer) const {
+                                LayerObserver<T>* observer, layers::AttentionSkip* skip) const {
   const Taps taps = observer != nullptr ? observer->taps() : Taps{};
   layers::embedding_forward(saved_of(0).x, places.outer(parameters).embedding, tokens, context);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerWeights<const T> w = places.layer(layer, parameters);
     const SavedLayer<T>& s = saved_of(layer);
-    attention_block(w, s);
+    attention_block(w, s, skip);
     mlp_block(output_of(layer), w, s);
     if (observer != nullptr) observer->after_layer(view_of(layer, taps, parameters, targets));
   }
@@ -131,15 +132,16 @@ void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const
 }
 
 template <typename T>
-void Decoder<T>::State::attention_block(const LayerWeights<const T>& w, const SavedLayer<T>& s) const {
+void Decoder<T>::State::attention_block(const LayerWeights<const T>& w, const SavedLayer<T>& s,
+                                        layers::AttentionSkip* skip) const {
   norm_forward(s.h, s.rstd, s.x, w.input_norm);
   if (sizes.sandwich) {
-    attention.forward(s.attention_out, s.h, w.attention, s.attention, Update::overwrite);
+    attention.forward(s.attention_out, s.h, w.attention, s.attention, Update::overwrite, skip);
     norm_forward(s.x_middle, s.attention_out_rstd, s.attention_out, w.attention_out_norm);
     layers::add_to(s.x_middle.flat(), s.x.flat(), context);
   } else {
     layers::copy_to(s.x_middle.flat(), s.x.flat(), context);
-    attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::add);
+    attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip);
   }
 }
 
@@ -322,12 +324,15 @@ const ExecutionContext& Decoder<T>::context() const {
 
 template <typename T>
 double Decoder<T>::loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
-                        LayerObserver<T>* observer, T* token_losses) {
+                        LayerObserver<T>* observer, T* token_losses, layers::AttentionSkip* skip) {
   const State& s = *state_;
   const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
-  s.forward(parameters, in, out, observer);
+  require(skip == nullptr || skip->threshold == 0.0 || layers::can_skip_attention(s.config.gate),
+          "decoder: a gate threshold of {} but gate {} does not multiply the attention output",
+          skip == nullptr ? 0.0 : skip->threshold, layers::gate_name(s.config.gate));
+  s.forward(parameters, in, out, observer, skip);
   return s.head(nullptr, parameters, out, 0.0, token_losses);
 }
 
@@ -336,7 +341,7 @@ void Decoder<T>::log_probabilities(T* out, const T* parameters, const std::int32
   const State& s = *state_;
   const Tokens in(tokens, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);
-  s.forward(parameters, in, {}, nullptr);
+  s.forward(parameters, in, {}, nullptr, nullptr);
   s.log_softmax(out, parameters);
 }
 
@@ -348,7 +353,7 @@ double Decoder<T>::loss_and_gradients(T* gradients, const T* parameters, const s
   const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
-  s.forward(parameters, in, out, nullptr);
+  s.forward(parameters, in, out, nullptr, nullptr);
   const double loss = s.head(gradients, parameters, out, gradient_scale, token_losses);
   s.backward(gradients, parameters, in);
   return loss;

@@ -12,6 +12,7 @@
 #include "core/view.hpp"
 #include "core/workspace.hpp"
 #include "headgate/runtime.hpp"
+#include "layers/attention_skip.hpp"
 #include "models/config.hpp"
 #include "models/parameters.hpp"
 
@@ -85,8 +86,10 @@ class Decoder {
 
   /// Mean over the targets that count of −log p(target), in nats. tokens(N) in [0, vocab); targets(N) likewise or
   /// layers::kIgnoredTarget. token_losses(N) = each token's loss (null: not written). The observer sees every layer.
+  /// With `skip`, attention leaves out rows whose gate is closed; throws Error where its threshold is above 0 and the
+  /// gate does not multiply the attention output.
   double loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
-              LayerObserver<T>* observer = nullptr, T* token_losses = nullptr);
+              LayerObserver<T>* observer = nullptr, T* token_losses = nullptr, layers::AttentionSkip* skip = nullptr);
 
   /// out(N,vocab) = log p of every token that could follow each of tokens(N), in nats.
   void log_probabilities(T* out, const T* parameters, const std::int32_t* tokens);

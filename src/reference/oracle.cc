@@ -8,6 +8,7 @@
 #include "core/element.hpp"
 #include "core/sum_blocks.hpp"
 #include "reference/gates.hpp"
+#include "reference/packed.hpp"
 #include "reference/sums.hpp"
 
 namespace headgate::reference {
@@ -46,7 +47,7 @@ struct Sizes {
         Hq(in.q.shape[1]),
         Hkv(in.k.shape[1]),
         T(in.q.shape[2]),
-        S(in.k.shape[2]),
+        S(in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2]),
         D(in.q.shape[3]),
         Dv(in.v.shape[3]),
         group(Hkv > 0 ? Hq / Hkv : 1),
@@ -68,12 +69,26 @@ struct KeyValue {
   std::vector<double> v;  // (keys,Dv)
 };
 
+/// Where key j of sequence b lies: batch, or page, and row of k and v.
+struct KeyPlace {
+  std::int64_t b, j;
+};
+
+KeyPlace place_of_key(const AttentionInputs& in, std::int64_t b, std::int64_t j) {
+  if (!in.block_table.present()) return {b, j};
+  const std::int64_t page = in.k.shape[2];
+  return {page_of(in.block_table, b, j / page), j % page};
+}
+
 KeyValue load_keys(const AttentionInputs& in, const Sizes& n, std::int64_t b, std::int64_t hk) {
   KeyValue kv;
   kv.keys = in.key_lengths.present() ? static_cast<std::int64_t>(load(in.key_lengths, 0, 0, 0, b)) : n.S;
   for (std::int64_t j = 0; j < kv.keys; ++j) {
-    for (std::int64_t d = 0; d < n.D; ++d) kv.k.push_back(load(in.k, b, hk, j, d));
-    for (std::int64_t d = 0; d < n.Dv; ++d) kv.v.push_back(load(in.v, b, hk, j, d));
+    const KeyPlace at = place_of_key(in, b, j);
+    const double k_scale = in.k_scale.present() ? load(in.k_scale, at.b, hk, at.j, 0) : 1.0;
+    const double v_scale = in.v_scale.present() ? load(in.v_scale, at.b, hk, at.j, 0) : 1.0;
+    for (std::int64_t d = 0; d < n.D; ++d) kv.k.push_back(k_scale * load(in.k, at.b, hk, at.j, d));
+    for (std::int64_t d = 0; d < n.Dv; ++d) kv.v.push_back(v_scale * load(in.v, at.b, hk, at.j, d));
   }
   return kv;
 }
@@ -261,6 +276,33 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
     out.weights.push_back(row.p[j]);
     out.magnitude.weights.push_back(row.visible[j] ? (row.p[j] + n.floor) * row.logits : 0.0);
   }
+}
+
+/// Whether gate_threshold leaves the row out: |g(z)| ≤ τ in every feature.
+bool is_closed(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, std::int64_t b,
+               std::int64_t h, std::int64_t i) {
+  if (options.gate_threshold <= 0.0) return false;
+  for (std::int64_t d = 0; d < in.gate.shape[3]; ++d) {
+    const double g = gate_value(options.gate_fn, gate_logit(in, n, b, h, i, d)).value;
+    if (!(std::abs(g) <= options.gate_threshold)) return false;
+  }
+  return true;
+}
+
+void append_closed_row(Forward& out, const Sizes& n) {
+  for (auto* arrays : {static_cast<ForwardArrays*>(&out), &out.magnitude}) {
+    arrays->y.resize(arrays->y.size() + n.Dv);
+    arrays->attn.resize(arrays->attn.size() + n.Dv);
+    arrays->weights.resize(arrays->weights.size() + n.S);
+  }
+  out.lse.push_back(kInfinity);
+  out.magnitude.lse.push_back(0.0);
+}
+
+void append_query(Forward& out, const KeyValue& kv, const AttentionInputs& in, const AttentionOptions& options,
+                  const Sizes& n, std::int64_t b, std::int64_t h, std::int64_t i) {
+  if (is_closed(in, options, n, b, h, i)) return append_closed_row(out, n);
+  append_row(out, softmax_row(in, options, n, kv, b, h, i), in, options, n, b, h, i);
 }
 
 /// A gradient and the quantities that bound its error, which are summed with it.
@@ -457,25 +499,25 @@ Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& optio
   const Sizes n(inputs, options);
   const KeyValue kv = load_keys(inputs, n, b, h / n.group);
   Forward out;
-  append_row(out, softmax_row(inputs, options, n, kv, b, h, i), inputs, options, n, b, h, i);
+  append_query(out, kv, inputs, options, n, b, h, i);
   return out;
 }
 
 Forward forward(const AttentionInputs& inputs, const AttentionOptions& options) {
+  if (inputs.cu_seqlens_q.present()) return packed_forward(inputs, options);
   const Sizes n(inputs, options);
   Forward out;
   for (std::int64_t b = 0; b < n.B; ++b) {
     for (std::int64_t h = 0; h < n.Hq; ++h) {
       const KeyValue kv = load_keys(inputs, n, b, h / n.group);
-      for (std::int64_t i = 0; i < n.T; ++i) {
-        append_row(out, softmax_row(inputs, options, n, kv, b, h, i), inputs, options, n, b, h, i);
-      }
+      for (std::int64_t i = 0; i < n.T; ++i) append_query(out, kv, inputs, options, n, b, h, i);
     }
   }
   return out;
 }
 
 Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options) {
+  if (inputs.cu_seqlens_q.present()) return packed_backward(inputs, incoming, options);
   Backward out;
   BackwardPass(out, inputs, incoming, options).run();
   return out;

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "core/check.hpp"
+#include "layers/cross_entropy.hpp"
 #include "metrics/loss.hpp"
 
 namespace headgate::train {
@@ -60,8 +62,8 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
           source.vocab());
 }
 
-/// The tokens of a batch, their targets and triggers.
-void HeldOutEvaluator::load_batch(std::int64_t index) {
+/// Into tokens_ and targets_.
+void HeldOutEvaluator::read_batch(std::int64_t index) {
   const std::int64_t T = source_.seq_len();
   const std::int64_t used = plan_.batch * plan_.batches;
   const std::int64_t held_out = source_.held_out_count();
@@ -71,7 +73,6 @@ void HeldOutEvaluator::load_batch(std::int64_t index) {
     const std::int64_t at = held_out / used * i + held_out % used * i / used;
     source_.held_out_sequence(tokens_.data() + b * T, targets_.data() + b * T, at);
   }
-  for (std::size_t i = 0; i < triggers_.size(); ++i) triggers_[i] = source_.is_trigger(tokens_[i]) ? 1 : 0;
 }
 
 /// Bits per byte are those of tokens that are bytes.
@@ -84,14 +85,46 @@ metrics::Report HeldOutEvaluator::finished(metrics::Report report) const {
 void HeldOutEvaluator::log_probabilities(float* out, const float* parameters) {
   const auto count = static_cast<std::int64_t>(tokens_.size()) * decoder_.config().vocab;
   for (std::int64_t i = 0; i < plan_.batches; ++i) {
-    load_batch(i);
+    read_batch(i);
     decoder_.log_probabilities(out + i * count, parameters, tokens_.data());
   }
 }
 
 void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index) {
-  load_batch(index);
+  read_batch(index);
+  for (std::size_t i = 0; i < triggers_.size(); ++i) triggers_[i] = source_.is_trigger(tokens_[i]) ? 1 : 0;
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
+}
+
+/// Loss of the batch that was read, summed over its targets.
+double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
+  const auto start = std::chrono::steady_clock::now();
+  const double mean = decoder_.loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);
+  pass.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  pass.attention_seconds = skip.attention_seconds;
+  const auto ignored = std::count(targets_.begin(), targets_.end(), layers::kIgnoredTarget);
+  return mean * static_cast<double>(static_cast<std::int64_t>(targets_.size()) - ignored);
+}
+
+ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters, double threshold) {
+  ThresholdComparison out;
+  out.threshold = threshold;
+  layers::AttentionSkip skip, all;
+  skip.threshold = threshold;
+  double counted = 0.0;
+  for (std::int64_t i = 0; i < plan_.batches; ++i) {
+    read_batch(i);
+    // In turns: a caller's clock and caches favour neither.
+    if (i % 2 == 0) out.without.loss_nats += loss(parameters, all, out.without);
+    out.with.loss_nats += loss(parameters, skip, out.with);
+    if (i % 2 == 1) out.without.loss_nats += loss(parameters, all, out.without);
+    const auto ignored = std::count(targets_.begin(), targets_.end(), layers::kIgnoredTarget);
+    counted += static_cast<double>(static_cast<std::int64_t>(targets_.size()) - ignored);
+  }
+  out.with.loss_nats /= counted;
+  out.without.loss_nats /= counted;
+  out.closed_share = skip.closed_share();
+  return out;
 }
 
 std::string first_not_finite(const metrics::Report& report) {
@@ -108,6 +141,18 @@ ordered_json evaluation_json(const Evaluation& evaluation) {
   for (const metrics::FigureRow& layer : evaluation.report.layers) out["layers"].push_back(row_json(layer));
   if (evaluation.report.backcopy) out["backcopy"] = row_json(*evaluation.report.backcopy);
   out["tokens"] = evaluation.tokens;
+  if (const auto& threshold = evaluation.threshold) {
+    const auto pass = [&](const ThresholdComparison::Pass& p) {
+      return ordered_json{{"loss_nats", p.loss_nats},
+                          {"seconds", p.seconds},
+                          {"attention_seconds", p.attention_seconds},
+                          {"tokens_per_second", static_cast<double>(evaluation.tokens) / p.seconds}};
+    };
+    out["gate_threshold"] = {{"threshold", threshold->threshold},
+                             {"closed_share", threshold->closed_share},
+                             {"with", pass(threshold->with)},
+                             {"without", pass(threshold->without)}};
+  }
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,22 @@
 
 namespace headgate::train {
 
+/// A model's loss and time where attention leaves out the rows whose gate is closed, beside those with all rows.
+struct ThresholdComparison {
+  struct Pass {
+    double loss_nats = 0.0;
+    double seconds = 0.0;            ///< of forward passes, metrics not included
+    double attention_seconds = 0.0;  ///< of those, in attention_forward
+  };
+  double threshold = 0.0;
+  double closed_share = 0.0;  ///< of the rows, queries of heads, over all layers
+  Pass with{}, without{};
+};
+
 struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;  ///< number of tokens evaluated
+  std::optional<ThresholdComparison> threshold = std::nullopt;
 };
 
 /// Which held-out sequences an evaluation takes: batches of equal size, spread evenly.
@@ -57,9 +71,14 @@ class HeldOutEvaluator {
     return evaluate(parameters, [](double) {});
   }
 
+  /// The same sequences, each batch with and without the threshold, in turns. For models of
+  /// layers::can_skip_attention.
+  ThresholdComparison compare_threshold(const float* parameters, double threshold);
+
  private:
   metrics::Report finished(metrics::Report report) const;
-  void load_batch(std::int64_t index);
+  void read_batch(std::int64_t index);
+  double loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass);
   void add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
 
   const SequenceSource& source_;
@@ -75,7 +94,7 @@ class HeldOutEvaluator {
 std::string first_not_finite(const metrics::Report& report);
 
 /// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects),
-/// backcopy where the task has triggers, tokens.
+/// backcopy where the task has triggers, tokens, gate_threshold where one was compared.
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation);
 
 }  // namespace headgate::train

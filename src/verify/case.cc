@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <tuple>
+#include <numeric>
 
 #include "core/element.hpp"
 #include "core/random.hpp"
+#include "verify/gate_threshold.hpp"
 
 namespace headgate::verify {
 namespace {
@@ -41,18 +42,26 @@ enum Stream : std::uint64_t {
   kDy,
   kDlse,
   kChoice,
-  kOffsets
+  kOffsets,
+  kSequences,
+  kTable,
+  kScales
 };
 
-template <typename Value>
-void fill(const TensorView& view, const Value& value) {
-  for (std::int64_t a = 0; a < view.shape[0]; ++a) {
-    for (std::int64_t b = 0; b < view.shape[1]; ++b) {
-      for (std::int64_t c = 0; c < view.shape[2]; ++c) {
-        for (std::int64_t d = 0; d < view.shape[3]; ++d) value(a, b, c, d);
+template <typename Visit>
+void for_each_index(const Shape& shape, const Visit& visit) {
+  for (std::int64_t a = 0; a < shape[0]; ++a) {
+    for (std::int64_t b = 0; b < shape[1]; ++b) {
+      for (std::int64_t c = 0; c < shape[2]; ++c) {
+        for (std::int64_t d = 0; d < shape[3]; ++d) visit(a, b, c, d);
       }
     }
   }
+}
+
+template <typename Value>
+void fill(const TensorView& view, const Value& value) {
+  for_each_index(view.shape, value);
 }
 
 void fill_normal(const TensorView& view, std::uint64_t seed, std::uint64_t stream, double factor) {
@@ -119,13 +128,18 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   options_.gate_fn = spec.gate_fn;
   options_.gate_op = spec.gate_op;
   options_.context.threads = spec.threads;
-  const bool backward = passes == Passes::forward_and_backward;
+  const bool backward = passes == Passes::forward_and_backward && !spec.forward_only();
   place_inputs();
   if (backward) place_incoming();
   fill_inputs();
   place_outputs();
   if (backward) place_gradients();
   inputs_ = {q_, k_, v_, gate_, bias_, mask_, key_lengths_, alibi_slopes_, sinks_, query_offsets_};
+  inputs_.cu_seqlens_q = cu_seqlens_q_;
+  inputs_.cu_seqlens_k = cu_seqlens_k_;
+  inputs_.block_table = block_table_;
+  inputs_.k_scale = k_scale_;
+  inputs_.v_scale = v_scale_;
   incoming_ = {dy_, dlse_};
 }
 
@@ -193,8 +207,7 @@ void Case::place_inputs() {
     place_projection(input_slabs_, &q_, gated && !gate_apart ? &gate_ : nullptr, &k_, &v_);
   } else {
     q_ = place(input_slabs_, "q", s.dtype, {s.B, s.Hq(), s.T, s.D}, kRepeatB);
-    k_ = place(input_slabs_, "k", s.dtype, {s.B, s.Hkv, s.S, s.D}, kRepeatH);
-    v_ = place(input_slabs_, "v", s.dtype, {s.B, s.Hkv, s.S, s.Dv}, kRepeatB);
+    place_cache();
   }
   if (gated && !gate_.present()) {
     const std::int64_t width = s.gate_input == GateInput::headwise ? 1 : s.Dv;
@@ -211,10 +224,26 @@ void Case::place_inputs() {
   const auto vector = [&](const char* name, DType dtype, std::int64_t n) {
     return dtype == DType::none ? TensorView{} : place(input_slabs_, name, dtype, {1, 1, 1, n});
   };
-  key_lengths_ = vector("key_lengths", s.key_lengths, s.B);
-  query_offsets_ = vector("query_offsets", s.query_offsets, s.B);
+  key_lengths_ = vector("key_lengths", s.key_lengths, s.sequences());
+  query_offsets_ = vector("query_offsets", s.query_offsets, s.sequences());
+  cu_seqlens_q_ = vector("cu_seqlens_q", s.cu_seqlens, s.packed + 1);
+  cu_seqlens_k_ = vector("cu_seqlens_k", s.cu_seqlens, s.packed + 1);
   alibi_slopes_ = vector("alibi_slopes", s.alibi_slopes, s.Hq());
   sinks_ = vector("sinks", s.sinks, s.Hq());
+}
+
+/// k and v, and what goes with them in a cache.
+void Case::place_cache() {
+  const CaseSpec& s = spec_;
+  const std::int64_t batches = s.page > 0 ? s.pages() : s.B;
+  const std::int64_t rows = s.page > 0 ? s.page : s.S;
+  // Pages that repeat would be one page.
+  k_ = place(input_slabs_, "k", s.key_dtype(), {batches, s.Hkv, rows, s.D}, kRepeatH);
+  v_ = place(input_slabs_, "v", s.key_dtype(), {batches, s.Hkv, rows, s.Dv}, s.page > 0 ? kRepeatH : kRepeatB);
+  if (s.page > 0) block_table_ = place(input_slabs_, "block_table", DType::i32, {1, 1, s.B, s.pages_each()});
+  if (!s.quantized) return;
+  k_scale_ = place(input_slabs_, "k_scale", DType::f32, {batches, s.Hkv, rows, 1}, kRepeatH);
+  v_scale_ = place(input_slabs_, "v_scale", DType::f32, {batches, s.Hkv, rows, 1}, s.page > 0 ? kRepeatH : kRepeatB);
 }
 
 void Case::place_incoming() {
@@ -262,23 +291,105 @@ void Case::fill_inputs() {
   const std::uint64_t seed = spec_.seed;
   fill_normal(q_, seed, kQ, f.q);
   if (dy_.present()) fill_normal(dy_, seed, kDy, f.dy);
-  if (gate_.present()) fill_normal(gate_, seed, kGate, f.gate);
+  if (gate_.present()) fill_gate();
   if (dlse_.present()) fill_normal(dlse_, seed, kDlse, 1.0);
   fill_vectors();
+  fill_table();
   fill_keys();
   fill_maps();
 }
 
+/// Lengths at random, or all in one sequence but for lengths of 0 and 1; in the same proportions for queries and keys
+/// in one of two problems.
+void Case::fill_sequences() {
+  if (!cu_seqlens_q_.present()) return;
+  const std::int64_t n = spec_.packed;
+  const auto cut = [n](const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given,
+                       Random random) {
+    std::vector<std::int64_t> at(n + 1, 0);
+    at[n] = total;
+    const bool one_long = random.below(3) == 0;
+    const std::int64_t longest = random.below(n) + 1;
+    for (std::int64_t i = 1; i < n; ++i) {
+      const std::int64_t some = random.below(one_long ? 2 : total + 1);
+      if (!given.empty()) {
+        at[i] = at[i - 1] + given[i - 1];
+      } else if (one_long) {
+        at[i] = i == longest ? std::max(at[i - 1], total - (n - i)) : std::min(at[i - 1] + some, total);
+      } else {
+        at[i] = some;
+      }
+    }
+    std::sort(at.begin(), at.end());
+    for (std::int64_t i = 0; i <= n; ++i) store_integer(bounds, i, at[i]);
+  };
+  const std::uint64_t seed = spec_.seed;
+  cut(cu_seqlens_q_, spec_.T, spec_.packed_queries, Random(seed, kSequences));
+  cut(cu_seqlens_k_, spec_.S, spec_.packed_keys, Random(seed + seed % 2, kSequences));
+}
+
+Case::Rows Case::rows_of(std::int64_t n) const {
+  Rows rows{0, spec_.T, 0, spec_.S, spec_.S};
+  if (cu_seqlens_q_.present()) {
+    rows.q0 = load_index(cu_seqlens_q_, n);
+    rows.T = load_index(cu_seqlens_q_, n + 1) - rows.q0;
+    rows.k0 = load_index(cu_seqlens_k_, n);
+    rows.S = load_index(cu_seqlens_k_, n + 1) - rows.k0;
+  }
+  rows.keys = key_lengths_.present() ? load_index(key_lengths_, n) : rows.S;
+  return rows;
+}
+
+std::int64_t Case::sequence_of_key(std::int64_t b, std::int64_t j) const {
+  if (!cu_seqlens_k_.present()) return b;
+  std::int64_t n = 0;
+  while (j >= load_index(cu_seqlens_k_, n + 1)) ++n;
+  return n;
+}
+
+bool Case::key_is_read(std::int64_t b, std::int64_t j) const {
+  const Rows rows = rows_of(sequence_of_key(b, j));
+  return j - rows.k0 < rows.keys;
+}
+
+bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
+  if (bias_.shape[0] == spec_.B) {
+    const Rows rows = rows_of(sequence_of_key(b, j));
+    const bool own_row = bias_.shape[2] != spec_.T || (i >= rows.q0 && i < rows.q0 + rows.T);
+    return own_row && key_is_read(b, j);
+  }
+  for (std::int64_t any = 0; any < spec_.B; ++any) {
+    if (key_is_read(any, j)) return true;
+  }
+  return false;
+}
+
+void Case::fill_gate() {
+  const double factor = factors_of(spec_).gate;
+  Random random(spec_.seed, kGate);
+  fill(gate_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
+    const double z = random.normal();
+    const auto heads_from_last = static_cast<double>(spec_.Hkv - 1 - h / spec_.group);
+    store(gate_, b, h, i, d, factor * (spec_.closed_by_group ? 0.25 * z - 2.0 * heads_from_last : z));
+  });
+  if (spec_.closed_share < 0) return;
+  options_.gate_threshold = threshold_that_closes(spec_.closed_share, gate_, spec_.gate_fn);
+}
+
 void Case::fill_vectors() {
+  fill_sequences();
   Random lengths(spec_.seed, kLengths);
-  for (std::int64_t b = 0; key_lengths_.present() && b < spec_.B; ++b) {
+  for (std::int64_t n = 0; key_lengths_.present() && n < spec_.sequences(); ++n) {
+    store_integer(key_lengths_, n, 0);
+    const std::int64_t S = rows_of(n).S;
     const std::int64_t kind = lengths.below(6);
-    const std::int64_t some = lengths.below(spec_.S + 1);
-    store_integer(key_lengths_, b, kind == 0 ? 0 : kind == 1 ? spec_.S : some);
+    const std::int64_t some = lengths.below(S + 1);
+    store_integer(key_lengths_, n, kind == 0 ? 0 : kind == 1 ? S : some);
   }
   Random offsets(spec_.seed, kOffsets);
-  for (std::int64_t b = 0; query_offsets_.present() && b < spec_.B; ++b) {
-    store_integer(query_offsets_, b, offsets.below(spec_.S + 2 * spec_.T) - spec_.T);
+  for (std::int64_t n = 0; query_offsets_.present() && n < spec_.sequences(); ++n) {
+    const Rows rows = rows_of(n);
+    store_integer(query_offsets_, n, offsets.below(rows.S + 2 * rows.T + 1) - rows.T);
   }
   Random slopes(spec_.seed, kAlibi);
   if (alibi_slopes_.present()) {
@@ -289,27 +400,54 @@ void Case::fill_vectors() {
   if (sinks_.present()) fill_normal(sinks_, spec_.seed, kSinks, factors_of(spec_).sinks);
 }
 
-/// Keys at and beyond the length keep the slab's NaN.
+/// A random choice of pages for each sequence, no page twice, in no order; entries beyond the length are no page.
+void Case::fill_table() {
+  if (!block_table_.present()) return;
+  Random random(spec_.seed, kTable);
+  std::vector<std::int32_t> pages(spec_.pages());
+  std::iota(pages.begin(), pages.end(), 0);
+  for (std::size_t n = pages.size(); n > 1; --n) std::swap(pages[n - 1], pages[random.below(n)]);
+  std::size_t next = 0;
+  fill(block_table_, [&](std::int64_t, std::int64_t, std::int64_t b, std::int64_t m) {
+    const bool used = m * spec_.page < load_index(key_lengths_, b);
+    const std::int32_t entry = used ? pages[next++] : static_cast<std::int32_t>(random.below(2) == 0 ? -1 : 1 << 30);
+    static_cast<std::int32_t*>(block_table_.data)[offset_of(block_table_, 0, 0, b, m)] = entry;
+  });
+}
+
+/// Keys at and beyond the length, and pages of no sequence, keep the slab's NaN; int8 there keeps −1, and its scale
+/// NaN.
 void Case::fill_keys() {
   const Factors f = factors_of(spec_);
-  for (const auto& [view, stream, factor] : {std::tuple{k_, kK, f.k}, std::tuple{v_, kV, f.v}}) {
+  struct Tensor {
+    const TensorView &rows, &scale;
+    Stream stream;
+    double factor;
+  };
+  for (const auto& [view, scale, stream, factor] : {Tensor{k_, k_scale_, kK, f.k}, Tensor{v_, v_scale_, kV, f.v}}) {
     Random random(spec_.seed, stream);
-    fill(view, [&, target = view, by = factor](std::int64_t b, std::int64_t h, std::int64_t j, std::int64_t d) {
+    bool is_read = false;
+    Random scales(spec_.seed, kScales + stream);
+    const Shape keys{spec_.B, spec_.Hkv, spec_.S, view.shape[3]};
+    for_each_index(keys, [&, &rows = view, &row_scale = scale, by = factor](std::int64_t b, std::int64_t h,
+                                                                            std::int64_t j, std::int64_t d) {
       const double x = random.normal();
-      const double length = key_lengths_.present() ? load(key_lengths_, 0, 0, 0, b) : static_cast<double>(spec_.S);
-      if (static_cast<double>(j) < length) store(target, b, h, j, d, by * x);
+      if (d == 0) is_read = key_is_read(b, j);
+      if (!is_read) return;
+      const std::int64_t batch = spec_.page > 0 ? page_of(block_table_, b, j / spec_.page) : b;
+      const std::int64_t row = spec_.page > 0 ? j % spec_.page : j;
+      if (!spec_.quantized) return store(rows, batch, h, row, d, by * x);
+      constexpr double kSteps = 36.0;  // of int8 for each unit of a normal number, which stays within ±3.5
+      auto* at = static_cast<std::int8_t*>(rows.data) + offset_of(rows, batch, h, row, d);
+      *at = static_cast<std::int8_t>(std::lrint(kSteps * x));
+      if (d == 0) store(row_scale, batch, h, row, 0, by * (0.5 + scales.uniform()) / kSteps);
     });
   }
 }
 
 void Case::fill_maps() {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  double longest = key_lengths_.present() ? 0.0 : static_cast<double>(spec_.S);
-  for (std::int64_t b = 0; key_lengths_.present() && b < spec_.B; ++b) {
-    longest = std::max(longest, load(key_lengths_, 0, 0, 0, b));
-  }
   if (bias_.present()) {
-    const bool own_length = key_lengths_.present() && bias_.shape[0] == spec_.B;
     const double factor = factors_of(spec_).bias;
     Random random(spec_.seed, kBias);
     bool row_hidden = false;
@@ -317,8 +455,7 @@ void Case::fill_maps() {
       if (j == 0) row_hidden = spec_.bias_hides && random.below(8) == 0;
       const bool hidden = row_hidden || (spec_.bias_hides && random.below(4) == 0);
       const double x = hidden ? -kInfinity : factor * random.normal();
-      const double length = own_length ? load(key_lengths_, 0, 0, 0, b) : longest;
-      if (static_cast<double>(j) < length) store(bias_, b, h, i, j, x);
+      if (bias_is_read(b, i, j)) store(bias_, b, h, i, j, x);
     });
     if (spec_.bias_breaks && bias_.numel() > 0) {
       const Shape& n = bias_.shape;
@@ -353,6 +490,12 @@ AttentionOutputs Case::saving_outputs() const {
 AttentionSaved Case::saved() const {
   const AttentionOutputs out = saving_outputs();
   return {out.y, out.lse, out.attn};
+}
+
+AttentionOptions Case::backward_options() const {
+  AttentionOptions options = options_;
+  options.gate_threshold = 0.0;
+  return options;
 }
 
 void Case::poison_outputs() {
@@ -392,7 +535,7 @@ const reference::Forward& Case::expected_forward() {
 }
 
 const reference::Backward& Case::expected_backward() {
-  if (!backward_) backward_ = reference::backward(inputs_, incoming_, options_);
+  if (!backward_) backward_ = reference::backward(inputs_, incoming_, backward_options());
   return *backward_;
 }
 

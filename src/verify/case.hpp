@@ -19,7 +19,8 @@ namespace headgate::verify {
 enum class Passes { forward, forward_and_backward };
 
 /// A problem with its memory: inputs filled from the seed, outputs poisoned. Views point into the case, which therefore
-/// cannot be copied or moved. Keys hidden by key_lengths hold NaN in k and v, and so does the bias there.
+/// cannot be copied or moved. Keys hidden by key_lengths hold NaN in k and v, or in their scales, and so does the bias
+/// there and where query and key are of different packed sequences; entries of the block table beyond them are no page.
 class Case {
  public:
   explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded,
@@ -31,6 +32,8 @@ class Case {
   const AttentionInputs& inputs() const { return inputs_; }
   const AttentionOptions& options() const { return options_; }
   AttentionOptions& options() { return options_; }
+  /// Without what a forward pass alone takes.
+  AttentionOptions backward_options() const;
   /// The outputs of a forward pass that the spec asks for.
   AttentionOutputs outputs() const;
   /// The outputs of a forward pass that a backward pass needs.
@@ -64,15 +67,31 @@ class Case {
   void place_outputs();
   void place_gradients();
   void fill_inputs();
+  void place_cache();
+  void fill_table();
+  void fill_gate();
   void fill_keys();
   void fill_maps();
   void fill_vectors();
+  void fill_sequences();
+
+  /// Rows of q and k that attend to each other.
+  struct Rows {
+    std::int64_t q0, T, k0, S;
+    std::int64_t keys;  ///< of S, those that key_lengths leaves
+  };
+  Rows rows_of(std::int64_t n) const;
+  std::int64_t sequence_of_key(std::int64_t b, std::int64_t j) const;
+  bool key_is_read(std::int64_t b, std::int64_t j) const;
+  bool bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const;
 
   CaseSpec spec_;
   Placement placement_;
   AttentionOptions options_;
   std::vector<NamedSlab> input_slabs_, output_slabs_, gradient_slabs_;
   TensorView q_, k_, v_, gate_, bias_, mask_, key_lengths_, query_offsets_, alibi_slopes_, sinks_, dy_, dlse_;
+  TensorView cu_seqlens_q_, cu_seqlens_k_;
+  TensorView block_table_, k_scale_, v_scale_;
   AttentionInputs inputs_;
   AttentionIncoming incoming_;
   AttentionOutputs outputs_;  // of both kinds of forward pass

@@ -71,6 +71,16 @@ std::optional<std::string> thrown_by(const char* name, const Case& problem, cons
   return std::nullopt;
 }
 
+/// The backward pass must say that it does not take such a problem.
+std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) {
+  try {
+    kernels.backward({}, problem.inputs(), {}, {}, problem.options());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  return "attention_backward took a cache: " + describe(problem.spec());
+}
+
 /// Restores the active target, and clears a forced backend.
 class ImplementationGuard {
  public:
@@ -109,15 +119,17 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
 
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels, WorstError* worst) {
   const CaseSpec& spec = problem.spec();
+  if (spec.forward_only()) return refusal(problem, kernels);
   const AttentionGradients& out = problem.gradients();
   problem.poison_outputs();
   problem.poison_gradients();
-  if (auto error = thrown_by("attention_forward", problem,
-                             [&] { kernels.forward(problem.saving_outputs(), problem.inputs(), problem.options()); })) {
+  if (auto error = thrown_by("attention_forward", problem, [&] {
+        kernels.forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
+      })) {
     return error;
   }
   if (auto error = thrown_by("attention_backward", problem, [&] {
-        kernels.backward(out, problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+        kernels.backward(out, problem.inputs(), problem.saved(), problem.incoming(), problem.backward_options());
       })) {
     return error;
   }
@@ -148,8 +160,10 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
     problem.poison_gradients();
     kernels.forward(problem.outputs(), problem.inputs(), problem.options());
     std::vector<std::uint8_t> bytes = problem.output_bytes();
-    kernels.forward(problem.saving_outputs(), problem.inputs(), problem.options());
-    kernels.backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+    if (problem.spec().forward_only()) return bytes;
+    kernels.forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
+    kernels.backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
+                     problem.backward_options());
     const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
     bytes.insert(bytes.end(), gradients.begin(), gradients.end());
     return bytes;

@@ -93,6 +93,34 @@ void draw_gate(CaseSpec& spec, const Pick& pick) {
   spec.gate_f32 = maybe(pick, 3);
 }
 
+/// A cache: S becomes a number of whole pages.
+CaseSpec paged(CaseSpec spec, std::int64_t page) {
+  spec.page = page;
+  spec.S = (spec.S + page - 1) / page * page;
+  if (spec.key_lengths == DType::none) spec.key_lengths = DType::i32;
+  if (spec.layout == Layout::fused) spec.layout = Layout::bthd;
+  return spec;
+}
+
+CaseSpec quantized(CaseSpec spec) {
+  spec.quantized = true;
+  if (spec.layout == Layout::fused) spec.layout = Layout::bthd;
+  return spec;
+}
+
+void draw_cache(CaseSpec& spec, const Pick& pick) {
+  const std::int64_t page = one_of(pick, std::array{0, 0, 0, 0, 0, 1, 3, 16, 64, 100});
+  if (page > 0) spec = paged(spec, page);
+  if (maybe(pick, 6)) spec = quantized(spec);
+}
+
+void draw_threshold(CaseSpec& spec, const Pick& pick) {
+  const bool multiplies = spec.gate_input != GateInput::none && spec.gate_fn != GateFn::none;
+  if (!multiplies || spec.gate_op == GateOp::add || !maybe(pick, 3)) return;
+  spec.closed_share = one_of(pick, std::array{0.0, 0.1, 0.5, 0.9, 1.0});
+  spec.closed_by_group = maybe(pick, 3);
+}
+
 CaseSpec shaped(std::int64_t B, std::int64_t Hkv, std::int64_t group, std::int64_t T, std::int64_t S, std::int64_t D,
                 std::int64_t Dv) {
   CaseSpec spec;
@@ -157,6 +185,28 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
 }
 
+/// Pages and int8, beside few queries and many.
+void add_caches(std::vector<CaseSpec>& list, DType dtype) {
+  for (const std::int64_t page : {0, 1, 3, 16, 64, 100}) {
+    for (const bool bytes : {false, true}) {
+      if (page == 0 && !bytes) continue;
+      const auto add = [&](CaseSpec spec) {
+        spec.dtype = dtype;
+        spec = gated(spec, GateInput::headwise, GateFn::sigmoid, GateOp::mul);
+        if (page > 0) spec = paged(spec, page);
+        list.push_back(bytes ? quantized(spec) : spec);
+      };
+      add(shaped(2, 2, 2, 70, 90, 32, 24));
+      add(shaped(2, 1, 8, 1, 1030, 64, 32));
+      CaseSpec spec = with_all_features(shaped(2, 1, 3, 2, 700, 24, 17));
+      spec.query_offsets = DType::i32;
+      spec.window_left = 300;
+      spec.weights = page == 16;  // the kernel for many queries
+      add(spec);
+    }
+  }
+}
+
 /// Few queries against keys of several splits, in every way that rows of k and v are read.
 void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   struct Rows {
@@ -170,6 +220,61 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
     spec.window_left = 700;
     spec.weights = false;
     list.push_back(spec);
+  }
+}
+
+/// Packed batches: few queries beside many, empty sequences, lengths of one.
+void add_packed(std::vector<CaseSpec>& list, DType dtype) {
+  for (const std::int64_t length : {40, 310}) {
+    CaseSpec spec = shaped(1, 2, 2, length, length, 24, 20);
+    spec.dtype = dtype;
+    spec.cu_seqlens = DType::i32;
+    spec.packed = 6;
+    spec.causality = Causality::causal;
+    list.push_back(gated(spec, GateInput::elementwise, GateFn::sigmoid, GateOp::mul));
+    spec = gated(with_all_features(spec), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
+    spec.cu_seqlens = DType::i64;
+    spec.query_offsets = DType::i64;
+    list.push_back(spec);
+    spec.weights = false;
+    spec.bias = {true, false, false, false};
+    spec.threads = 2;
+    list.push_back(spec);
+  }
+  CaseSpec spec = shaped(1, 1, 1, 330, 1200, 16, 16);
+  spec.dtype = dtype;
+  spec.cu_seqlens = DType::i32;
+  spec.packed = 5;
+  spec.packed_queries = {1, 300, 0, 1, 28};
+  spec.packed_keys = {700, 310, 40, 0, 150};
+  spec.causality = Causality::causal;
+  spec.sinks = DType::f32;
+  list.push_back(spec);
+}
+
+/// Closed rows among open ones: in tiles of queries, in rules that read a row's own position, in few queries.
+void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
+  for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
+    for (const double share : {0.3, 0.0, 0.9, 1.0}) {
+      if (share != 0.3 && dtype != DType::f32) continue;
+      CaseSpec spec = gated(shaped(2, 1, 2, 150, 130, 16, 20), grain, GateFn::sigmoid, GateOp::mul);
+      spec.dtype = dtype;
+      spec.closed_share = share;
+      spec.causality = Causality::causal;
+      spec.threads = 2;
+      list.push_back(spec);
+      list.push_back(with_all_features(spec));
+      list.back().values = Values::sharp;
+      CaseSpec few = gated(shaped(2, 2, 4, 3, 1030, 16, 17), grain, GateFn::silu, GateOp::mul);
+      few.dtype = dtype;
+      few.closed_share = share;
+      few.alibi_slopes = DType::f32;
+      few.sinks = DType::f32;
+      few.threads = 2;
+      list.push_back(few);
+      few.closed_by_group = true;
+      list.push_back(few);
+    }
   }
 }
 
@@ -191,6 +296,8 @@ std::string describe(const CaseSpec& spec) {
   add(spec.gate_input != GateInput::none,
       fmt::format("gate={}:{}:{}{}", word_of(spec.gate_input), word_of(spec.gate_fn), word_of(spec.gate_op),
                   spec.gate_f32 ? ":f32" : ""));
+  add(spec.closed_share >= 0,
+      fmt::format("gate_threshold=closes:{}{}", spec.closed_share, spec.closed_by_group ? ":groups" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
@@ -204,6 +311,9 @@ std::string describe(const CaseSpec& spec) {
   add(spec.weights, "weights");
   add(spec.absent_gradients != 0, fmt::format("absent_gradients={:#x}", spec.absent_gradients));
   add(spec.threads != 1, fmt::format("threads={}", spec.threads));
+  add(spec.cu_seqlens != DType::none, fmt::format("packed={}:{}", spec.packed, dtype_name(spec.cu_seqlens)));
+  add(spec.page > 0, fmt::format("page={}", spec.page));
+  add(spec.quantized, "int8");
   return text + fmt::format(" seed={}", spec.seed);
 }
 
@@ -222,7 +332,14 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.weights = maybe(pick, 2);  // without them, few queries have a kernel of their own
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
+  draw_cache(spec, pick);
   spec.seed = static_cast<std::uint64_t>(1 + pick(1000));
+  if (spec.page == 0 && maybe(pick, 4)) {
+    spec.B = 1;
+    spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
+    spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
+  }
+  draw_threshold(spec, pick);  // after all others, whose draws from a seed so stay as they were
   return spec;
 }
 
@@ -263,6 +380,9 @@ std::vector<CaseSpec> standard_cases() {
     spec.causality = Causality::causal;
     list.push_back(spec);
     add_few_queries(list, dtype);
+    add_packed(list, dtype);
+    add_caches(list, dtype);
+    add_closed_rows(list, dtype);
     CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};

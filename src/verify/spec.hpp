@@ -103,8 +103,23 @@ struct CaseSpec {
   unsigned absent_gradients = 0;  // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
+  DType cu_seqlens = DType::none;  // none, i32, i64: a packed batch of T queries and S keys in all, B 1
+  std::int64_t packed = 1;         // its sequences; read only with cu_seqlens
+  std::vector<std::int64_t> packed_queries, packed_keys;  // their lengths, drawn from the seed where empty
+
+  std::int64_t page = 0;       // tokens of a page of k and v; 0: no block table. With pages, key_lengths is there too
+  bool quantized = false;      // k and v are int8 with scales
+  double closed_share = -1.0;  // about the share of rows that gate_threshold closes in forward passes; < 0: none is set
+  bool closed_by_group = false;  // gates differ most between K/V heads, so that groups of heads close as a whole
 
   std::int64_t Hq() const { return Hkv * group; }
+  std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
+  /// What the forward pass alone takes.
+  bool forward_only() const { return page > 0 || quantized; }
+  DType key_dtype() const { return quantized ? DType::i8 : dtype; }
+  /// Pages that a sequence may have, and all that there are: a few are no sequence's.
+  std::int64_t pages_each() const { return page > 0 ? S / page : 0; }
+  std::int64_t pages() const { return B * pages_each() + 2; }
   /// silu and identity may be 0, and then o cannot be recovered from y.
   bool saves_attn() const {
     return attn || (gate_input != GateInput::none && gate_op == GateOp::mul &&

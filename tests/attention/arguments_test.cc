@@ -225,6 +225,99 @@ std::vector<BadCall> bad_memory() {
   };
 }
 
+/// The sample's tensors narrowed to one batch, of sequences of 2 and 1 queries, and 4 and 1 keys.
+void pack(SampleCall& c) {
+  const auto narrow = [](auto& view) { view.shape[0] = std::min<std::int64_t>(view.shape[0], 1); };
+  for (auto* in : {&c.in.q, &c.in.k, &c.in.v, &c.in.gate, &c.in.bias, &c.in.mask, &c.saved.y, &c.saved.lse,
+                   &c.saved.attn, &c.incoming.dy, &c.incoming.dlse}) {
+    narrow(*in);
+  }
+  for (auto* out : {&c.out.y, &c.out.lse, &c.out.attn, &c.out.weights, &c.grad.dq, &c.grad.dk, &c.grad.dv,
+                    &c.grad.dgate, &c.grad.dbias}) {
+    narrow(*out);
+  }
+  c.in.key_lengths = c.vector<std::int32_t>({3, 1});
+  c.in.cu_seqlens_q = c.vector<std::int32_t>({0, 2, 3});
+  c.in.cu_seqlens_k = c.vector<std::int64_t>({0, 4, 5});
+}
+
+BadCall bad_packing(const std::string& name, const std::function<void(SampleCall&)>& spoil,
+                    const std::vector<std::string>& said) {
+  return {name,
+          [spoil](SampleCall& c) {
+            pack(c);
+            spoil(c);
+          },
+          said};
+}
+
+std::vector<BadCall> bad_packed_batches() {
+  return {
+      {"cu_seqlens_with_batches",
+       [](SampleCall& c) {
+         c.in.cu_seqlens_q = c.in.cu_seqlens_k = c.vector<std::int32_t>({0, 3});
+       },
+       {"cu_seqlens_q is given but q has shape (2,4,3,8): B is 2 but must be 1"}},
+      bad_packing("cu_seqlens_k_absent", [](SampleCall& c) { c.in.cu_seqlens_k = {}; },
+                  {"cu_seqlens_q is given but cu_seqlens_k is absent"}),
+      bad_packing("cu_seqlens_q_absent", [](SampleCall& c) { c.in.cu_seqlens_q = {}; },
+                  {"cu_seqlens_k is given but cu_seqlens_q is absent"}),
+      bad_packing("cu_seqlens_f32",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_q = c.vector<float>({0, 2, 3});
+                  },
+                  {"cu_seqlens_q has dtype f32 but must be i32 or i64"}),
+      bad_packing("cu_seqlens_empty", [](SampleCall& c) { c.in.cu_seqlens_q.shape[3] = 0; },
+                  {"cu_seqlens_q has shape (1,1,1,0) but must be (1,1,1,N+1)"}),
+      bad_packing("cu_seqlens_upright",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_q.shape = {3, 1, 1, 1};
+                  },
+                  {"cu_seqlens_q has shape (3,1,1,1) but (1,1,1,N+1) is (1,1,1,1)"}),
+      bad_packing("cu_seqlens_counts",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_k = c.vector<std::int32_t>({0, 5});
+                  },
+                  {"cu_seqlens_k has shape (1,1,1,2) but cu_seqlens_q has shape (1,1,1,3): N + 1 is 2 and 3"}),
+      bad_packing("cu_seqlens_start",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_q = c.vector<std::int32_t>({1, 2, 3});
+                  },
+                  {"cu_seqlens_q[0] is 1 but must be 0"}),
+      bad_packing("cu_seqlens_descend",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_q = c.vector<std::int32_t>({0, -1, 3});
+                  },
+                  {"cu_seqlens_q[1] is -1 but cu_seqlens_q[0] is 0"}),
+      bad_packing("cu_seqlens_beyond",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_k = c.vector<std::int64_t>({0, 9, 5});
+                  },
+                  {"cu_seqlens_k[1] is 9 but must be at most S = 5"}),
+      bad_packing("cu_seqlens_end",
+                  [](SampleCall& c) {
+                    c.in.cu_seqlens_k = c.vector<std::int64_t>({0, 4, 4});
+                  },
+                  {"cu_seqlens_k[2] is 4 but must be S = 5"}),
+      bad_packing("packed_key_lengths_count", [](SampleCall& c) { c.in.key_lengths = c.vector<std::int32_t>({4}); },
+                  {"key_lengths has shape (1,1,1,1) but (1,1,1,N) is (1,1,1,2)"}),
+      bad_packing("packed_key_length_beyond",
+                  [](SampleCall& c) {
+                    c.in.key_lengths = c.vector<std::int32_t>({4, 2});
+                  },
+                  {"key_lengths[1] is 2 but must be 0 to S_n = 1"}),
+      bad_packing("packed_query_offsets_count", [](SampleCall& c) { c.in.query_offsets = c.vector<std::int32_t>({4}); },
+                  {"query_offsets has shape (1,1,1,1) but (1,1,1,N) is (1,1,1,2)"}),
+  };
+}
+
+TEST(PackedBatch, SampleIsAccepted) {
+  SampleCall call;
+  pack(call);
+  call.forward();
+  call.backward();
+}
+
 std::vector<BadCall> bad_values() {
   return {
       {"key_length_negative",
@@ -274,6 +367,33 @@ std::vector<BadCall> bad_values() {
       {"softcap_nan", [](SampleCall& c) { c.options.softcap = kNan; }, {"softcap is nan"}},
       {"softcap_inf", [](SampleCall& c) { c.options.softcap = kInf; }, {"softcap is inf"}},
       {"softcap_below_f32", [](SampleCall& c) { c.options.softcap = 1e-39; }, {"softcap is 1e-39", "normal in f32"}},
+      {"gate_threshold_negative",
+       [](SampleCall& c) { c.options.gate_threshold = -0.5; },
+       {"gate_threshold is -0.5 but must be at least 0 and finite in f32"}},
+      {"gate_threshold_nan", [](SampleCall& c) { c.options.gate_threshold = kNan; }, {"gate_threshold is nan"}},
+      {"gate_threshold_inf", [](SampleCall& c) { c.options.gate_threshold = kInf; }, {"gate_threshold is inf"}},
+      {"gate_threshold_beyond_f32",
+       [](SampleCall& c) { c.options.gate_threshold = 1e39; },
+       {"gate_threshold is 1e+39 but must be at least 0 and finite in f32"}},
+      {"gate_threshold_without_gate",
+       [](SampleCall& c) {
+         c.options.gate_threshold = 0.5;
+         c.in.gate = {};
+         c.grad.dgate = {};
+       },
+       {"gate_threshold is 0.5 but there is no gate that multiplies"}},
+      {"gate_threshold_of_no_function",
+       [](SampleCall& c) {
+         c.options.gate_threshold = 0.5;
+         c.options.gate_fn = GateFn::none;
+       },
+       {"gate_threshold is 0.5 but there is no gate that multiplies"}},
+      {"gate_threshold_of_a_sum",
+       [](SampleCall& c) {
+         c.options.gate_threshold = 0.5;
+         c.options.gate_op = GateOp::add;
+       },
+       {"gate_threshold is 0.5 but there is no gate that multiplies"}},
       {"window_left", [](SampleCall& c) { c.options.window_left = -2; }, {"window_left is -2 but must be at least -1"}},
       {"window_right",
        [](SampleCall& c) { c.options.window_right = -kHuge; },
@@ -296,7 +416,82 @@ INSTANTIATE_TEST_SUITE_P(Presence, BadInput, ::testing::ValuesIn(bad_presence())
 INSTANTIATE_TEST_SUITE_P(DTypes, BadInput, ::testing::ValuesIn(bad_dtypes()), test_name);
 INSTANTIATE_TEST_SUITE_P(Shapes, BadInput, ::testing::ValuesIn(bad_shapes()), test_name);
 INSTANTIATE_TEST_SUITE_P(Memory, BadInput, ::testing::ValuesIn(bad_memory()), test_name);
+INSTANTIATE_TEST_SUITE_P(PackedBatches, BadInput, ::testing::ValuesIn(bad_packed_batches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Values, BadInput, ::testing::ValuesIn(bad_values()), test_name);
+
+/// Makes k and v pages, which each sequence has one of.
+void make_pages(SampleCall& c) {
+  c.in.block_table = c.vector<std::int32_t>({1, 0});
+  c.in.block_table.shape = {1, 1, kB, 1};
+  c.in.block_table.strides = {2, 2, 1, 1};
+}
+
+/// Makes k and v int8.
+void make_bytes(SampleCall& c) {
+  c.in.k.dtype = c.in.v.dtype = DType::i8;
+  c.in.k_scale = c.tensor(DType::f32, {kB, kHkv, kS, 1});
+  c.in.v_scale = c.tensor(DType::f32, {kB, kHkv, kS, 1});
+}
+
+std::vector<BadCall> bad_caches() {
+  const auto paged = [](const std::function<void(SampleCall&)>& spoil) {
+    return [spoil](SampleCall& c) {
+      make_pages(c);
+      spoil(c);
+    };
+  };
+  const auto bytes = [](const std::function<void(SampleCall&)>& spoil) {
+    return [spoil](SampleCall& c) {
+      make_bytes(c);
+      spoil(c);
+    };
+  };
+  return {
+      {"table_dtype",
+       paged([](SampleCall& c) { c.in.block_table.dtype = DType::i64; }),
+       {"block_table has dtype i64 but must be i32"}},
+      {"table_shape",
+       paged([](SampleCall& c) { c.in.block_table.shape[2] = 1; }),
+       {"block_table has shape (1,1,1,1) but (1,1,B,M) is (1,1,2,1)"}},
+      {"table_without_lengths",
+       paged([](SampleCall& c) { c.in.key_lengths = {}; }),
+       {"block_table is given but key_lengths is absent"}},
+      {"table_beyond_pages",
+       paged([](SampleCall& c) {
+         c.in.block_table = c.vector<std::int32_t>({1, 2});
+         c.in.block_table.shape = {1, 1, kB, 1};
+         c.in.block_table.strides = {2, 2, 1, 1};
+       }),
+       {"block_table[1,0] is 2 but must be 0 to 1: k has P = 2 pages"}},
+      {"pages_of_v",
+       paged([](SampleCall& c) { c.in.v.shape[0] = 1; }),
+       {"v has shape (1,2,5,6) but k has shape (2,2,5,8): P is 1 and 2"}},
+      {"pages_of_no_token", paged([](SampleCall& c) { c.in.k.shape[2] = c.in.v.shape[2] = 0; }), {"pages of 0 tokens"}},
+      {"lengths_beyond_pages",
+       paged([](SampleCall& c) {
+         c.in.key_lengths = c.vector<std::int64_t>({5, 6});
+       }),
+       {"key_lengths[1] is 6 but must be 0 to S = 5"}},
+      {"bytes_of_k_alone",
+       bytes([](SampleCall& c) { c.in.v.dtype = DType::f32; }),
+       {"v has dtype f32 but k has dtype i8"}},
+      {"bytes_of_v_alone",
+       bytes([](SampleCall& c) { c.in.k.dtype = DType::f32; }),
+       {"v has dtype i8 but q has dtype f32"}},
+      {"scale_absent", bytes([](SampleCall& c) { c.in.k_scale = {}; }), {"k_scale is required by k of dtype i8"}},
+      {"scale_dtype",
+       bytes([](SampleCall& c) { c.in.v_scale.dtype = DType::f64; }),
+       {"v_scale has dtype f64 but must be f32"}},
+      {"scale_shape",
+       bytes([](SampleCall& c) { c.in.k_scale.shape[3] = kD; }),
+       {"k_scale has shape (2,2,5,8) but (B,Hkv,S,1) is (2,2,5,1)"}},
+      {"scale_of_floats",
+       [](SampleCall& c) {
+         c.in.v_scale = c.tensor(DType::f32, {kB, kHkv, kS, 1});
+       },
+       {"v_scale is given but v has dtype f32 and not i8"}},
+  };
+}
 
 class BadForward : public ::testing::TestWithParam<BadCall> {};
 
@@ -372,6 +567,7 @@ std::vector<BadCall> bad_outputs() {
   };
 }
 
+INSTANTIATE_TEST_SUITE_P(Caches, BadForward, ::testing::ValuesIn(bad_caches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Outputs, BadForward, ::testing::ValuesIn(bad_outputs()), test_name);
 
 class BadBackward : public ::testing::TestWithParam<BadCall> {};
@@ -403,6 +599,18 @@ std::vector<BadCall> bad_saved() {
       {"lse_shape",
        [](SampleCall& c) { c.saved.lse.shape[2] = kS; },
        {"lse has shape (2,4,5,1) but (B,Hq,T,1) is (2,4,3,1)"}},
+      {"lse_of_a_closed_row_f64",
+       [](SampleCall& c) { static_cast<double*>(const_cast<void*>(c.saved.lse.data))[16] = kInf; },
+       {"lse[1,1,1] is inf: the forward pass left this row out, by gate_threshold"}},
+      {"lse_of_a_closed_row_f32",
+       [](SampleCall& c) {
+         c.saved.lse = c.tensor(DType::f32, {kB, kHq, kT, 1});
+         static_cast<float*>(const_cast<void*>(c.saved.lse.data))[2] = static_cast<float>(kInf);
+       },
+       {"lse[0,0,2] is inf"}},
+      {"gate_threshold",
+       [](SampleCall& c) { c.options.gate_threshold = 0.25; },
+       {"gate_threshold is 0.25 but must be 0: rows that are not computed have no gradients"}},
       {"attn_absent_silu", lose_attn(GateFn::silu), {"attn is required"}},
       {"attn_absent_identity", lose_attn(GateFn::identity), {"attn is required"}},
       {"attn_shape",
@@ -473,6 +681,12 @@ std::vector<BadCall> bad_gradients() {
   };
 }
 
+std::vector<BadCall> caches() {
+  return {{"table", make_pages, {"block_table is given, but a cache has no gradients"}},
+          {"bytes", make_bytes, {"k_scale is given, but a cache has no gradients"}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Caches, BadBackward, ::testing::ValuesIn(caches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Saved, BadBackward, ::testing::ValuesIn(bad_saved()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gradients, BadBackward, ::testing::ValuesIn(bad_gradients()), test_name);
 

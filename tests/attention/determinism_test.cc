@@ -21,8 +21,9 @@ Bits run(verify::Case& problem, int threads) {
   attention_forward(problem.outputs(), problem.inputs(), problem.options());
   Bits bits;
   bits.outputs = problem.output_bytes();
-  attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
-  attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+  attention_forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
+  attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
+                     problem.backward_options());
   bits.gradients = problem.gradient_bytes();
   return bits;
 }

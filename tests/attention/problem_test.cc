@@ -44,7 +44,7 @@ TEST(Problem, HoldsTheSizesOfBothPasses) {
     EXPECT_EQ(p.group, 2);
     EXPECT_EQ(p.gate_fn, GateFn::sigmoid);
     EXPECT_FALSE(p.gate_headwise);
-    EXPECT_EQ((std::vector{p.key_length(0), p.key_length(1)}), (std::vector<std::int64_t>{5, 4}));
+    EXPECT_EQ((std::vector{p.sequence(0).keys, p.sequence(1).keys}), (std::vector<std::int64_t>{5, 4}));
     EXPECT_EQ((std::vector{p.alibi_slope(0), p.alibi_slope(1), p.alibi_slope(2), p.alibi_slope(3)}),
               (std::vector{0.5, 0.25, 0.125, 0.0625}));
     EXPECT_EQ(p.sink(kHq - 1), -std::numeric_limits<double>::infinity());
@@ -76,7 +76,7 @@ TEST(Problem, AbsentPartsAreNeutral) {
   resize(call, kB, kHq, kHkv, kT, kS);
   const Problem p = forward(call);
   EXPECT_EQ(p.gate_fn, GateFn::none);
-  EXPECT_EQ((std::vector{p.key_length(0), p.key_length(1)}), (std::vector{kS, kS}));
+  EXPECT_EQ((std::vector{p.sequence(0).keys, p.sequence(1).keys}), (std::vector{kS, kS}));
   EXPECT_FALSE(p.inputs.alibi_slopes.present());
   EXPECT_FALSE(p.inputs.sinks.present());
   EXPECT_FALSE(p.inputs.bias.present());

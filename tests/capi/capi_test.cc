@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <thread>
@@ -50,6 +52,7 @@ headgate_attention_options to_c(const AttentionOptions& options) {
   c.gate_fn = options.gate_fn == GateFn::none ? HEADGATE_GATE_FN_NONE : static_cast<headgate_gate_fn>(options.gate_fn);
   c.gate_op = static_cast<headgate_gate_op>(options.gate_op);
   c.threads = options.context.threads;
+  c.gate_threshold = options.gate_threshold;
   return c;
 }
 
@@ -63,6 +66,8 @@ headgate_attention_inputs to_c(const AttentionInputs& in) {
   c.mask = to_c(in.mask);
   c.key_lengths = to_c(in.key_lengths);
   c.query_offsets = to_c(in.query_offsets);
+  c.cu_seqlens_q = to_c(in.cu_seqlens_q);
+  c.cu_seqlens_k = to_c(in.cu_seqlens_k);
   c.alibi_slopes = to_c(in.alibi_slopes);
   c.sinks = to_c(in.sinks);
   return c;
@@ -142,6 +147,102 @@ TEST_P(SameBits, InBothPasses) {
 INSTANTIATE_TEST_SUITE_P(DTypes, SameBits, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
 
+/// Ranges of keys, their merge and its gradients.
+struct MergeCall : RandomCall {
+  static constexpr std::size_t kParts = 2;
+  static constexpr std::int64_t kCut = 2;
+  TensorView attn[kParts], lse[kParts], d_attn[kParts], d_lse[kParts];
+
+  MergeCall() : RandomCall(DType::f32, 11) {
+    out.weights = {};
+    for (auto* views : {attn, d_attn}) {
+      for (std::size_t n = 0; n < kParts; ++n) views[n] = tensor(DType::f32, {kB, kHq, kT, kDv});
+    }
+    for (auto* views : {lse, d_lse}) {
+      for (std::size_t n = 0; n < kParts; ++n) views[n] = tensor(DType::f32, {kB, kHq, kT, 1});
+    }
+  }
+
+  std::pair<std::int64_t, std::int64_t> keys(std::size_t n) const {
+    return n == 0 ? std::pair{std::int64_t{0}, kCut} : std::pair{kCut, kS};
+  }
+
+  void by_cpp() const {
+    std::vector<MergePart> parts;
+    std::vector<MergePartGradients> gradients;
+    for (std::size_t n = 0; n < kParts; ++n) {
+      KeyRangeVectors vectors;
+      AttentionInputs range = narrow_keys(in, keys(n).first, keys(n).second, vectors);
+      range.gate = {};
+      AttentionOutputs outputs;
+      outputs.y = attn[n];
+      outputs.lse = lse[n];
+      attention_forward(outputs, range, options);
+      parts.push_back({attn[n], lse[n]});
+      gradients.push_back({d_attn[n], d_lse[n]});
+    }
+    attention_merge(out, parts, in.gate, options);
+    attention_merge_backward(gradients, grad.dgate, parts, in.gate, incoming, options);
+  }
+
+  void by_c() const {
+    const headgate_attention_inputs inputs = to_c(in);
+    const headgate_attention_options c_options = to_c(options);
+    std::vector<headgate_merge_part> parts;
+    std::vector<headgate_merge_part_gradients> gradients;
+    for (std::size_t n = 0; n < kParts; ++n) {
+      std::int64_t offsets[kB], lengths[kB];
+      headgate_attention_inputs range = HEADGATE_ATTENTION_INPUTS_INIT;
+      ASSERT_EQ(headgate_narrow_keys(&range, &inputs, keys(n).first, keys(n).second, offsets, lengths), HEADGATE_OK)
+          << headgate_last_error();
+      range.gate = HEADGATE_ABSENT;
+      headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+      outputs.y = to_c(attn[n]);
+      outputs.lse = to_c(lse[n]);
+      ASSERT_EQ(headgate_attention_forward(&outputs, &range, &c_options), HEADGATE_OK) << headgate_last_error();
+      parts.push_back({to_c(ConstTensorView(attn[n])), to_c(ConstTensorView(lse[n]))});
+      gradients.push_back({to_c(d_attn[n]), to_c(d_lse[n])});
+    }
+    headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+    outputs.y = to_c(out.y);
+    outputs.lse = to_c(out.lse);
+    outputs.attn = to_c(out.attn);
+    headgate_attention_incoming c_incoming = HEADGATE_ATTENTION_INCOMING_INIT;
+    c_incoming.dy = to_c(incoming.dy);
+    c_incoming.dlse = to_c(incoming.dlse);
+    const headgate_tensor dgate = to_c(grad.dgate);
+    ASSERT_EQ(headgate_attention_merge(&outputs, parts.data(), kParts, &inputs.gate, &c_options), HEADGATE_OK)
+        << headgate_last_error();
+    ASSERT_EQ(headgate_attention_merge_backward(gradients.data(), &dgate, parts.data(), kParts, &inputs.gate,
+                                                &c_incoming, &c_options),
+              HEADGATE_OK)
+        << headgate_last_error();
+  }
+};
+
+TEST(Merge, HasTheSameBits) {
+  const MergeCall cpp, c, before;
+  cpp.by_cpp();
+  c.by_c();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(before.snapshot()));
+}
+
+TEST(Merge, RefusesNullAndSaysWhy) {
+  const MergeCall call;
+  headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+  outputs.y = to_c(call.out.y);
+  EXPECT_EQ(headgate_attention_merge(&outputs, nullptr, 1, nullptr, nullptr), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_STREQ(headgate_last_error(), "headgate_attention_merge: parts is null but count is 1");
+  EXPECT_EQ(headgate_attention_merge(&outputs, nullptr, 0, nullptr, nullptr), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_STREQ(headgate_last_error(), "headgate_attention_merge: parts is empty but must have at least one part");
+  const headgate_attention_inputs inputs = to_c(call.in);
+  headgate_attention_inputs range = HEADGATE_ATTENTION_INPUTS_INIT;
+  std::int64_t offsets[kB];
+  EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, offsets, nullptr), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_STREQ(headgate_last_error(), "headgate_narrow_keys: key_lengths is null but receives 2 numbers");
+}
+
 TEST(SameDefaults, AStructOfZerosWithItsSizeIsTheCppDefault) {
   RandomCall cpp(DType::f32, 7);
   cpp.options = AttentionOptions{};
@@ -167,6 +268,22 @@ TEST(SameGates, EveryFunctionHasItsNumber) {
     ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
     EXPECT_TRUE(c.unchanged_since(cpp.snapshot())) << static_cast<int>(gate_fn);
   }
+}
+
+TEST(SameThreshold, ClosesTheSameRows) {
+  RandomCall cpp(DType::f32, 7);
+  RandomCall c(DType::f32, 7);
+  cpp.options.gate_threshold = c.options.gate_threshold = 0.6;
+  cpp.forward();
+  const auto* lse = static_cast<const float*>(cpp.out.lse.data);
+  const auto closed = std::count(lse, lse + kB * kHq * kT, std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(closed > 0 && closed < kB * kHq * kT) << closed;
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  c.saved.lse = c.out.lse;
+  c.options.gate_threshold = 0.0;
+  EXPECT_EQ(backward_by_c(c), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("] is inf: the forward pass left this row out"), std::string::npos);
 }
 
 TEST(SameWords, TheCMessageIsTheCppOneUnderItsOwnName) {

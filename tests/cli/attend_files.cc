@@ -71,6 +71,8 @@ std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOp
   file("--mask", in.mask, map_rank(in.mask));
   file("--key-lengths", in.key_lengths, 1);
   file("--query-offsets", in.query_offsets, 1);
+  file("--cu-seqlens-q", in.cu_seqlens_q, 1);
+  file("--cu-seqlens-k", in.cu_seqlens_k, 1);
   file("--alibi", in.alibi_slopes, 1);
   file("--sinks", in.sinks, 1);
   say("--out", directory + "/y.npy");
@@ -81,6 +83,7 @@ std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOp
   say("--window", fmt::format("{},{}", options.window_left, options.window_right));
   if (options.scale) say("--scale", fmt::format("{:.17g}", *options.scale));
   if (options.softcap != 0) say("--softcap", fmt::format("{:.17g}", options.softcap));
+  if (options.gate_threshold != 0) say("--gate-threshold", fmt::format("{:.17g}", options.gate_threshold));
   if (options.context.threads != 0) say("--threads", std::to_string(options.context.threads));
   return command;
 }

@@ -84,11 +84,15 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
       [](auto& s) { s.key_lengths = DType::i64; },
       [](auto& s) { s.query_offsets = DType::i32, s.causality = Causality::causal; },
       [](auto& s) { s.query_offsets = DType::i64, s.alibi_slopes = DType::f32; },
+      [](auto& s) { s.B = 1, s.cu_seqlens = DType::i32, s.packed = 3, s.causality = Causality::causal; },
+      [](auto& s) { s.B = 1, s.cu_seqlens = DType::i64, s.packed = 4, s.weights = true; },
       [](auto& s) { s.alibi_slopes = DType::f32; },
       [](auto& s) { s.sinks = DType::f64; },
       [](auto& s) { s.weights = true; },
       [](auto& s) { s.gate_input = verify::GateInput::headwise; },
       [](auto& s) { s.gate_input = verify::GateInput::elementwise, s.gate_op = GateOp::add; },
+      [](auto& s) { s.gate_input = verify::GateInput::headwise, s.closed_share = 0.5; },
+      [](auto& s) { s.gate_input = verify::GateInput::elementwise, s.closed_share = 0.3, s.weights = true; },
       [](auto& s) { s.B = 1; },
       [](auto& s) { s.B = s.Hkv = s.group = 1; },
   };
@@ -331,6 +335,12 @@ TEST_F(AttendTest, RefusesBadUsage) {
   refuse({"--scale", "1e39"}, "scale is 1e+39 but must be finite in f32");
   refuse({"--scale", "much"}, "--scale");
   refuse({"--softcap", "-1"}, "softcap is -1");
+  refuse({"--gate-threshold", "0.1"}, "--gate-threshold requires --gate");
+  refuse({"--gate-threshold", "-1", "--gate", in("z")}, "gate_threshold is -1 but must be at least 0");
+  refuse({"--gate-threshold", "0.1", "--gate", in("z"), "--gate-op", "add"},
+         "gate_threshold is 0.1 but there is no gate that multiplies");
+  refuse({"--gate-threshold", "0.1", "--gate", in("z"), "--grad-out", in("dy"), "--grad-dir", out("grads")},
+         "excludes");
   refuse({"--gate-fn", "relu", "--gate", in("z")}, "--gate-fn: 'relu' is none of sigmoid, ");
   refuse({"--gate-op", "sub", "--gate", in("z")}, "--gate-op: 'sub' is none of mul, add");
   refuse({"--gate-fn", "silu"}, "--gate-fn silu needs --gate");
@@ -442,6 +452,7 @@ TEST_F(AttendTest, RefusesShapesThatDisagree) {
   refuse({"--alibi", in("alibi")}, "alibi_slopes has shape (1,1,1,5)");
   put_values("lengths", std::vector<std::int64_t>{kS, kS + 1}, {1, 1, 1, kB}, 1);
   refuse({"--key-lengths", in("lengths")}, "key_lengths[1] is 8 but must be 0 to S = 7");
+  refuse({"--cu-seqlens-q", in("lengths"), "--cu-seqlens-k", in("lengths")}, "B is 2 but must be 1");
 }
 
 TEST_F(AttendTest, RefusesFilesThatLie) {

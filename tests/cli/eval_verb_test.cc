@@ -133,6 +133,39 @@ TEST_F(EvalVerbTest, HasTheKeysOfTheRegistry) {
   EXPECT_EQ(keys_of(all), figures);
 }
 
+TEST_F(EvalVerbTest, ComparesAGateThreshold) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const json plain = evaluated("run");
+  EXPECT_FALSE(plain.contains("gate_threshold"));
+  json none = evaluated("run", {"--gate-threshold", "1e-6"});
+  const json nothing_closed = none.at("gate_threshold");
+  none.erase("gate_threshold");
+  EXPECT_EQ(none, plain) << "the figures are those of all rows";
+  EXPECT_EQ(nothing_closed.at("threshold"), 1e-6);
+  EXPECT_EQ(nothing_closed.at("closed_share"), 0.0);
+  EXPECT_EQ(nothing_closed.at("with").at("loss_nats"), nothing_closed.at("without").at("loss_nats"));
+  EXPECT_NEAR(nothing_closed.at("without").at("loss_nats").get<double>(), plain.at("loss_nats").get<double>(), 1e-6);
+  const json all_closed = evaluated("run", {"--gate-threshold", "1"}).at("gate_threshold");
+  EXPECT_EQ(all_closed.at("closed_share"), 1.0);
+  EXPECT_NE(all_closed.at("with").at("loss_nats"), all_closed.at("without").at("loss_nats"));
+  for (const char* pass : {"with", "without"}) {
+    const json& figures = all_closed.at(pass);
+    EXPECT_GT(figures.at("attention_seconds"), 0.0);
+    EXPECT_GT(figures.at("seconds"), figures.at("attention_seconds"));
+    EXPECT_GT(figures.at("tokens_per_second"), 0.0);
+  }
+  const std::string text = verb.eval("run", {"--gate-threshold", "1"}).out;
+  EXPECT_NE(text.find("\ngate threshold 1: 100.0% of rows closed; loss "), std::string::npos) << text;
+}
+
+TEST_F(EvalVerbTest, AGateThresholdNeedsAGateThatMultipliesTheAttentionOutput) {
+  ASSERT_EQ(verb.train("plain", {}).status, 0);
+  ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
+  expect_refused(verb.eval("plain", {"--gate-threshold", "0.1"}), "eval",
+                 "--gate-threshold: plain has gate none, which does not multiply the attention output");
+  expect_refused(verb.eval("gated", {"--gate-threshold", "-1"}), "eval", "--gate-threshold is -1 but must be at least");
+}
+
 TEST(EvalHelp, NamesEveryMetricAndItsKeys) {
   std::istringstream words(testing::headgate({"eval", "--help"}).out);
   std::set<std::string> said;
@@ -322,6 +355,11 @@ TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
   for (const std::string& told : {verb.path("plain") + " ", verb.path("gated") + " ", std::string("to first")}) {
     EXPECT_NE(table.out.find(told), std::string::npos) << table.out;
   }
+  std::vector<std::string> by_layer = both;
+  by_layer.insert(by_layer.end(), {"--metrics", "layer_loss"});
+  const std::string no_table = testing::headgate(by_layer).out;
+  EXPECT_EQ(no_table.find("  -"), std::string::npos) << "a table without a number: " << no_table;
+  EXPECT_NE(no_table.find("figures of layers are compared with --json"), std::string::npos) << no_table;
   ASSERT_EQ(verb.train("backcopy", {"--task", "bigram-backcopy"}).status, 0);
   expect_refused(testing::headgate({"eval", verb.path("plain"), verb.path("backcopy"), "--data", verb.text()}), "eval",
                  "--task chooses one for both");

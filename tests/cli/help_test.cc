@@ -51,12 +51,33 @@ TEST(Help, EveryVerbExplainsItself) {
 
 TEST(Help, NamesEveryOptionOfAttend) {
   const std::string help = testing::headgate({"attend", "--help"}).out;
-  for (const char* option :
-       {"--q Q.npy",         "--k K.npy",      "--v V.npy",    "--out Y.npy",         "--gate Z.npy",
-        "--gate-fn FN",      "--gate-op OP",   "--causal",     "--window L,R",        "--scale X",
-        "--softcap C",       "--bias B.npy",   "--mask M.npy", "--key-lengths N.npy", "--query-offsets A.npy",
-        "--alibi A.npy",     "--sinks S.npy",  "--off-by-one", "--lse LSE.npy",       "--weights P.npy",
-        "--grad-out DY.npy", "--grad-dir DIR", "--dtype TYPE", "--threads N"}) {
+  for (const char* option : {"--q Q.npy",
+                             "--k K.npy",
+                             "--v V.npy",
+                             "--out Y.npy",
+                             "--gate Z.npy",
+                             "--gate-fn FN",
+                             "--gate-op OP",
+                             "--gate-threshold T",
+                             "--causal",
+                             "--window L,R",
+                             "--scale X",
+                             "--softcap C",
+                             "--bias B.npy",
+                             "--mask M.npy",
+                             "--key-lengths N.npy",
+                             "--query-offsets A.npy",
+                             "--alibi A.npy",
+                             "--sinks S.npy",
+                             "--off-by-one",
+                             "--lse LSE.npy",
+                             "--weights P.npy",
+                             "--cu-seqlens-q CQ.npy",
+                             "--cu-seqlens-k CK.npy",
+                             "--grad-out DY.npy",
+                             "--grad-dir DIR",
+                             "--dtype TYPE",
+                             "--threads N"}) {
     EXPECT_NE(help.find("\n  " + std::string(option)), std::string::npos) << option;
   }
 }

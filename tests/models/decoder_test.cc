@@ -54,6 +54,41 @@ TEST_P(EveryGrain, OverfitsOneBatch) {
 INSTANTIATE_TEST_SUITE_P(Gates, EveryGrain,
                          testing::Values("none", "headwise", "elementwise", "head_shared", "g2", "g3", "g4", "g5"));
 
+TEST(Decoder, LeavesOutRowsWhoseGateIsClosed) {
+  for (const char* name : {"headwise", "elementwise", "head_shared"}) {
+    DecoderConfig config = tiny_config();
+    config.gate = layers::parse_gate(name);
+    Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
+    const std::vector<double> w = initial(decoder);
+    const TinyBatch batch(config, kTinyBatch, 3);
+    const auto loss = [&](layers::AttentionSkip* skip) {
+      return decoder.loss(w.data(), batch.tokens.data(), batch.targets.data(), nullptr, nullptr, skip);
+    };
+    const double expected = loss(nullptr);
+    layers::AttentionSkip none;
+    EXPECT_EQ(loss(&none), expected) << name;
+    EXPECT_EQ(none.closed_rows, 0);
+    EXPECT_EQ(none.rows, config.layers * config.heads * kTinyBatch.batch * kTinyBatch.seq);
+    layers::AttentionSkip all;
+    all.threshold = 1.0;  // of a sigmoid
+    EXPECT_NE(loss(&all), expected) << name;
+    EXPECT_EQ(all.closed_share(), 1.0);
+  }
+}
+
+TEST(Decoder, RefusesAThresholdOfOtherGates) {
+  for (const char* name : {"none", "g1-headwise-add", "g2", "g5"}) {
+    DecoderConfig config = tiny_config();
+    config.gate = layers::parse_gate(name);
+    Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
+    const std::vector<double> w = initial(decoder);
+    const TinyBatch batch(config, kTinyBatch, 3);
+    layers::AttentionSkip skip;
+    skip.threshold = 0.1;
+    EXPECT_THROW(decoder.loss(w.data(), batch.tokens.data(), batch.targets.data(), nullptr, nullptr, &skip), Error);
+  }
+}
+
 TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
   if (!support::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
   const BatchShape shape{8, 128};

@@ -327,7 +327,7 @@ TEST(Tolerance, RatioTellsInfinitiesAndNaNApart) {
 }
 
 TEST(RandomSpec, ReachesEveryFeature) {
-  bool fused = false, sinks = false, added = false, half = false, window = false, breaks_none = true;
+  bool fused = false, sinks = false, added = false, half = false, window = false, breaks_none = true, closed = false;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     const CaseSpec spec = random_spec(seed);
     fused = fused || spec.layout == Layout::fused;
@@ -336,8 +336,9 @@ TEST(RandomSpec, ReachesEveryFeature) {
     half = half || spec.dtype == DType::f16;
     window = window || spec.window_left >= 0;
     breaks_none = breaks_none && !spec.bias_breaks;
+    closed = closed || spec.closed_share > 0;
   }
-  EXPECT_TRUE(fused && sinks && added && half && window && breaks_none);
+  EXPECT_TRUE(fused && sinks && added && half && window && breaks_none && closed);
 }
 
 }  // namespace

@@ -9,7 +9,9 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
@@ -43,12 +45,11 @@ class BackwardWorker {
         shared_(shared),
         own_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// Chooses key/value head `head` (sequence · Hkv + h), whose packed operands lie in `slot`.
-  void select(std::int64_t head, std::int64_t slot) {
-    n_ = head / p_.Hkv;
-    sequence_ = p_.sequence(n_);
-    hkv_ = head % p_.Hkv;
-    slot_ = slot;
+  /// Chooses key/value head h of a part.
+  void select(const HeldHeads& part, std::int64_t h) {
+    part_ = &part;
+    sequence_ = part.sequence;
+    hkv_ = h;
   }
 
   void pack_keys(std::int64_t block) const;
@@ -64,14 +65,17 @@ class BackwardWorker {
   struct Strip;
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
+  /// Numbers of a tile of query head g of the group, and of a key block, among what is held.
+  std::int64_t held_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
+  std::int64_t held_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
-    return {shared_.keys.at(slot_, block), kBlock, plan_.D_padded};
+    return {shared_.keys.at(held_block(block)), kBlock, plan_.D_padded};
   }
   ColumnPanels<T> query_panels(std::int64_t g, std::int64_t tile) const {
-    return {shared_.query_panels.at(slot_, g, tile), kTile, plan_.D_padded};
+    return {shared_.query_panels.at(held_tile(g, tile)), kTile, plan_.D_padded};
   }
   ColumnPanels<T> out_panels(std::int64_t g, std::int64_t tile) const {
-    return {shared_.out_panels.at(slot_, g, tile), kTile, plan_.Dv_padded};
+    return {shared_.out_panels.at(held_tile(g, tile)), kTile, plan_.Dv_padded};
   }
 
   void prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta, double* sink_part) const;
@@ -92,8 +96,9 @@ class BackwardWorker {
   const BackwardProblem& p_;
   const BackwardBuffers<T>& shared_;
   const BackwardScratch<T> own_;
+  const HeldHeads* part_ = nullptr;
   Sequence sequence_;
-  std::int64_t n_ = 0, hkv_ = 0, slot_ = 0;
+  std::int64_t hkv_ = 0;
 };
 
 /// What the backward pass reads and writes of one query head before the products.
@@ -136,9 +141,9 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   if (std::max(j0, seen.begin) >= end) return;  // no tile visits the block
   const HeadRows k = key_rows(p_.inputs.k, sequence_, hkv_);
   const HeadRows v = key_rows(p_.inputs.v, sequence_, hkv_);
-  pack_transposed(shared_.keys_t.sub(slot_, block), k, j0, end - j0, own_.packing);
+  pack_transposed(shared_.keys_t.sub(held_block(block)), k, j0, end - j0, own_.packing);
   pack_panels(key_panels(block), 0, k, j0, end - j0, own_.packing);
-  pack_transposed(shared_.values_t.sub(slot_, block), v, j0, end - j0, own_.packing);
+  pack_transposed(shared_.values_t.sub(held_block(block)), v, j0, end - j0, own_.packing);
 }
 
 /// Packs q and, through the gate, do; writes lse, Δ − dlse, dz and the tile's part of dsinks; zeroes dq.
@@ -146,9 +151,9 @@ template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
   const std::int64_t n = std::min(kTile, sequence_.T - i0);
-  const View<T, 3> out_strips = shared_.out_strips.sub(slot_, g, tile);
-  T* lse = shared_.lse.at(slot_, g, tile);
-  T* delta = shared_.delta.at(slot_, g, tile);
+  const View<T, 3> out_strips = shared_.out_strips.sub(held_tile(g, tile));
+  T* lse = shared_.lse.at(held_tile(g, tile));
+  T* delta = shared_.delta.at(held_tile(g, tile));
   // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
   std::fill(lse + n, lse + kTile, std::numeric_limits<T>::infinity());
   std::fill(delta + n, delta + kTile, T{0});
@@ -170,13 +175,13 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
     }
     interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
   }
-  shared_.sink_parts(n_, h, tile) = sink_part;
+  shared_.sink_parts(part_->tiles_before + tile, h) = sink_part;
 
   const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
-  pack_strips(shared_.query_strips.sub(slot_, g, tile), q, i0, n, plan_.rules.query_factor(), own_.packing);
+  pack_strips(shared_.query_strips.sub(held_tile(g, tile)), q, i0, n, plan_.rules.query_factor(), own_.packing);
   pack_panels(query_panels(g, tile), 0, q, i0, n, own_.packing);
-  std::fill_n(shared_.dq.at(slot_, g, tile), kTile * plan_.D_padded, T{0});
-  shared_.dq_turns(slot_, g, tile) = 0;
+  std::fill_n(shared_.dq.at(held_tile(g, tile)), kTile * plan_.D_padded, T{0});
+  shared_.dq_turns(held_tile(g, tile)) = 0;
 }
 
 /// do of query i into `d_o`, its dz into dgate, its lse and Δ − dlse, its term of dsinks.
@@ -224,7 +229,7 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
   for (std::int64_t g = 0; g < p_.group; ++g) {
     const std::int64_t h = query_head(g);
     if (plan_.dbias_over_queries) std::fill_n(own_.dbias_sum.data, kBlock, T{0});
-    for (std::int64_t tile = 0; tile < plan_.tiles; ++tile) {
+    for (std::int64_t tile = 0; tile < part_->tiles; ++tile) {
       const std::int64_t i0 = tile * kTile;
       const Tile t{visibility,
                    g,
@@ -235,10 +240,10 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
                    block,
                    j0,
                    keys,
-                   shared_.query_strips.sub(slot_, g, tile),
-                   shared_.out_strips.sub(slot_, g, tile),
-                   shared_.keys_t.sub(slot_, block),
-                   shared_.values_t.sub(slot_, block)};
+                   shared_.query_strips.sub(held_tile(g, tile)),
+                   shared_.out_strips.sub(held_tile(g, tile)),
+                   shared_.keys_t.sub(held_block(block)),
+                   shared_.values_t.sub(held_block(block))};
       if (dbias_by_tile) dbias_turnstile(h, tile, block).enter(dbias_turn(h));
       const bool visited = score_tile(t);
       if (dbias_by_tile) dbias_turnstile(h, tile, block).leave(dbias_turn(h));
@@ -246,7 +251,7 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
       add_key_gradients(t);
       add_query_gradient(t);
     }
-    if (plan_.dbias_over_queries) {
+    if (plan_.dbias_over_queries && part_->tiles > 0) {
       const Turnstile turnstile = dbias_turnstile(h, 0, block);
       turnstile.enter(dbias_turn(h));
       add_dbias_row(h, 0, j0, keys, own_.dbias_sum.data);
@@ -303,7 +308,7 @@ KeyRange BackwardWorker<T>::seen_columns(const Tile& t, std::int64_t i) const {
 template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   multiply_columns(own_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
-  const T* row_lse = shared_.lse.at(slot_, t.g, t.tile, s.r);
+  const T* row_lse = shared_.lse.at(held_tile(t.g, t.tile), s.r);
   const Tag<T> d;
   for (std::int64_t m = 0; m < kMR; ++m) {
     T* HWY_RESTRICT row = own_.probabilities.at(s.r + m);
@@ -327,7 +332,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
 template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   multiply_columns(own_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
-  const T* row_delta = shared_.delta.at(slot_, t.g, t.tile, s.r);
+  const T* row_delta = shared_.delta.at(held_tile(t.g, t.tile), s.r);
   const Tag<T> d;
   for (std::int64_t m = 0; m < kMR; ++m) {
     T* HWY_RESTRICT ds = own_.ds.at(s.r + m);
@@ -387,8 +392,8 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   if (!p_.gradients.dq.present()) return;
   const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
   const ColumnPanels<T> k = key_panels(t.block);
-  const View<T, 2> dq = shared_.dq.sub(slot_, t.g, t.tile);
-  const Turnstile turnstile(shared_.dq_turns(slot_, t.g, t.tile));
+  const View<T, 2> dq = shared_.dq.sub(held_tile(t.g, t.tile));
+  const Turnstile turnstile(shared_.dq_turns(held_tile(t.g, t.tile)));
   turnstile.enter(t.block - first_block);
   for (std::int64_t r = 0; r < t.rows; r += kMR) {
     const std::int64_t i = t.i0 + r;
@@ -402,25 +407,28 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   turnstile.leave(t.block - first_block);
 }
 
-/// Rows of dbias, or of its copy, that query head h of the sequence adds to.
+/// Rows and columns of dbias, or of its copy, that query head h of the sequence adds to.
 template <typename T>
 HeadRows<void> BackwardWorker<T>::dbias_rows(std::int64_t h) const {
   const Shape& shape = shared_.dbias.shape;
-  return HeadRows(shared_.dbias, shape[0] == 1 ? 0 : sequence_.b, shape[1] == 1 ? 0 : h);
+  const HeadRows all(shared_.dbias, shape[0] == 1 ? 0 : sequence_.b, shape[1] == 1 ? 0 : h);
+  const HeadRows own = all.columns(sequence_.k0, sequence_.S);
+  return plan_.dbias_over_queries ? own : own.range(sequence_.q0, sequence_.T);
 }
 
 template <typename T>
 Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const {
-  const Shape& shape = shared_.dbias.shape;
-  return Turnstile(shared_.dbias_turns(shape[0] == 1 ? 0 : sequence_.b, shape[1] == 1 ? 0 : h, tile, block));
+  const std::int64_t first = plan_.dbias_over_sequences ? 0 : part_->tile_blocks_before;
+  const std::int64_t at = first + tile * part_->blocks + block;
+  return Turnstile(shared_.dbias_turns(shared_.dbias.shape[1] == 1 ? 0 : h, at));
 }
 
 /// Rank of the sequence's head h among those that share a turnstile.
 template <typename T>
 std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
-  const Shape& shape = shared_.dbias.shape;
-  const std::int64_t shared_heads = shape[1] == 1 ? p_.Hq : 1;
-  return (shape[0] == 1 ? n_ * shared_heads : 0) + (shape[1] == 1 ? h : 0);
+  const bool over_heads = shared_.dbias.shape[1] == 1;
+  const std::int64_t shared_heads = over_heads ? p_.Hq : 1;
+  return (plan_.dbias_over_sequences ? part_->n * shared_heads : 0) + (over_heads ? h : 0);
 }
 
 /// Columns first … first + n of dbias for query i += from[0 .. n).
@@ -428,7 +436,7 @@ template <typename T>
 void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n,
                                       const T* from) const {
   const HeadRows to = dbias_rows(h);
-  const std::int64_t row = to.rows == 1 ? 0 : i;
+  const std::int64_t row = plan_.dbias_over_queries ? 0 : i;
   T* HWY_RESTRICT sum = own_.dbias_row.data;
   load_row(sum, to, row, first, n);
   for (std::int64_t j = 0; j < n; ++j) sum[j] += from[j];
@@ -451,7 +459,7 @@ void BackwardWorker<T>::write_rows(const HeadRows<void>& to, const View<T, 2>& s
 template <typename T>
 void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
-  const View<T, 2> sums = shared_.dq.sub(slot_, g, tile).range(0, 0, std::min(kTile, sequence_.T - i0));
+  const View<T, 2> sums = shared_.dq.sub(held_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
   write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<T>(p_.scale));
 }
 
@@ -478,13 +486,11 @@ void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
   }
 }
 
-/// dsinks[h] = sum of the tiles' parts over batches and tiles, in that order.
-inline void write_dsinks(const TensorView& dsinks, const View<double, 3>& parts) {
+/// dsinks[h] = sum of the tiles' parts over sequences and tiles, in that order.
+inline void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
   for (std::int64_t h = 0; h < parts.shape[1]; ++h) {
     double sum = 0;
-    for (std::int64_t b = 0; b < parts.shape[0]; ++b) {
-      for (std::int64_t tile = 0; tile < parts.shape[2]; ++tile) sum += parts(b, h, tile);
-    }
+    for (std::int64_t tile = 0; tile < parts.shape[0]; ++tile) sum += parts(tile, h);
     store_row(HeadRows(dsinks, 0, 0), &sum, 0, h, 1);
   }
 }
@@ -497,41 +503,62 @@ void backward_typed(const BackwardProblem& p) {
   const Shape& bias = shared.dbias.shape;
   const std::int64_t bias_rows = bias[0] * bias[1] * bias[2];  // 0 where dbias is absent
   std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
+  const HeldHeads* const parts = shared.parts.data;
+  const HeadBatches batches(plan);
+  HeadCursor cursor;
+  HeldSizes held;
   std::atomic<std::int64_t> next{0};
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, bias_rows, next)
+  const auto hold_next = [&] {
+    held = batches.next(cursor, shared.parts.data);
+    order_parts(shared.parts.data, held.parts, p.group);
+    list_tasks(shared.tasks, shared.parts, held);
+    next.store(0, std::memory_order_relaxed);
+  };
+  hold_next();
+#pragma omp parallel num_threads(plan.threads) default(none) \
+    shared(plan, p, shared, bias_rows, next, parts, batches, cursor, held, hold_next)
   {
     BackwardWorker<T> worker(plan, shared, omp_get_thread_num());
+    /// Chooses the head and returns its query head and tile of number n.
+    const auto select_tile = [&](std::int64_t n) {
+      const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+      const std::int64_t at = n - part.first_tile;
+      const std::int64_t head = at / part.tiles;
+      worker.select(part, part.h0 + head / p.group);
+      return std::pair{head % p.group, at % part.tiles};
+    };
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_dbias_row(n);
-    for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
-      const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
+    while (held.parts > 0) {
+      const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
 #pragma omp for schedule(dynamic, 1) nowait
-      for (std::int64_t n = 0; n < held * plan.blocks; ++n) {
-        worker.select(head0 + n / plan.blocks, n / plan.blocks);
-        worker.pack_keys(n % plan.blocks);
+      for (std::int64_t n = 0; n < held.blocks; ++n) {
+        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
+        const std::int64_t at = n - part.first_block;
+        worker.select(part, part.h0 + at / part.blocks);
+        worker.pack_keys(at % part.blocks);
       }
-      const std::int64_t query_tiles = p.group * plan.tiles;
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held * query_tiles; ++n) {
-        worker.select(head0 + n / query_tiles, n / query_tiles);
-        worker.prepare_queries(n / plan.tiles % p.group, n % plan.tiles);
+      for (std::int64_t n = 0; n < held.tiles; ++n) {
+        const auto [g, tile] = select_tile(n);
+        worker.prepare_queries(g, tile);
       }
-      // Tasks are taken in ascending order, as the turnstiles ask: block by block, so that neighbours in time are
-      // different heads and rarely wait for one another. Under a causal mask the first blocks cost most.
       for (;;) {
         const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
-        if (n >= held * plan.blocks) break;
-        worker.select(head0 + n % held, n % held);
-        worker.run_block(n / held);
+        if (n >= held.blocks) break;
+        const BlockTask& task = shared.tasks(n);
+        worker.select(*task.part, task.h);
+        worker.run_block(task.block);
       }
 #pragma omp barrier
-#pragma omp single nowait
-      next.store(0, std::memory_order_relaxed);
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held * query_tiles; ++n) {
-        worker.select(head0 + n / query_tiles, n / query_tiles);
-        worker.write_dq(n / plan.tiles % p.group, n % plan.tiles);
+      for (std::int64_t n = 0; n < held.tiles; ++n) {
+        const auto [g, tile] = select_tile(n);
+        worker.write_dq(g, tile);
       }
+      if (last) break;
+#pragma omp single
+      hold_next();
     }
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < (plan.dbias_copied ? bias_rows : 0); ++n) worker.write_dbias_row(n);

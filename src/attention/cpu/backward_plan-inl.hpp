@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/problem.hpp"
@@ -28,7 +29,9 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 struct BackwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
+  static constexpr std::int64_t tile_rows = kTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
+  static constexpr std::int64_t kPanel = kBlock;             // blocks are packed whole
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
   /// Packed operands of as many key/value heads as fit here are held at a time, at least one, as in the forward pass.
   static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
@@ -39,36 +42,41 @@ struct BackwardPlan {
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile, rows = keys
 
   explicit BackwardPlan(const BackwardProblem& problem)
-      : p(problem),
-        rules(problem),
-        D_padded(round_up(p.D, kLanes<T>)),
-        Dv_padded(round_up(p.Dv, kLanes<T>)),
-        tiles(divide_up(p.T, kTile)),
-        blocks(divide_up(p.S, kBlock)),
-        heads(p.sequences() * p.Hkv) {
-    // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
-    const double keys = static_cast<double>(blocks) * kBlock;
-    const double queries = static_cast<double>(p.group) * static_cast<double>(tiles) * kTile;
-    const double head_bytes = sizeof(T) * (keys * static_cast<double>(p.D + p.Dv + D_padded) +
-                                           queries * static_cast<double>(p.D + 2 * D_padded + p.Dv + Dv_padded));
-    const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max(head_bytes, 1.0));
-    heads_at_once = std::clamp<std::int64_t>(fit, 1, std::max<std::int64_t>(heads, 1));
-    const std::int64_t tasks = heads_at_once * std::max(blocks, p.group * tiles);
+      : p(problem), rules(problem), D_padded(round_up(p.D, kLanes<T>)), Dv_padded(round_up(p.Dv, kLanes<T>)) {
+    HeadCursor end;
+    most = HeadBatches(*this).most(end);
+    all_tiles = end.tiles_before;
+    dbias_parts = end.tile_blocks_before;
+    const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
     const TensorView& dbias = p.gradients.dbias;
     if (!dbias.present()) return;
+    dbias_over_sequences = dbias.shape[0] == 1 && !p.packed();
+    if (dbias_over_sequences) dbias_parts /= std::max<std::int64_t>(p.B, 1);
     dbias_over_queries = dbias.shape[2] == 1 && p.T != 1;
     const bool one_term = dbias.shape[0] == p.B && dbias.shape[1] == p.Hq && !dbias_over_queries;
     dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
+  /// Every sequence: of one without queries dk and dv are 0.
+  bool takes(const Sequence& /*sequence*/) const { return true; }
+  /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
+  double head_bytes(const HeldHeads& part) const {
+    const double keys = static_cast<double>(part.blocks) * kBlock;
+    const double queries = static_cast<double>(p.group) * static_cast<double>(part.tiles) * kTile;
+    return sizeof(T) * (keys * static_cast<double>(p.D + p.Dv + D_padded) +
+                        queries * static_cast<double>(p.D + 2 * D_padded + p.Dv + Dv_padded));
+  }
+
   const BackwardProblem& p;
   ScoreRules<T> rules;
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tiles, blocks, heads;
-  std::int64_t heads_at_once = 1;  ///< key/value heads whose packed operands are held at a time
+  HeldSizes most;              ///< what is held packed at a time
+  std::int64_t all_tiles = 0;  ///< of a query head, in all sequences
   int threads = 1;
-  bool dbias_over_queries = false;  ///< each of its elements is a sum over queries
+  std::int64_t dbias_parts = 0;       ///< tiles by key blocks of one head's dbias, in all sequences that it has
+  bool dbias_over_sequences = false;  ///< each of its elements is a sum over the batches
+  bool dbias_over_queries = false;    ///< each of its elements is a sum over queries
   bool dbias_copied = false;  ///< it accumulates in a copy in T: its dtype is another, and elements have many terms
 };
 
@@ -108,27 +116,35 @@ struct BackwardScratch {
   View<T, 1> dbias_sum;                 ///< of the thread's key block, over queries
 };
 
-/// What threads share. Packed operands are held for heads_at_once key/value heads, each with `group` query heads; left
-/// operands of products are strips, right operands panels; _t: transposed.
+/// A key block of a key/value head.
+struct BlockTask {
+  const HeldHeads* part = nullptr;
+  std::int64_t h = 0, block = 0;
+};
+
+/// What threads share. Packed operands are held for the heads of a batch, each with `group` query heads; left operands
+/// of products are strips, right operands panels; _t: transposed.
 template <typename T>
 struct BackwardBuffers {
   BackwardBuffers(Workspace& ws, const BackwardPlan<T>& plan) {
     using Plan = BackwardPlan<T>;
     const BackwardProblem& p = plan.p;
     constexpr std::int64_t kPanels = Plan::kBlock / kNR<T>, kStrips = Plan::kTile / kMR;
-    const std::int64_t held = plan.heads_at_once, group = p.group, tiles = plan.tiles, blocks = plan.blocks;
-    keys_t = ws.take<T>("keys, transposed", held, blocks, kPanels, p.D, kNR<T>);
-    keys = ws.take<T>("keys", held, blocks, Plan::kBlock * plan.D_padded);
-    values_t = ws.take<T>("values, transposed", held, blocks, kPanels, p.Dv, kNR<T>);
-    query_strips = ws.take<T>("q strips", held, group, tiles, kStrips, p.D, kMR);
-    query_panels = ws.take<T>("q panels", held, group, tiles, Plan::kTile * plan.D_padded);
-    out_strips = ws.take<T>("do strips", held, group, tiles, kStrips, p.Dv, kMR);
-    out_panels = ws.take<T>("do panels", held, group, tiles, Plan::kTile * plan.Dv_padded);
-    dq = ws.take<T>("dq", held, group, tiles, Plan::kTile, plan.D_padded);
-    lse = ws.take<T>("lse", held, group, tiles, Plan::kTile);
-    delta = ws.take<T>("delta", held, group, tiles, Plan::kTile);
-    sink_parts = ws.take<double>("dsinks by tile", p.sequences(), p.Hq, tiles);
-    dq_turns = ws.take<std::int64_t>("turns of dq", held, group, tiles);
+    const std::int64_t tiles = plan.most.tiles, blocks = plan.most.blocks;
+    keys_t = ws.take<T>("keys, transposed", blocks, kPanels, p.D, kNR<T>);
+    keys = ws.take<T>("keys", blocks, Plan::kBlock * plan.D_padded);
+    values_t = ws.take<T>("values, transposed", blocks, kPanels, p.Dv, kNR<T>);
+    query_strips = ws.take<T>("q strips", tiles, kStrips, p.D, kMR);
+    query_panels = ws.take<T>("q panels", tiles, Plan::kTile * plan.D_padded);
+    out_strips = ws.take<T>("do strips", tiles, kStrips, p.Dv, kMR);
+    out_panels = ws.take<T>("do panels", tiles, Plan::kTile * plan.Dv_padded);
+    dq = ws.take<T>("dq", tiles, Plan::kTile, plan.D_padded);
+    lse = ws.take<T>("lse", tiles, Plan::kTile);
+    delta = ws.take<T>("delta", tiles, Plan::kTile);
+    sink_parts = ws.take<double>("dsinks by tile", plan.all_tiles, p.Hq);
+    dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
+    parts = ws.take<HeldHeads>("parts", plan.most.parts);
+    tasks = ws.take<BlockTask>("key blocks", blocks);
     dbias = p.gradients.dbias;
     if (dbias.present()) {
       const Shape& shape = dbias.shape;
@@ -136,25 +152,51 @@ struct BackwardBuffers {
         const auto copy = ws.take<T>("dbias", shape[0], shape[1], shape[2], shape[3]);
         dbias = {copy.data, dtype_of<T>(), copy.shape, copy.strides};
       }
-      dbias_turns =
-          ws.take<std::int64_t>("turns of dbias", shape[0], shape[1], plan.dbias_over_queries ? 1 : tiles, blocks);
+      dbias_turns = ws.take<std::int64_t>("turns of dbias", shape[1], plan.dbias_parts);
     }
     const std::size_t bytes = count_bytes<BackwardScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 5> keys_t, values_t;          ///< (held, blocks, panels, D or Dv, kNR)
-  View<T, 3> keys;                      ///< (held, blocks, ColumnPanels)
-  View<T, 6> query_strips, out_strips;  ///< (held, group, tiles, strips, D or Dv, kMR); out: do
-  View<T, 4> query_panels, out_panels;  ///< (held, group, tiles, ColumnPanels)
-  View<T, 5> dq;                        ///< (held, group, tiles, kTile, D_padded), not yet scaled
-  View<T, 4> lse, delta;                ///< (held, group, tiles, kTile); lse in units of log2(e), delta less dlse
-  View<double, 3> sink_parts;           ///< (B, Hq, tiles)
-  View<std::int64_t, 3> dq_turns;       ///< a Turnstile for each tile's dq
+  View<T, 4> keys_t, values_t;          ///< (held blocks, panels, D or Dv, kNR)
+  View<T, 2> keys;                      ///< (held blocks, ColumnPanels)
+  View<T, 4> query_strips, out_strips;  ///< (held tiles, strips, D or Dv, kMR); out: do
+  View<T, 2> query_panels, out_panels;  ///< (held tiles, ColumnPanels)
+  View<T, 3> dq;                        ///< (held tiles, kTile, D_padded), not yet scaled
+  View<T, 2> lse, delta;                ///< (held tiles, kTile); lse in units of log2(e), delta less dlse
+  View<double, 2> sink_parts;           ///< (tiles of all sequences, Hq)
+  View<std::int64_t, 1> dq_turns;       ///< a Turnstile for each held tile's dq
+  View<HeldHeads, 1> parts;             ///< of the batch
+  View<BlockTask, 1> tasks;             ///< the held blocks in the order in which threads take them
   TensorView dbias;                     ///< where dbias accumulates: the caller's tensor, or a copy in T
-  View<std::int64_t, 4> dbias_turns;    ///< a Turnstile for each part of dbias that tiles share
+  View<std::int64_t, 2> dbias_turns;    ///< a Turnstile for each part of dbias that tiles share: (Hq|1, dbias_parts)
   View<std::byte, 2> scratch;           ///< a thread's BackwardScratch
 };
+
+/// Lists the blocks of a batch for threads to take. Turnstiles ask that those of a head ascend, and that heads of one
+/// sequence ascend in each block. Every head's blocks are spread over the whole, so that neighbours in time are
+/// different heads and rarely wait for one another; heads of one block come last, as work that evens out.
+inline void list_tasks(const View<BlockTask, 1>& tasks, const View<HeldHeads, 1>& parts, const HeldSizes& held) {
+  std::int64_t most_blocks = 0;
+  bool alike = true;
+  for (std::int64_t n = 0; n < held.parts; ++n) {
+    most_blocks = std::max(most_blocks, parts(n).blocks);
+    alike = alike && parts(n).blocks == parts(0).blocks;
+  }
+  BlockTask* next = tasks.data;
+  for (std::int64_t block = 0; block < most_blocks; ++block) {
+    for (std::int64_t n = 0; n < held.parts && block < parts(n).blocks; ++n) {  // parts have ever fewer blocks
+      for (std::int64_t h = 0; h < parts(n).heads; ++h) *next++ = {&parts(n), parts(n).h0 + h, block};
+    }
+  }
+  if (alike) return;
+  std::sort(tasks.data, next, [](const BlockTask& a, const BlockTask& b) {
+    const std::int64_t left = (a.block + 1) * b.part->blocks;
+    const std::int64_t right = (b.block + 1) * a.part->blocks;
+    if (left != right) return left < right;
+    return a.part != b.part ? a.part < b.part : a.h < b.h;
+  });
+}
 
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
@@ -20,6 +21,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
+#include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
@@ -28,37 +30,68 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The rows of a key/value head are the T queries of each query head of its group: row g·T + i.
+/// A sequence with few queries. The rows of a key/value head are the queries of each query head of its group: row
+/// g·T + i. Each split of a head has a partial softmax of each row: partials are numbered by sequence, head, split,
+/// row. A gate threshold leaves some of the rows open, which scratch and partials hold one after another.
+struct FewQueries {
+  Sequence sequence;
+  std::int64_t rows = 0;           ///< group · T
+  std::int64_t splits = 0;         ///< of the keys of a head
+  std::int64_t first_split = 0;    ///< the splits of all heads of the sequences before this one
+  std::int64_t first_partial = 0;  ///< their partials
+  std::int64_t first_query = 0;    ///< the queries of all query heads of the sequences before this one
+};
+
 template <typename T>
 struct FewQueriesPlan {
   explicit FewQueriesPlan(const ForwardProblem& problem)
-      : p(problem),
-        rules(problem),
-        heads(p.sequences() * p.Hkv),
-        rows(p.group * p.T),
-        D_padded(round_up(p.D, kLanes<T>)),
-        Dv_padded(round_up(p.Dv, kLanes<T>)),
-        splits(divide_up(p.S, kSplitKeys)),
-        threads(static_cast<int>(
-            std::clamp<std::int64_t>(std::max(heads * splits, p.B * p.Hq * p.T), 1, p.context.threads))) {}
+      : p(problem), rules(problem), D_padded(round_up(p.D, kLanes<T>)), Dv_padded(round_up(p.Dv, kLanes<T>)) {
+    const auto count = [this](const FewQueries& each) {
+      ++sequences;
+      most_rows = std::max(most_rows, each.rows);
+    };
+    all = visit(count);
+    const std::int64_t tasks = std::max(all.first_split, all.first_query);
+    threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
+  }
+
+  /// take(each) for the sequences that have few queries; returns one past the last of them, of no sequence.
+  template <class Take>
+  FewQueries visit(const Take& take) const {
+    FewQueries each;
+    for (std::int64_t n = 0; n < p.sequences(); ++n) {
+      each.sequence = p.sequence(n);
+      if (!suits_few_queries(p, each.sequence)) continue;
+      each.rows = p.group * each.sequence.T;
+      each.splits = divide_up(each.sequence.S, kSplitKeys);
+      take(each);
+      each.first_split += p.Hkv * each.splits;
+      each.first_partial += p.Hkv * each.splits * each.rows;
+      each.first_query += p.Hq * each.sequence.T;
+    }
+    return each;
+  }
 
   const ForwardProblem& p;
   ScoreRules<T> rules;
-  std::int64_t heads, rows, D_padded, Dv_padded;
-  std::int64_t splits;  ///< of the keys of a head
-  int threads;
+  std::int64_t D_padded, Dv_padded;
+  std::int64_t sequences = 0;  ///< with few queries
+  std::int64_t most_rows = 0;  ///< of a key/value head
+  FewQueries all;              ///< the numbers that follow the last sequence's
+  int threads = 1;
 };
 
 /// What one thread works in.
 template <typename T>
 struct FewQueriesScratch {
   FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T>& plan) {
-    queries = ws.take<T>("queries", plan.rows, plan.D_padded);
-    scores = ws.take<T>("scores", plan.rows, kStepKeys);
+    queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
+    scores = ws.take<T>("scores", plan.most_rows, kStepKeys);
     widened = ws.take<T>("widened", kStepKeys, std::max(plan.D_padded, plan.Dv_padded));
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
+    if (plan.p.inputs.k_scale.present()) scale_row = ws.take<T>("scale row", kStepKeys);
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", kStepKeys);
   }
 
@@ -66,6 +99,7 @@ struct FewQueriesScratch {
   View<T, 2> scores;            ///< of a step's keys; then their exponentials
   View<T, 2> widened;           ///< a step's rows of k or v in T
   View<T, 1> out, gate, gated;  ///< of one query
+  View<T, 1> scale_row;         ///< of a step's keys or values
   View<T, 1> rule_row;          ///< a row of bias or mask
 };
 
@@ -73,56 +107,94 @@ struct FewQueriesScratch {
 template <typename T>
 struct FewQueriesBuffers {
   FewQueriesBuffers(Workspace& ws, const FewQueriesPlan<T>& plan) {
-    maxima = ws.take<T>("maxima", plan.heads, plan.splits, plan.rows);
-    sums = ws.take<T>("sums", plan.heads, plan.splits, plan.rows);
-    out = ws.take<T>("out by split", plan.heads, plan.splits, plan.rows, plan.Dv_padded);
+    sequences = ws.take<FewQueries>("sequences", plan.sequences);
+    maxima = ws.take<T>("maxima", plan.all.first_partial);
+    sums = ws.take<T>("sums", plan.all.first_partial);
+    out = ws.take<T>("out by split", plan.all.first_partial, plan.Dv_padded);
+    if (plan.p.gate_threshold > 0) {
+      open_rows = ws.take<std::int64_t>("open rows", plan.all.first_query);
+      open_counts = ws.take<std::int64_t>("open rows", plan.sequences, plan.p.Hkv);
+    }
     const std::size_t bytes = count_bytes<FewQueriesScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 3> maxima;           ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
-  View<T, 3> sums;             ///< Σ exp2(s − maximum)
-  View<T, 4> out;              ///< Σ exp2(s − maximum) v
+  View<FewQueries, 1> sequences;
+  // Of each partial:
+  View<T, 1> maxima;  ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
+  View<T, 1> sums;    ///< Σ exp2(s − maximum)
+  View<T, 2> out;     ///< Σ exp2(s − maximum) v
+  // With a gate threshold, of each key/value head of a sequence, from its first query on: its open rows, ascending;
+  // and how many there are.
+  View<std::int64_t, 1> open_rows;
+  View<std::int64_t, 2> open_counts;
   View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
 };
 
-/// Rows of k or v of one (b,h), of elements E, for products in T.
+/// Rows of k or v of one sequence and head, of elements E, for products in T, a step's keys at a time.
 template <typename T, typename E>
-class KeyRows {
+class StepRows {
  public:
   /// Rows that several tiles of queries read (`rows_against`) are widened to T once.
-  KeyRows(const HeadRows<const void>& rows, std::int64_t rows_against, const View<T, 2>& widened)
+  StepRows(const KeyRows& rows, std::int64_t rows_against, const View<T, 2>& widened)
       : rows_(rows),
         widened_(widened),
-        in_place_(loads_stored<T, E>() && rows.stride == 1 && rows.cols % kLanes<T> == 0 &&
-                  (std::is_same_v<T, E> || rows_against <= kTileRows)) {}
+        in_place_(loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
+                  (std::is_same_v<T, E> || rows_against <= kHighRows)) {}
 
-  /// visit(rows) with rows j … j + n as StoredRows, n at most kStepKeys.
-  template <class Visit>
-  void with(std::int64_t j, std::int64_t n, const Visit& visit) const {
-    if constexpr (loads_stored<T, E>()) {
-      if (in_place_) return visit(StoredRows<E>{at(j), rows_.row_stride});
-    }
-    for (std::int64_t r = 0; r < n; ++r) {
-      load_row(widened_.at(r), rows_, j + r, 0, rows_.cols);
-      std::fill(widened_.at(r) + rows_.cols, widened_.at(r) + round_up(rows_.cols, kLanes<T>), T{0});
-    }
-    visit(StoredRows<T>{widened_.data, widened_.strides[0]});
+  /// Makes rows j … j + n the step's, n at most kStepKeys.
+  void place(std::int64_t j, std::int64_t n) {
+    first_ = j;
+    count_ = n;
+    if (n <= 0 || rows_.stride() != 1) return;
+    for (std::int64_t r = 0; r < n; ++r) stored_[r] = rows_.address<E>(j + r);
+    for (std::int64_t r = n; r < round_up(n, kTileKeys); ++r) stored_[r] = stored_[n - 1];
   }
 
-  /// Asks for rows j … j + n over `steps` steps.
-  Prefetch prefetch(std::int64_t j, std::int64_t n, std::int64_t steps) const {
-    if (n <= 0 || rows_.stride != 1) return {};
-    constexpr std::int64_t kBytes = sizeof(E);
-    return {at(j), n, rows_.cols * kBytes, rows_.row_stride * kBytes, steps};
+  /// visit(rows) with the step's rows as StoredRows.
+  template <class Visit>
+  void with(const Visit& visit) const {
+    if constexpr (loads_stored<T, E>()) {
+      if (in_place_) return visit(StoredRows<E>{stored_});
+    }
+    const T* wide[kStepKeys];
+    for (std::int64_t r = 0; r < round_up(count_, kTileKeys); ++r) {
+      wide[r] = widened_.at(std::min(r, count_ - 1));
+      if (r >= count_) continue;
+      load_row(widened_.at(r), rows_.row(first_ + r), 0, 0, rows_.cols);
+      std::fill(widened_.at(r) + rows_.cols, widened_.at(r) + round_up(rows_.cols, kLanes<T>), T{0});
+    }
+    visit(StoredRows<T>{wide});
+  }
+
+  /// Rows that fit `bytes`, or all of a step where they are widened: so many are asked for ahead of their use.
+  std::int64_t rows_in(std::int64_t bytes) const {
+    return in_place_ ? std::max<std::int64_t>(bytes / (rows_.cols * std::int64_t{sizeof(E)}), kTileKeys) : kStepKeys;
+  }
+
+  /// Adds the step's rows from `first` to before `end`.
+  void ask(Prefetch& prefetch, std::int64_t first, std::int64_t end) const {
+    if (rows_.stride() != 1) return;
+    const auto* rows = reinterpret_cast<const void* const*>(stored_);
+    prefetch.add(rows + first, std::min(end, count_) - first, rows_.cols * std::int64_t{sizeof(E)});
+  }
+
+  /// Each row of `x` times the scales of the step's rows. `buffer`: kStepKeys elements.
+  void scale_columns(const View<T, 2>& x, T* HWY_RESTRICT buffer) const {
+    if (!rows_.scaled()) return;
+    for (std::int64_t r = 0; r < count_; ++r) buffer[r] = static_cast<T>(rows_.scale(first_ + r));
+    for (std::int64_t i = 0; i < x.shape[0]; ++i) {
+      T* HWY_RESTRICT row = x.at(i);
+      for (std::int64_t r = 0; r < count_; ++r) row[r] *= buffer[r];
+    }
   }
 
  private:
-  const E* at(std::int64_t j) const { return rows_.template at<E>(j, 0, rows_.cols); }
-
-  HeadRows<const void> rows_;
+  KeyRows rows_;
   View<T, 2> widened_;
   bool in_place_;
+  std::int64_t first_ = 0, count_ = 0;
+  const E* stored_[kStepKeys] = {};
 };
 
 /// One thread's part. E: the element type of k and v.
@@ -137,70 +209,142 @@ class FewQueriesWorker {
         shared_(shared),
         own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// The softmax of split `split` of key/value head `head` (sequence · Hkv + h).
-  void run_split(std::int64_t head, std::int64_t split) {
-    if (head != packed_head_) pack_queries(head);
-    head_ = head;
-    split_ = split;
-    std::fill_n(shared_.maxima.at(head, split), plan_.rows, kHidden);
-    std::fill_n(shared_.sums.at(head, split), plan_.rows, T{0});
-    std::fill_n(shared_.out.at(head, split), plan_.rows * plan_.Dv_padded, T{0});
-    sequence_ = p_.sequence(head / p_.Hkv);
-    const std::int64_t h = head % p_.Hkv;
+  /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
+  void select_rows(const FewQueries& each, std::int64_t h) const {
+    const std::int64_t T_each = each.sequence.T;
+    std::int64_t count = 0;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      const OutputRows<T> outputs(p_, each.sequence, h * p_.group + g, own_.gate, own_.gated);
+      OpenRows<T>(p_, each.sequence, h * p_.group + g)
+          .visit(
+              0, T_each,
+              [&](std::int64_t i) { shared_.open_rows(each.first_query + h * each.rows + count++) = g * T_each + i; },
+              [&](std::int64_t i) { outputs.write_closed(i); });
+    }
+    shared_.open_counts(number_of(each), h) = count;
+  }
+
+  /// The softmax of split `split` of key/value head h of a sequence. Without open rows nothing is read.
+  void run_split(const FewQueries& each, std::int64_t h, std::int64_t split) {
+    select(each, h);
+    const std::int64_t all_rows = scores_.shape[0];
+    if (all_rows == 0) return;
+    partial_ = partial_of(each, h, split);
+    std::fill_n(shared_.maxima.at(partial_), all_rows, kHidden);
+    std::fill_n(shared_.sums.at(partial_), all_rows, T{0});
+    const View<T, 2> out = shared_.out.range(0, partial_, all_rows);
+    std::fill_n(out.data, out.count(), T{0});
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     const std::int64_t begin = std::max(seen.begin, split * kSplitKeys);
     const std::int64_t end = std::min(seen.end, (split + 1) * kSplitKeys);
-    const KeyRows<T, E> keys(key_rows(p_.inputs.k, sequence_, h), plan_.rows, own_.widened);
-    const KeyRows<T, E> values(key_rows(p_.inputs.v, sequence_, h), plan_.rows, own_.widened);
-    // While scores are made, the values of the same keys are asked for; while values are added, the next keys.
+    if (begin >= end) return;
+    StepRows<T, E> keys(rows_of_keys(p_, sequence_, h), all_rows, own_.widened);
+    StepRows<T, E> next_keys = keys;
+    StepRows<T, E> values(rows_of_values(p_, sequence_, h), all_rows, own_.widened);
+    const std::int64_t ahead = keys.rows_in(kAhead_bytes);
+    const std::int64_t chunk = all_rows <= kHighRows ? values.rows_in(kChunk_bytes) : kStepKeys;
+    next_keys.place(begin, std::min(kStepKeys, end - begin));
+    Prefetch first_keys;
+    next_keys.ask(first_keys, 0, ahead);
+    first_keys.spread(first_keys.lines(), 1);
+    first_keys.step();
     for (std::int64_t j = begin; j < end; j += kStepKeys) {
       const std::int64_t n = std::min(kStepKeys, end - j);
-      const Prefetch these_values = values.prefetch(j, n, score_steps(plan_.rows, n));
-      keys.with(j, n, [&](const auto& rows) { score_rows(own_.scores, own_.queries, rows, n, these_values); });
+      std::swap(keys, next_keys);
+      values.place(j, n);
+      next_keys.place(j + n, std::min(kStepKeys, end - j - n));
+      // Rows in the order of their use, `ahead` rows before it. Half of them belong to the values' part of the step.
+      Prefetch coming;
+      keys.ask(coming, ahead, n);
+      values.ask(coming, 0, n);
+      next_keys.ask(coming, 0, ahead);
+      const std::int64_t lines = coming.lines();
+      coming.spread(lines * 7 / 16, score_steps(all_rows, n));
+      keys.with([&](const auto& rows) { score_rows(scores_, queries_, rows, n, coming); });
+      keys.scale_columns(scores_, own_.scale_row.data);
       rule_and_hide(visibility, j, n);
-      for (std::int64_t r = 0; r < plan_.rows; ++r) exponentials(r, n);
-      const Prefetch next_keys = keys.prefetch(j + n, std::min(kStepKeys, end - j - n),
-                                               value_steps(plan_.rows, plan_.Dv_padded / kLanes<T>, n));
-      const View<T, 2> out = shared_.out.sub(head, split);
-      values.with(j, n, [&](const auto& rows) { add_weighted_rows(out, own_.scores, rows, n, next_keys); });
+      coming.spread(coming.lines() - lines / 2, all_rows);
+      for (std::int64_t r = 0; r < all_rows; ++r) {
+        coming.step();
+        exponentials(r, n);
+      }
+      values.scale_columns(scores_, own_.scale_row.data);
+      coming.spread(coming.lines(), value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
+      values.with([&](const auto& rows) { add_weighted_rows(out, scores_, rows, n, chunk, coming); });
     }
   }
 
-  /// Merges the splits of query i of query head h of sequence n, gates and writes.
-  void finish_row(std::int64_t n, std::int64_t h, std::int64_t i) const {
-    const std::int64_t head = n * p_.Hkv + h / p_.group;
-    const std::int64_t r = h % p_.group * p_.T + i;
+  /// Merges the splits of the r-th open row of key/value head h_kv of a sequence, gates and writes.
+  void finish_row(const FewQueries& each, std::int64_t h_kv, std::int64_t r) const {
+    if (r >= rows_of(each, h_kv)) return;
+    const auto [h, i] = query_of(each, h_kv, r);
+    const std::int64_t first = partial_of(each, h_kv, 0) + r;
+    const auto partial = [&](std::int64_t split) { return first + split * each.rows; };
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h) * kLog2e) : kHidden;
     T max = sink;
-    for (std::int64_t split = 0; split < plan_.splits; ++split) max = std::max(max, shared_.maxima(head, split, r));
+    for (std::int64_t split = 0; split < each.splits; ++split) max = std::max(max, shared_.maxima(partial(split)));
     T sum = sink == kHidden ? T{0} : std::exp2(sink - max);
     const Tag<T> d;
     T* HWY_RESTRICT out = own_.out.data;
     std::fill_n(out, plan_.Dv_padded, T{0});
-    for (std::int64_t split = 0; split < plan_.splits; ++split) {
-      const T split_max = shared_.maxima(head, split, r);
+    for (std::int64_t split = 0; split < each.splits; ++split) {
+      const T split_max = shared_.maxima(partial(split));
       // Of a split in which the row sees nothing, sum and output are 0; NaN where its scores are.
       const T factor = split_max == kHidden ? T{1} : std::exp2(split_max - max);
-      sum += factor * shared_.sums(head, split, r);
-      const T* HWY_RESTRICT from = shared_.out.at(head, split, r);
+      sum += factor * shared_.sums(partial(split));
+      const T* HWY_RESTRICT from = shared_.out.at(partial(split));
       for (std::int64_t x = 0; x < plan_.Dv_padded; x += kLanes<T>) {
         hn::Store(hn::MulAdd(hn::Set(d, factor), hn::Load(d, from + x), hn::Load(d, out + x)), d, out + x);
       }
     }
-    OutputRows<T>(p_, p_.sequence(n), h, own_.gate, own_.gated).write(i, out, max, sum);
+    OutputRows<T>(p_, each.sequence, h, own_.gate, own_.gated).write(i, out, max, sum);
   }
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  /// Rows are asked for so long before their use, and values used so many at a time, that all of it stays in the first
+  /// two levels of the cache (docs/notes/2026-11-22-few-queries.md).
+  static constexpr std::int64_t kAhead_bytes = 16384;
+  static constexpr std::int64_t kChunk_bytes = 8192;
+  /// How far, in powers of two, scores may exceed a row's maximum before it follows: exp2 of it, times the number of
+  /// keys, stays far from overflow.
+  static constexpr T kSlack = 16;
 
-  void pack_queries(std::int64_t head) {
-    packed_head_ = head;
+  std::int64_t partial_of(const FewQueries& each, std::int64_t h, std::int64_t split) const {
+    return each.first_partial + (h * each.splits + split) * each.rows;
+  }
+
+  std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
+
+  /// How many rows of the head are open.
+  std::int64_t rows_of(const FewQueries& each, std::int64_t h) const {
+    return shared_.open_counts.present() ? shared_.open_counts(number_of(each), h) : each.rows;
+  }
+
+  struct Query {
+    std::int64_t h, i;
+  };
+  /// The query head and the query that the r-th open row of key/value head h is.
+  Query query_of(const FewQueries& each, std::int64_t h, std::int64_t r) const {
+    const std::int64_t row = shared_.open_rows.present() ? shared_.open_rows(each.first_query + h * each.rows + r) : r;
+    return {h * p_.group + row / each.sequence.T, row % each.sequence.T};
+  }
+
+  /// Makes the thread's scratch that of the head, whose queries it packs unless they are there.
+  void select(const FewQueries& each, std::int64_t h) {
+    if (sequence_at_ == &each && h_ == h) return;
+    sequence_at_ = &each;
+    sequence_ = each.sequence;
+    h_ = h;
+    const std::int64_t rows = rows_of(each, h);
+    queries_ = own_.queries.range(0, 0, rows);
+    scores_ = own_.scores.range(0, 0, rows);
     const T factor = plan_.rules.query_factor();
-    for (std::int64_t r = 0; r < plan_.rows; ++r) {
-      T* q = own_.queries.at(r);
-      const std::int64_t h = head % p_.Hkv * p_.group + r / p_.T;
-      load_row(q, query_rows(p_.inputs.q, p_.sequence(head / p_.Hkv), h), r % p_.T, 0, p_.D);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      T* q = queries_.at(r);
+      const auto [query_head, i] = query_of(each, h, r);
+      load_row(q, query_rows(p_.inputs.q, sequence_, query_head), i, 0, p_.D);
       for (std::int64_t x = 0; x < p_.D; ++x) q[x] *= factor;
       std::fill(q + p_.D, q + plan_.D_padded, T{0});
     }
@@ -208,14 +352,15 @@ class FewQueriesWorker {
 
   /// Score rules on what each row sees of the step's keys j … j + n; −∞ on the rest of the row.
   void rule_and_hide(const Visibility& visibility, std::int64_t j, std::int64_t n) const {
-    for (std::int64_t r = 0; r < plan_.rows; ++r) {
-      const std::int64_t i = r % p_.T;
+    const bool all_seen = visibility.row(sequence_.T - 1).begin <= j && visibility.row(0).end >= j + kStepKeys;
+    if (all_seen && !plan_.rules.any()) return;
+    for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
+      const auto [h, i] = query_of(*sequence_at_, h_, r);
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - j, 0, n);
       const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
-      T* s = own_.scores.at(r);
+      T* s = scores_.at(r);
       if (plan_.rules.any() && begin < end) {
-        const std::int64_t h = head_ % p_.Hkv * p_.group + r / p_.T;
         plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, own_.rule_row.data);
       }
       std::fill(s, s + begin, kHidden);
@@ -226,17 +371,17 @@ class FewQueriesWorker {
   /// Row r of the scores becomes exp2(s − maximum); maximum, sum and output of the split follow.
   void exponentials(std::int64_t r, std::int64_t n) const {
     const Tag<T> d;
-    T* HWY_RESTRICT s = own_.scores.at(r);
-    T& max = shared_.maxima(head_, split_, r);
-    T& sum = shared_.sums(head_, split_, r);
+    T* HWY_RESTRICT s = scores_.at(r);
+    T& max = shared_.maxima(partial_ + r);
+    T& sum = shared_.sums(partial_ + r);
     auto largest = hn::Set(d, max);
     for (std::int64_t j = 0; j < n; j += kLanes<T>) largest = hn::Max(largest, hn::Load(d, s + j));
     const T new_max = hn::GetLane(hn::MaxOfLanes(d, largest));
-    if (new_max != max) {
+    if (new_max > max + kSlack) {
       const T decay = std::exp2(max - new_max);
       max = new_max;
       sum *= decay;
-      T* HWY_RESTRICT out = shared_.out.at(head_, split_, r);
+      T* HWY_RESTRICT out = shared_.out.at(partial_ + r);
       for (std::int64_t x = 0; x < plan_.Dv_padded; ++x) out[x] *= decay;
     }
     // Maxima may pass NaN by, so that one of −∞ does not say that all scores are: their exponentials tell.
@@ -254,28 +399,43 @@ class FewQueriesWorker {
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
   FewQueriesScratch<T> own_;
+  const FewQueries* sequence_at_ = nullptr;
   Sequence sequence_;
-  std::int64_t packed_head_ = -1, head_ = 0, split_ = 0;
+  std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
+  View<T, 2> queries_, scores_;       // of the open rows of the head
 };
 
 template <typename T, typename E>
 void few_queries_of(const ForwardProblem& p) {
   const FewQueriesPlan<T> plan(p);
+  if (plan.sequences == 0) return;
   const Placed<FewQueriesBuffers<T>> shared(plan);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared)
+  const FewQueries* const sequences = shared->sequences.data;
+  FewQueries* next = shared->sequences.data;
+  plan.visit([&next](const FewQueries& each) { *next++ = each; });
+#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences)
   {
     FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
+    if (p.gate_threshold > 0) {
 #pragma omp for schedule(dynamic, 1)
-    for (std::int64_t n = 0; n < plan.heads * plan.splits; ++n) worker.run_split(n / plan.splits, n % plan.splits);
+      for (std::int64_t n = 0; n < plan.sequences * p.Hkv; ++n) worker.select_rows(sequences[n / p.Hkv], n % p.Hkv);
+    }
+#pragma omp for schedule(dynamic, 1)
+    for (std::int64_t n = 0; n < plan.all.first_split; ++n) {
+      const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_split, n);
+      worker.run_split(each, (n - each.first_split) / each.splits, (n - each.first_split) % each.splits);
+    }
 #pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < p.B * p.Hq * p.T; ++n) {
-      worker.finish_row(n / (p.Hq * p.T), n / p.T % p.Hq, n % p.T);
+    for (std::int64_t n = 0; n < plan.all.first_query; ++n) {
+      const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_query, n);
+      worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
     }
   }
 }
 
 template <typename T>
 void few_queries_typed(const ForwardProblem& p) {
+  if (p.inputs.k.dtype == DType::i8) return few_queries_of<T, std::int8_t>(p);
   if constexpr (std::is_same_v<T, double>) {
     few_queries_of<double, double>(p);
   } else {
@@ -295,10 +455,10 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
-bool suits_few_queries(const ForwardProblem& problem) {
+bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence) {
   // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md).
   constexpr std::int64_t kMostSharedRows = 64;
-  return problem.T * problem.group <= kMostSharedRows && !problem.outputs.weights.present();
+  return sequence.T > 0 && sequence.T * problem.group <= kMostSharedRows && !problem.outputs.weights.present();
 }
 
 void few_queries_forward(const ForwardProblem& problem) {

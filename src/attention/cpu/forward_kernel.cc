@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
+#include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
@@ -19,6 +21,7 @@
 // After foreach_target.h: per-target headers.
 #include "attention/cpu/forward_plan-inl.hpp"
 #include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
@@ -57,7 +60,6 @@ template <typename T>
 class ForwardWorker {
  public:
   using Plan = ForwardPlan<T>;
-  static constexpr std::int64_t kTile = Plan::kTile;
   static constexpr std::int64_t kBlock = Plan::kBlock;
 
   ForwardWorker(const Plan& plan, const ForwardBuffers<T>& shared, int thread)
@@ -66,34 +68,50 @@ class ForwardWorker {
         shared_(shared),
         own_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// Packs a block of key/value head `head` (sequence · Hkv + h) into `slot`: keys that no query sees stay unread, but
-  /// for those that share a panel with one that is seen.
-  void pack_block(std::int64_t head, std::int64_t slot, std::int64_t block) const {
-    const Sequence sequence = p_.sequence(head / p_.Hkv);
-    const std::int64_t h = head % p_.Hkv;
-    const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
+  /// Lists the open rows of tile `tile` of query head h, the `number`-th of the batch, and writes the outputs of the
+  /// closed ones.
+  void select_rows(const HeldHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
+    const Sequence& sequence = part.sequence;
+    const std::int64_t first = tile * plan_.tile_rows;
+    const OutputRows<T> outputs(p_, sequence, h, own_.gate, own_.gated);
+    std::int64_t count = 0;
+    OpenRows<T>(p_, sequence, h)
+        .visit(
+            first, std::min(plan_.tile_rows, sequence.T - first),
+            [&](std::int64_t i) { shared_.open_rows(number, count++) = i; },
+            [&](std::int64_t i) { outputs.write_closed(i); });
+    shared_.open_counts(number) = count;
+  }
+
+  /// Packs a block of key/value head h of the part: keys that no query sees stay unread, but for those that share a
+  /// panel with one that is seen.
+  void pack_block(const HeldHeads& part, std::int64_t h, std::int64_t block) const {
+    const Sequence& sequence = part.sequence;
+    const RowRange rows = rows_of_group(part, h);
+    if (rows.empty()) return;
+    const KeyRange seen = Visibility(p_, sequence).rows(rows.begin, rows.end);
     const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
-    const View<T, 3> keys = shared_.keys[slot].range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
-    pack_transposed(keys, key_rows(p_.inputs.k, sequence, h), begin, end - begin, own_.packing);
-    pack_panels(values(slot, block), begin - block * kBlock, key_rows(p_.inputs.v, sequence, h), begin, end - begin,
-                own_.packing);
+    const View<T, 3> keys = head_keys(part, h).range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
+    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, own_.packing);
+    pack_panels(values(head_values(part, h), block), begin - block * kBlock, rows_of_values(p_, sequence, h), begin,
+                end - begin, own_.packing);
   }
 
-  /// Query tile `tile` of query head h of sequence n, whose packed keys and values lie in `slot`.
-  void run_tile(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t tile) {
-    sequence_ = p_.sequence(n);
+  /// Query tile `tile` of query head h, which reads a packed key/value head of the part: the next of its open rows.
+  void run_tile(const HeldHeads& part, std::int64_t h, std::int64_t tile) {
+    sequence_ = part.sequence;
     h_ = h;
-    slot_ = slot;
-    first_ = tile * kTile;
-    count_ = std::min(kTile, sequence_.T - first_);
-    head_keys_ = shared_.keys[slot];
-    pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
+    count_ = gather_rows(part, tile);
+    if (count_ == 0) return;
+    head_keys_ = head_keys(part, h / p_.group);
+    head_values_ = head_values(part, h / p_.group);
+    pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), own_.rows, count_, plan_.rules.query_factor(),
                 own_.packing);
     reset();
     const Visibility visibility(p_, sequence_);
-    const KeyRange seen = visibility.rows(first_, first_ + count_);
+    const KeyRange seen = visibility.rows(own_.rows(0), own_.rows(count_ - 1) + 1);
     // Score rules read and write the scores twice more: one strip's, which stay in L1.
     const std::int64_t group = plan_.rules.any() ? kMR : Plan::kGroup;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
@@ -109,16 +127,69 @@ class ForwardWorker {
   /// of keys, stays far from overflow.
   static constexpr T kSlack = 16;
 
-  ColumnPanels<T> values(std::int64_t slot, std::int64_t block) const {
-    return {shared_.values.at(slot, block), plan_.block_rows, plan_.Dv_padded};
+  /// Queries [begin, end).
+  struct RowRange {
+    std::int64_t begin = 0, end = 0;
+    bool empty() const { return begin >= end; }
+  };
+
+  /// From the first to the last open row of the query heads that share key/value head h.
+  RowRange rows_of_group(const HeldHeads& part, std::int64_t h) const {
+    if (!plan_.selects()) return {0, part.sequence.T};
+    RowRange rows{part.sequence.T, 0};
+    const std::int64_t first = part.tile_of(h, p_.group, 0);
+    for (std::int64_t n = first; n < first + p_.group * part.tiles; ++n) {
+      const std::int64_t count = shared_.open_counts(n);
+      if (count == 0) continue;
+      const std::int64_t* open = shared_.open_rows.at(n);
+      rows = {std::min(rows.begin, open[0]), std::max(rows.end, open[count - 1] + 1)};
+    }
+    return rows;
+  }
+
+  /// The queries of a tile of the head into own_.rows; returns their number.
+  std::int64_t gather_rows(const HeldHeads& part, std::int64_t tile) const {
+    std::int64_t count = 0;
+    if (!plan_.selects()) {
+      const std::int64_t first = tile * plan_.tile_rows;
+      for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) own_.rows(count++) = i;
+      return count;
+    }
+    // Tiles of about one size: a last one of few rows would read all keys for them alone.
+    const std::int64_t first = part.tile_of(h_ / p_.group, p_.group, h_ % p_.group);
+    const std::int64_t* counts = shared_.open_counts.at(first);
+    const std::int64_t all = std::accumulate(counts, counts + part.tiles, std::int64_t{0});
+    if (all == 0) return 0;
+    const std::int64_t size = round_up(divide_up(all, divide_up(all, plan_.tile_rows)), kMR);
+    std::int64_t skipped = tile * size;
+    for (std::int64_t n = 0; n < part.tiles && count < size; ++n) {
+      const std::int64_t skip = std::min(skipped, counts[n]);
+      const std::int64_t taken = std::min(counts[n] - skip, size - count);
+      std::copy_n(shared_.open_rows.at(first + n) + skip, taken, own_.rows.data + count);
+      skipped -= skip;
+      count += taken;
+    }
+    return count;
+  }
+
+  View<T, 3> head_keys(const HeldHeads& part, std::int64_t h) const {
+    return shared_.keys.range(0, part.panel_of(h), part.panels);
+  }
+  View<T, 2> head_values(const HeldHeads& part, std::int64_t h) const {
+    return shared_.values.range(0, part.panel_of(h), part.panels);
+  }
+  /// A block of a head's values.
+  ColumnPanels<T> values(const View<T, 2>& head, std::int64_t block) const {
+    const std::int64_t panel = block * (kBlock / kNR<T>);
+    return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
   }
 
   void reset() const {
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
-    std::fill_n(own_.maxima.data, kTile, sink);
+    std::fill_n(own_.maxima.data, plan_.tile_rows, sink);
     std::fill_n(own_.sums.data, own_.sums.count(), T{0});
-    for (std::int64_t r = 0; sink != kHidden && r < kTile; ++r) own_.sums(r, 0) = T{1};
+    for (std::int64_t r = 0; sink != kHidden && r < plan_.tile_rows; ++r) own_.sums(r, 0) = T{1};
     std::fill_n(own_.out.data, own_.out.count(), T{0});
   }
 
@@ -145,19 +216,19 @@ class ForwardWorker {
     s.rows = std::min(kMR, end - r);
     s.j0 = j0;
     s.queries = own_.queries.at(r / kMR);
-    s.keys = head_keys_.range(0, j0 / kNR<T>, plan_.panels - j0 / kNR<T>);
+    s.keys = head_keys_.range(0, j0 / kNR<T>, head_keys_.shape[0] - j0 / kNR<T>);
     s.scores = own_.scores.at(r - group);
     const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
-    const std::int64_t i0 = first_ + r;
-    const std::int64_t i1 = i0 + s.rows;
-    const KeyRange keys = visibility.rows(i0, i1);
+    const std::int64_t first = own_.rows(r);
+    const std::int64_t last = own_.rows(r + s.rows - 1);
+    const KeyRange keys = visibility.rows(first, last + 1);
     s.begin = column(keys.begin);
     s.end = column(keys.end);
     if (s.empty()) return;
     s.c0 = s.begin / kNR<T> * kNR<T>;
     s.c1 = round_up(s.end, kNR<T>);
-    s.whole0 = round_up(column(visibility.row(i1 - 1).begin), kNR<T>);
-    s.whole1 = column(visibility.row(i0).end) / kNR<T> * kNR<T>;
+    s.whole0 = round_up(column(visibility.row(last).begin), kNR<T>);
+    s.whole1 = column(visibility.row(first).end) / kNR<T> * kNR<T>;
   }
 
   /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
@@ -172,7 +243,7 @@ class ForwardWorker {
   /// Score rules on what each row sees of columns [c0, c1), −∞ on the rest of them.
   void rule_and_hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const std::int64_t i = first_ + s.r + m;
+      const std::int64_t i = own_.rows(s.r + m);
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
       const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
@@ -205,7 +276,7 @@ class ForwardWorker {
       for (std::int64_t n = 0; n < count; ++n) exponentials_near_maxima(visibility, strips[n], c);
     }
     for (std::int64_t n = 0; n < count; ++n) end_block(visibility, strips[n]);
-    const ColumnPanels<T> v = values(slot_, j0 / kBlock);
+    const ColumnPanels<T> v = values(head_values_, j0 / kBlock);
     for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
       for (std::int64_t n = 0; n < count; ++n) {
         const Strip& s = strips[n];
@@ -342,12 +413,13 @@ class ForwardWorker {
   /// Normalises, gates and writes the tile's rows.
   void finish_rows() const {
     const OutputRows<T> outputs(p_, sequence_, h_, own_.gate, own_.gated);
-    for (std::int64_t r = 0; r < count_; ++r) outputs.write(first_ + r, own_.out.at(r), own_.maxima(r), row_sum(r));
+    for (std::int64_t r = 0; r < count_; ++r) outputs.write(own_.rows(r), own_.out.at(r), own_.maxima(r), row_sum(r));
   }
 
-  /// exp(s − lse) of every key, hidden ones as 0.
+  /// exp(s − lse) of every key, hidden ones as 0, and 0 in the columns of other sequences.
   void write_weights(const Visibility& visibility) const {
-    const HeadRows to = map_rows(p_.outputs.weights, sequence_, h_);
+    const HeadRows to = query_rows(p_.outputs.weights, sequence_, h_);
+    const HeadRows own = to.columns(sequence_.k0, sequence_.S);
     for (std::int64_t r = 0; r < count_; r += kMR) {
       for (std::int64_t j0 = 0; j0 < sequence_.S; j0 += kBlock) {
         Strip s;
@@ -357,9 +429,22 @@ class ForwardWorker {
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) {
           make_weights(s, m, width);
-          store_row(to, s.scores + m * Plan::kScoreStride, first_ + r + m, j0, width);
+          store_row(own, s.scores + m * Plan::kScoreStride, own_.rows(r + m), j0, width);
         }
       }
+    }
+    zero_columns(to.columns(0, sequence_.k0));
+    const std::int64_t after = sequence_.k0 + sequence_.S;
+    zero_columns(to.columns(after, to.cols - after));
+  }
+
+  /// The tile's rows of `to` become 0.
+  void zero_columns(const HeadRows<void>& to) const {
+    T* zeros = own_.scores.data;
+    std::fill_n(zeros, kBlock, T{0});
+    for (std::int64_t r = 0; r < count_; ++r) {
+      for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock)
+        store_row(to, zeros, own_.rows(r), j0, std::min(kBlock, to.cols - j0));
     }
   }
 
@@ -383,32 +468,57 @@ class ForwardWorker {
   const ForwardBuffers<T>& shared_;
   const ForwardScratch<T> own_;
   Sequence sequence_;
-  std::int64_t h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
-  View<T, 3> head_keys_;  // (panels, D, kNR)
+  std::int64_t h_ = 0, count_ = 0;
+  View<T, 3> head_keys_;    // (panels, D, kNR)
+  View<T, 2> head_values_;  // (panels, kNR · Dv_padded)
 };
 
 template <typename T>
 void forward_typed(const ForwardProblem& p) {
   const ForwardPlan<T> plan(p);
+  if (plan.most.parts == 0) return few_queries_forward(p);
   const Placed<ForwardBuffers<T>> placed(plan);
+  few_queries_forward(p);  // writes only when all memory of both is there
   const ForwardBuffers<T>& shared = *placed;
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared)
+  HeldHeads* const parts = shared.parts.data;
+  const HeadBatches batches(plan);
+  HeadCursor cursor;
+  HeldSizes held;
+  const auto hold_next = [&] {
+    held = batches.next(cursor, parts);
+    order_parts(parts, held.parts, p.group);
+  };
+  hold_next();
+#pragma omp parallel num_threads(plan.threads) default(none) \
+    shared(plan, p, shared, parts, batches, cursor, held, hold_next)
   {
     ForwardWorker<T> worker(plan, shared, omp_get_thread_num());
-    for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
-      const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
+    while (held.parts > 0) {
+      const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
+      if (plan.selects()) {
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held * plan.blocks; ++n) {
-        worker.pack_block(head0 + n / plan.blocks, n / plan.blocks, n % plan.blocks);
+        for (std::int64_t n = 0; n < held.tiles; ++n) {
+          const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+          const std::int64_t at = n - part.first_tile;
+          worker.select_rows(part, part.h0 * p.group + at / part.tiles, at % part.tiles, n);
+        }
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < held.blocks; ++n) {
+        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
+        const std::int64_t at = n - part.first_block;
+        worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
       }
       // Under a causal mask the last queries cost most: they go first, so that threads end together.
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held * p.group * plan.tiles; ++n) {
-        const std::int64_t slot = n / (p.group * plan.tiles);
-        const std::int64_t head = head0 + slot;
-        const std::int64_t h = head % p.Hkv * p.group + n / plan.tiles % p.group;
-        worker.run_tile(head / p.Hkv, h, slot, plan.tiles - 1 - n % plan.tiles);
+      for (std::int64_t n = 0; n < held.tiles; ++n) {
+        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+        const std::int64_t at = n - part.first_tile;
+        worker.run_tile(part, part.h0 * p.group + at / part.tiles, part.tiles - 1 - at % part.tiles);
       }
+      if (last) break;
+#pragma omp single
+      hold_next();
     }
   }
 }
@@ -422,7 +532,6 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(forward_typed);
 
 void cpu_forward(const ForwardProblem& problem) {
-  if (suits_few_queries(problem)) return few_queries_forward(problem);
   const std::int64_t target = problem.context.target;
   const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
                                                         : HEADGATE_FOR_TARGET(forward_typed, float, target);

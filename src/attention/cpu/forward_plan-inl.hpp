@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/head_batches.hpp"
+#include "attention/cpu/kernels.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/problem.hpp"
@@ -27,13 +29,16 @@ template <typename T>
 struct ForwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
+  static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
   /// Packed K and V of as many heads as fit here are held at a time, at least one: three quarters of a third-level
   /// cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
   static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
   /// Rows that a panel of K or V serves while it is in L1 (docs/notes/2026-11-22-forward-strips.md).
   static constexpr std::int64_t kGroup = 48;
-  static_assert(kTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
+  /// Open rows of a tile under a gate threshold: with fewer rows in all, keys are read more often for each.
+  static constexpr std::int64_t kOpenTile = 5 * kGroup;
+  static_assert(kTile % kGroup == 0 && kOpenTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
 
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
   using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
@@ -42,26 +47,26 @@ struct ForwardPlan {
       : p(problem),
         rules(problem),
         Dv_padded(round_up(p.Dv, kLanes<T>)),
-        panels(divide_up(p.S, kNR<T>)),
-        block_rows(std::min(kBlock / kNR<T>, panels) * kNR<T>),
-        tiles(divide_up(p.T, kTile)),
-        blocks(divide_up(p.S, kBlock)),
-        heads(p.sequences() * p.Hkv) {
-    // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
-    const double head_bytes = sizeof(T) * (static_cast<double>(panels) * static_cast<double>(kNR<T> * p.D) +
-                                           static_cast<double>(blocks) * static_cast<double>(block_rows * Dv_padded));
-    const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max(head_bytes, 1.0));
-    heads_at_once = std::clamp<std::int64_t>(fit, 1, std::max<std::int64_t>(heads, 1));
-    threads = static_cast<int>(std::clamp<std::int64_t>(heads_at_once * p.group * tiles, 1, p.context.threads));
+        tile_rows(p.gate_threshold > 0 ? kOpenTile : kTile) {
+    HeadCursor end;
+    most = HeadBatches(*this).most(end);
+    threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
+  }
+
+  /// Whether rows that the gate closes are left out.
+  bool selects() const { return p.gate_threshold > 0; }
+  /// The others have a kernel of their own, or nothing to compute.
+  bool takes(const Sequence& sequence) const { return sequence.T > 0 && !suits_few_queries(p, sequence); }
+  /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
+  double head_bytes(const HeldHeads& part) const {
+    return sizeof(T) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (p.D + Dv_padded));
   }
 
   const ForwardProblem& p;
   ScoreRules<T> rules;
   std::int64_t Dv_padded;
-  std::int64_t panels;      ///< of kNR keys, the last perhaps not full
-  std::int64_t block_rows;  ///< keys of a block, padded to panels
-  std::int64_t tiles, blocks, heads;
-  std::int64_t heads_at_once = 1;  ///< key/value heads that are held packed at a time
+  std::int64_t tile_rows;  ///< queries of a tile, at most
+  HeldSizes most;          ///< what is held packed at a time
   int threads = 1;
 };
 
@@ -71,39 +76,50 @@ struct ForwardScratch {
   ForwardScratch(Workspace& ws, const ForwardPlan<T>& plan) {
     using Plan = ForwardPlan<T>;
     const std::int64_t D = plan.p.D;
-    queries = ws.take<T>("q strips", Plan::kTile / kMR, D, kMR);
+    rows = ws.take<std::int64_t>("rows", plan.tile_rows);
+    queries = ws.take<T>("q strips", plan.tile_rows / kMR, D, kMR);
     scores = ws.take<T>("scores", Plan::kGroup, Plan::kScoreStride);
-    out = ws.take<T>("out", Plan::kTile, plan.Dv_padded);
-    maxima = ws.take<T>("maxima", Plan::kTile);
-    sums = ws.take<T>("sums", Plan::kTile, kLanes<T>);
+    out = ws.take<T>("out", plan.tile_rows, plan.Dv_padded);
+    maxima = ws.take<T>("maxima", plan.tile_rows);
+    sums = ws.take<T>("sums", plan.tile_rows, kLanes<T>);
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), std::max(D, plan.Dv_padded));
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
   }
 
-  View<T, 3> queries;      ///< (strips, D, kMR), of the tile
-  View<T, 2> scores;       ///< of a group by a key block; then their exponentials
-  View<T, 2> out;          ///< of the tile's queries, not yet divided by the sums
-  View<T, 1> maxima;       ///< of the tile's queries over the keys so far, in units of log2(e)
-  View<T, 2> sums;         ///< of the exponentials, by lane
-  View<T, 2> packing;      ///< rows on their way into packed operands
-  View<T, 1> gate, gated;  ///< one query's gate logits, and its output past the gate
-  View<T, 1> rule_row;     ///< a row of bias or mask
+  View<std::int64_t, 1> rows;  ///< the tile's queries, ascending
+  View<T, 3> queries;          ///< (strips, D, kMR), of the tile
+  View<T, 2> scores;           ///< of a group by a key block; then their exponentials
+  View<T, 2> out;              ///< of the tile's queries, not yet divided by the sums
+  View<T, 1> maxima;           ///< of the tile's queries over the keys so far, in units of log2(e)
+  View<T, 2> sums;             ///< of the exponentials, by lane
+  View<T, 2> packing;          ///< rows on their way into packed operands
+  View<T, 1> gate, gated;      ///< one query's gate logits, and its output past the gate
+  View<T, 1> rule_row;         ///< a row of bias or mask
 };
 
-/// What threads share: K and V packed, for heads_at_once key/value heads.
+/// What threads share: K and V packed, for the heads of a batch.
 template <typename T>
 struct ForwardBuffers {
   ForwardBuffers(Workspace& ws, const ForwardPlan<T>& plan) {
-    keys = ws.take<T>("keys", plan.heads_at_once, plan.panels, plan.p.D, kNR<T>);
-    values = ws.take<T>("values", plan.heads_at_once, plan.blocks, plan.block_rows * plan.Dv_padded);
+    keys = ws.take<T>("keys", plan.most.panels, plan.p.D, kNR<T>);
+    values = ws.take<T>("values", plan.most.panels, kNR<T> * plan.Dv_padded);
+    parts = ws.take<HeldHeads>("parts", plan.most.parts);
+    if (plan.selects()) {
+      open_rows = ws.take<std::int64_t>("open rows", plan.most.tiles, plan.tile_rows);
+      open_counts = ws.take<std::int64_t>("open rows", plan.most.tiles);
+    }
     const std::size_t bytes = count_bytes<ForwardScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 4> keys;             ///< (held, panels, D, kNR), transposed
-  View<T, 3> values;           ///< (held, blocks, ColumnPanels)
+  View<T, 3> keys;           ///< (held panels, D, kNR), transposed
+  View<T, 2> values;         ///< (held panels, their rows); the panels of a block are ColumnPanels together
+  View<HeldHeads, 1> parts;  ///< of the batch
+  /// With a gate threshold: of the queries of each held tile those that are open, ascending, and how many they are.
+  View<std::int64_t, 2> open_rows;
+  View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< a thread's ForwardScratch
 };
 

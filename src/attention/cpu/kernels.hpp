@@ -7,10 +7,11 @@ namespace headgate {
 
 /// Run on the context's vector target. They throw nothing but std::bad_alloc, before any output is written.
 void cpu_forward(const ForwardProblem& problem);
-/// The forward pass for few queries: K and V are read in place, once for all queries and heads that share them.
+/// The forward pass of the sequences with few queries: K and V are read in place, once for all queries and heads that
+/// share them.
 void few_queries_forward(const ForwardProblem& problem);
-/// Whether few_queries_forward can compute the problem and is faster than the other kernel.
-bool suits_few_queries(const ForwardProblem& problem);
+/// Whether few_queries_forward computes the sequence, as the faster kernel for it.
+bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence);
 void cpu_backward(const BackwardProblem& problem);
 
 }  // namespace headgate

@@ -7,7 +7,9 @@
 #define HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
 #endif
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "attention/cpu/gate_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
@@ -28,6 +30,7 @@ class OutputRows {
         y_(query_rows(p_.outputs.y, sequence, h)),
         attn_(query_rows(p_.outputs.attn, sequence, h)),
         lse_(query_rows(p_.outputs.lse, sequence, h)),
+        weights_(query_rows(p_.outputs.weights, sequence, h)),
         logits_(query_rows(p_.inputs.gate, sequence, h)),
         gate_(gate),
         gated_(gated) {}
@@ -51,9 +54,21 @@ class OutputRows {
     store_row(lse_, &lse, i, 0, 1);
   }
 
+  /// Query i, which the gate closes: it has not been computed.
+  void write_closed(std::int64_t i) const {
+    std::fill_n(gated_.data, gated_.shape[0], T{0});
+    store_row(y_, gated_.data, i, 0, p_.Dv);
+    if (attn_.present()) store_row(attn_, gated_.data, i, 0, p_.Dv);
+    for (std::int64_t j = 0; weights_.present() && j < weights_.cols; j += p_.Dv) {
+      store_row(weights_, gated_.data, i, j, std::min(p_.Dv, weights_.cols - j));
+    }
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    if (lse_.present()) store_row(lse_, &kInfinity, i, 0, 1);
+  }
+
  private:
   const ForwardProblem& p_;
-  HeadRows<void> y_, attn_, lse_;
+  HeadRows<void> y_, attn_, lse_, weights_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
 };

@@ -164,6 +164,7 @@ HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from,
     case DType::bf16: return load_strided(to, from.at<BFloat16>(i, first, n), n, from.stride);
     case DType::f16: return load_strided(to, from.at<Float16>(i, first, n), n, from.stride);
     case DType::boolean: return load_strided(to, from.at<std::uint8_t>(i, first, n), n, from.stride);
+    case DType::i8: return load_strided(to, from.at<std::int8_t>(i, first, n), n, from.stride);
     default: return;  // other dtypes never reach a kernel
   }
 }
@@ -189,9 +190,72 @@ const T* dense_row(const HeadRows<const void>& from, std::int64_t i, T* HWY_REST
   return buffer;
 }
 
-/// The same with zeros up to whole vectors, for which `buffer` has room.
+/// The rows of k or v of a sequence and head, which may lie in pages and be int8 with a scale each.
+class KeyRows {
+ public:
+  /// `tensor`: k or v of `p`; `scale`: its scales, or absent.
+  KeyRows(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale, const Sequence& s,
+          std::int64_t h)
+      : cols(tensor.shape[3]),
+        page_(p.page),
+        table_row_(s.table),
+        table_(p.inputs.block_table),
+        rows_(page_ > 0 ? HeadRows<const void>(tensor, 0, h) : key_rows(tensor, s, h)),
+        scales_(page_ > 0 || !scale.present() ? HeadRows<const void>(scale, 0, h) : key_rows(scale, s, h)),
+        page_stride_(tensor.strides[0]),
+        scale_page_stride_(scale.strides[0]) {}
+
+  DType dtype() const { return rows_.dtype; }
+  /// Elements from one column to the next.
+  std::int64_t stride() const { return rows_.stride; }
+  bool scaled() const { return scales_.present(); }
+
+  /// Row j alone, as row 0; its scale is not in it.
+  HeadRows<const void> row(std::int64_t j) const { return at(rows_, page_stride_, j); }
+  float scale(std::int64_t j) const { return *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1); }
+
+  /// The address of row j, of elements E.
+  template <typename E>
+  const E* address(std::int64_t j) const {
+    return row(j).template at<E>(0, 0, cols);
+  }
+
+  std::int64_t cols;
+
+ private:
+  HeadRows<const void> at(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t j) const {
+    if (page_ == 0) return rows.range(j, 1);
+    HeadRows<const void> page = rows;
+    page.start += page_of(table_, table_row_, j / page_) * page_stride;
+    return page.range(j % page_, 1);
+  }
+
+  std::int64_t page_, table_row_;
+  ConstTensorView table_;
+  HeadRows<const void> rows_, scales_;  // of page 0 where there are pages
+  std::int64_t page_stride_, scale_page_stride_;
+};
+
+inline KeyRows rows_of_keys(const Problem& p, const Sequence& s, std::int64_t h) {
+  return {p, p.inputs.k, p.inputs.k_scale, s, h};
+}
+inline KeyRows rows_of_values(const Problem& p, const Sequence& s, std::int64_t h) {
+  return {p, p.inputs.v, p.inputs.v_scale, s, h};
+}
+
+/// Row j times its scale in T: in place where it lies so, else in `buffer`.
 template <typename T>
-const T* padded_row(const HeadRows<const void>& from, std::int64_t i, T* HWY_RESTRICT buffer) {
+const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) {
+  const T* row = dense_row(from.row(j), 0, buffer);
+  if (!from.scaled()) return row;
+  const T scale = static_cast<T>(from.scale(j));
+  for (std::int64_t x = 0; x < from.cols; ++x) buffer[x] *= scale;
+  return buffer;
+}
+
+/// The same with zeros up to whole vectors, for which `buffer` has room.
+template <typename T, class Rows>
+const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from, i, buffer);
   const std::int64_t padded = round_up(from.cols, kLanes<T>);
   if (padded == from.cols) return row;
@@ -248,16 +312,16 @@ HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::
   }
 }
 
-/// Rows first … first + n as groups of kRows: out (groups, cols, kRows), element (p,c,r) = factor · row first +
-/// p·kRows + r; zero beyond n up to a whole group. `buffer`: kRows rows.
-template <std::int64_t kRows, typename T>
-void pack_interleaved(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n,
-                      T factor, const View<T, 2>& buffer) {
+/// Rows row_of(0) … row_of(n − 1) as groups of kRows: out (groups, cols, kRows), element (p,c,r) = factor ·
+/// row_of(p·kRows + r); zero beyond n up to a whole group. `buffer`: kRows rows.
+template <std::int64_t kRows, typename T, class Rows, class RowOf>
+void pack_interleaved(const View<T, 3>& out, const Rows& from, const RowOf& row_of, std::int64_t n, T factor,
+                      const View<T, 2>& buffer) {
   for (std::int64_t p = 0; p * kRows < n; ++p) {
     const std::int64_t i0 = p * kRows;
     const std::int64_t rows = std::min(kRows, n - i0);
     const T* source[kRows];
-    for (std::int64_t r = 0; r < rows; ++r) source[r] = dense_row(from, first + i0 + r, buffer.at(r));
+    for (std::int64_t r = 0; r < rows; ++r) source[r] = dense_row(from, row_of(i0 + r), buffer.at(r));
     T* to = out.at(p);
     if (rows < kRows) std::fill_n(to, kRows * from.cols, T{0});
     interleave_rows<kRows>(to, source, rows, from.cols, factor);
@@ -268,14 +332,24 @@ void pack_interleaved(const View<T, 3>& out, const HeadRows<const void>& from, s
 template <typename T>
 void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n, T factor,
                  const View<T, 2>& buffer) {
-  pack_interleaved<kMR>(out, from, first, n, factor, buffer);
+  pack_interleaved<kMR>(
+      out, from, [first](std::int64_t r) { return first + r; }, n, factor, buffer);
+}
+
+/// The same of rows `rows`.
+template <typename T>
+void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const View<std::int64_t, 1>& rows,
+                 std::int64_t n, T factor, const View<T, 2>& buffer) {
+  pack_interleaved<kMR>(
+      out, from, [&rows](std::int64_t r) { return rows(r); }, n, factor, buffer);
 }
 
 /// Transposed panels (panels, cols, kNR), the right operand of products that run along cols.
-template <typename T>
-void pack_transposed(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n,
+template <typename T, class Rows>
+void pack_transposed(const View<T, 3>& out, const Rows& from, std::int64_t first, std::int64_t n,
                      const View<T, 2>& buffer) {
-  pack_interleaved<kNR<T>>(out, from, first, n, T{1}, buffer);
+  pack_interleaved<kNR<T>>(
+      out, from, [first](std::int64_t r) { return first + r; }, n, T{1}, buffer);
 }
 
 /// Row r of `out` = from[0 .. out.cols).
@@ -289,9 +363,9 @@ HWY_INLINE void copy_to_panels(const ColumnPanels<T>& out, std::int64_t r, const
 }
 
 /// Rows to_row … to_row + n of `out` = rows first … first + n, with zeros from the tensor's columns up to `out`'s.
-template <typename T>
-void pack_panels(const ColumnPanels<T>& out, std::int64_t to_row, const HeadRows<const void>& from, std::int64_t first,
-                 std::int64_t n, const View<T, 2>& buffer) {
+template <typename T, class Rows>
+void pack_panels(const ColumnPanels<T>& out, std::int64_t to_row, const Rows& from, std::int64_t first, std::int64_t n,
+                 const View<T, 2>& buffer) {
   for (std::int64_t r = 0; r < n; ++r) copy_to_panels(out, to_row + r, padded_row(from, first + r, buffer.data));
 }
 

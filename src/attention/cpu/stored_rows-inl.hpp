@@ -20,16 +20,17 @@ namespace headgate::HWY_NAMESPACE {
 /// Rows of E, each dense in itself and a whole number of vectors of T long.
 template <typename E>
 struct StoredRows {
-  const E* data = nullptr;
-  std::int64_t stride = 0;
-  const E* row(std::int64_t j) const { return data + j * stride; }
+  const E* const* rows = nullptr;
+  const E* row(std::int64_t j) const { return rows[j]; }
 };
 
 /// Whether load_stored has vector code for E.
 template <typename T, typename E>
 constexpr bool loads_stored() {
   if constexpr (std::is_same_v<T, E>) return true;
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, BFloat16>) return HWY_TARGET != HWY_SCALAR;
+  if constexpr (std::is_same_v<T, float> && (std::is_same_v<E, BFloat16> || std::is_same_v<E, std::int8_t>)) {
+    return HWY_TARGET != HWY_SCALAR;
+  }
   return std::is_same_v<T, float> && std::is_same_v<E, Float16> && kWidensHalves;
 }
 
@@ -45,119 +46,189 @@ HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
     const hn::Rebind<std::uint16_t, Tag<T>> half;
     const auto bits = hn::PromoteTo(wide, hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(from)));
     return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+  } else if constexpr (std::is_same_v<E, std::int8_t>) {
+    const hn::RebindToSigned<Tag<T>> wide;
+    const hn::Rebind<std::int8_t, Tag<T>> byte;
+    return hn::ConvertTo(d, hn::PromoteTo(wide, hn::LoadU(byte, from)));
   } else {
     const hn::Rebind<hwy::float16_t, Tag<T>> half;
     return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(from)));
   }
 }
 
+/// x in a register: compilers repeat a load in every product that uses it, and loads then limit the rate.
+template <class V>
+HWY_INLINE V in_register(V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+  asm("" : "+v"(x.raw));
+#endif
+  return x;
+}
+
 /// Cache lines of rows to come, asked for a few at a time while others are worked on, so that memory is never idle.
 class Prefetch {
  public:
-  Prefetch() = default;
-  /// Rows of `row_bytes`, `stride_bytes` apart, over `steps` calls of step().
-  Prefetch(const void* first, std::int64_t rows, std::int64_t row_bytes, std::int64_t stride_bytes, std::int64_t steps)
-      : row_(static_cast<const char*>(first)),
-        row_bytes_(row_bytes),
-        stride_bytes_(stride_bytes),
-        lines_((row_bytes + kLine_bytes - 1) / kLine_bytes * rows),
-        lines_a_step_((lines_ + steps - 1) / std::max<std::int64_t>(steps, 1)) {}
+  /// Puts `count` rows of `row_bytes` at the end.
+  void add(const void* const* rows, std::int64_t count, std::int64_t row_bytes) {
+    if (count <= 0) return;
+    parts_[parts_added_++] = {rows, rows + count, row_bytes};
+    lines_ += lines_of(row_bytes) * count;
+  }
+  /// Cache lines not yet asked for.
+  std::int64_t lines() const { return lines_; }
+
+  /// The next `lines` lines are asked for in as many calls of step() as said.
+  void spread(std::int64_t lines, std::int64_t steps) {
+    left_ = std::min(lines, lines_);
+    lines_a_step_ = (left_ + steps - 1) / std::max<std::int64_t>(steps, 1);
+  }
 
   HWY_INLINE void step() {
-    for (std::int64_t n = std::min(lines_, lines_a_step_); n > 0; --n) {
-      __builtin_prefetch(row_ + in_row_, 0, 2);
-      --lines_;
-      in_row_ += kLine_bytes;
-      if (in_row_ < row_bytes_) continue;
-      row_ += stride_bytes_;
-      in_row_ = 0;
-    }
+    for (std::int64_t n = std::min(left_, lines_a_step_); n > 0; --n) ask();
   }
 
  private:
+  struct Part {
+    const void* const* row;
+    const void* const* end;
+    std::int64_t row_bytes;
+  };
+
+  HWY_INLINE void ask() {
+    Part& part = parts_[at_];
+    constexpr int kReads = 0, kIntoSecondLevel = 2;
+    __builtin_prefetch(static_cast<const char*>(*part.row) + in_row_, kReads, kIntoSecondLevel);
+    --left_;
+    --lines_;
+    in_row_ += kLine_bytes;
+    if (in_row_ < part.row_bytes) return;
+    in_row_ = 0;
+    if (++part.row == part.end) ++at_;
+  }
+
+  static std::int64_t lines_of(std::int64_t row_bytes) { return (row_bytes + kLine_bytes - 1) / kLine_bytes; }
+
   static constexpr std::int64_t kLine_bytes = 64;
-  const char* row_ = nullptr;
-  std::int64_t row_bytes_ = 0, stride_bytes_ = 0, in_row_ = 0, lines_ = 0, lines_a_step_ = 0;
+  static constexpr std::size_t kMostParts = 3;
+  Part parts_[kMostParts + 1] = {};
+  std::size_t parts_added_ = 0, at_ = 0;
+  std::int64_t in_row_ = 0, lines_ = 0, left_ = 0, lines_a_step_ = 0;
 };
 
-/// Register tiles: kTileRows rows by kTileKeys keys for scores; for values kTileRows rows, or one, by as many vectors
-/// as leave registers for operands.
+/// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or one by
+/// kTileKeys; for values the same rows by as many vectors as leave registers for operands.
+inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
+inline constexpr std::int64_t kHighKeys = 2;
 inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
 inline constexpr std::int64_t kTileKeys = 4;
 inline constexpr std::int64_t kTileVectors = 4;
+static_assert(kHighRows == 2 * kTileRows);
 
-/// to[k] = sum of the lanes of v[k].
-template <typename T>
-HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kTileKeys], T* HWY_RESTRICT to) {
+#if HWY_TARGET != HWY_SCALAR
+/// Lane n: the sum of the lanes of argument n, of vectors of 4-byte elements.
+template <typename T, class V = hn::Vec<Tag<T>>>
+HWY_INLINE hn::Vec<hn::FixedTag<T, 4>> four_sums(V v0, V v1, V v2, V v3) {
+  // In every block of four lanes: sums of lanes two apart, then of neighbours, which leaves one lane for each argument.
+  const Tag<T> d;
+  const hn::Repartition<double, Tag<T>> pair;
+  const auto halved = [&](auto a, auto b) HWY_ATTR {
+    return hn::BitCast(pair, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  };
+  const auto low = halved(v0, v1);
+  const auto high = halved(v2, v3);
+  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pair, low, high)),
+                              hn::BitCast(d, hn::InterleaveUpper(pair, low, high)));
+  if constexpr (kLanes<T> == 4) {
+    return blocks;
+  } else {
+    const hn::FixedTag<T, 4> four;
+    const hn::Half<Tag<T>> half;
+    const auto folded = hn::Add(hn::LowerHalf(half, blocks), hn::UpperHalf(half, blocks));
+    if constexpr (kLanes<T> == 8) {
+      return folded;
+    } else {
+      return hn::Add(hn::LowerHalf(four, folded), hn::UpperHalf(four, folded));
+    }
+  }
+}
+#endif
+
+/// to[r · stride + k] = sum of the lanes of v[r][k].
+template <typename T, std::int64_t kRows, std::int64_t kKeys>
+HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_RESTRICT to, std::int64_t stride) {
   const Tag<T> d;
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (sizeof(T) == 4) {
-    // In every block of four lanes: sums of lanes two apart, then of neighbours, which leaves one lane for each v[k].
-    const hn::Repartition<double, Tag<T>> pair;
-    const auto halved = [&](auto a, auto b) HWY_ATTR {
-      return hn::BitCast(pair, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-    };
-    const auto low = halved(v[0], v[1]);
-    const auto high = halved(v[2], v[3]);
-    const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pair, low, high)),
-                                hn::BitCast(d, hn::InterleaveUpper(pair, low, high)));
+  if constexpr (sizeof(T) == 4 && kKeys == 4) {
     const hn::FixedTag<T, 4> four;
-    if constexpr (kLanes<T> == 4) {
-      hn::StoreU(blocks, d, to);
-    } else {
-      const hn::Half<Tag<T>> half;
-      const auto folded = hn::Add(hn::LowerHalf(half, blocks), hn::UpperHalf(half, blocks));
-      if constexpr (kLanes<T> == 8) {
-        hn::StoreU(folded, four, to);
-      } else {
-        hn::StoreU(hn::Add(hn::LowerHalf(four, folded), hn::UpperHalf(four, folded)), four, to);
-      }
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+      hn::StoreU(four_sums<T>(v[r][0], v[r][1], v[r][2], v[r][3]), four, to + r * stride);
+    }
+    return;
+  }
+  if constexpr (sizeof(T) == 4 && kKeys == 2) {
+    const hn::FixedTag<T, 2> two;
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; r += 2) {
+      const auto sums = four_sums<T>(v[r][0], v[r][1], v[r + 1][0], v[r + 1][1]);
+      hn::StoreU(hn::LowerHalf(two, sums), two, to + r * stride);
+      hn::StoreU(hn::UpperHalf(two, sums), two, to + (r + 1) * stride);
     }
     return;
   }
 #endif
-  for (std::int64_t k = 0; k < kTileKeys; ++k) to[k] = hn::GetLane(hn::SumOfLanes(d, v[k]));
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t k = 0; k < kKeys; ++k) to[r * stride + k] = hn::GetLane(hn::SumOfLanes(d, v[r][k]));
+  }
 }
 
-/// s[r · s_stride + k] = query r · key k for kRows rows and kTileKeys keys of `vectors` vectors.
-template <std::int64_t kRows, typename T, typename E>
-HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const E* const (&keys)[kTileKeys],
-                           std::int64_t vectors, T* HWY_RESTRICT s, std::int64_t s_stride) {
+/// s[r · s_stride + k] = query r · key k for kRows rows and kKeys keys of `vectors` vectors.
+template <std::int64_t kRows, std::int64_t kKeys, typename T, typename E>
+HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const E* const* keys, std::int64_t vectors,
+                           T* HWY_RESTRICT s, std::int64_t s_stride) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
-  V acc[kRows][kTileKeys];
+  V acc[kRows][kKeys];
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) acc[r][k] = hn::Zero(d);
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) acc[r][k] = hn::Zero(d);
   }
+  const E* row[kKeys];
+  HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) row[k] = keys[k];
   for (std::int64_t x = 0; x < vectors * kN; x += kN) {
-    V key[kTileKeys];
-    HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) key[k] = load_stored<T>(keys[k] + x);
+    V key[kKeys];
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) key[k] = load_stored<T>(row[k] + x);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-      const V query = hn::Load(d, q + r * q_stride + x);
-      HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) acc[r][k] = hn::MulAdd(query, key[k], acc[r][k]);
+      const V query = in_register(hn::Load(d, q + r * q_stride + x));
+      HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) acc[r][k] = hn::MulAdd(query, key[k], acc[r][k]);
     }
   }
-  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) store_sums<T>(acc[r], s + r * s_stride);
+  store_sums<T>(acc, s, s_stride);
 }
 
-/// scores(r, j) = row r of `queries` · row j of `keys`, j < n; n rounded up to kTileKeys columns are written.
+/// scores(r, j) = row r of `queries` · row j of `keys`, j < n. kTileKeys rows of `keys` from n on may be read and so
+/// many more columns of `scores` be written.
 template <typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
-                             std::int64_t n, Prefetch prefetch) {
+                             std::int64_t n, Prefetch& prefetch) {
   const std::int64_t rows = queries.shape[0], stride = queries.strides[0], s_stride = scores.strides[0];
   const std::int64_t vectors = queries.shape[1] / kLanes<T>;
   for (std::int64_t j = 0; j < n; j += kTileKeys) {
-    const E* key[kTileKeys];
-    for (std::int64_t k = 0; k < kTileKeys; ++k) key[k] = keys.row(std::min(j + k, n - 1));
+    const E* const* key = keys.rows + j;
+    const T* q = queries.data;
+    T* s = scores.data + j;
     std::int64_t r = 0;
-    for (; r + kTileRows <= rows; r += kTileRows) {
+    for (; r + kHighRows <= rows; r += kHighRows, q += kHighRows * stride, s += kHighRows * s_stride) {
       prefetch.step();
-      score_tile<kTileRows>(queries.data + r * stride, stride, key, vectors, scores.data + r * s_stride + j, s_stride);
+      score_tile<kHighRows, kHighKeys>(q, stride, key, vectors, s, s_stride);
+      prefetch.step();
+      score_tile<kHighRows, kHighKeys>(q, stride, key + kHighKeys, vectors, s + kHighKeys, s_stride);
     }
-    for (; r < rows; ++r) {
+    for (; r + kTileRows <= rows; r += kTileRows, q += kTileRows * stride, s += kTileRows * s_stride) {
       prefetch.step();
-      score_tile<1>(queries.data + r * stride, stride, key, vectors, scores.data + r * s_stride + j, s_stride);
+      score_tile<kTileRows, kTileKeys>(q, stride, key, vectors, s, s_stride);
+    }
+    for (; r < rows; ++r, q += stride, s += s_stride) {
+      prefetch.step();
+      score_tile<1, kTileKeys>(q, stride, key, vectors, s, s_stride);
     }
   }
 }
@@ -167,31 +238,37 @@ constexpr std::int64_t score_steps(std::int64_t rows, std::int64_t n) {
   return (n + kTileKeys - 1) / kTileKeys * (rows / kTileRows + rows % kTileRows);
 }
 
-/// out[r][x …] += Σ_j weights[r][j] · v[j][x …] for kRows rows and kVecs vectors.
+/// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
 template <std::int64_t kRows, std::int64_t kVecs, typename T, typename E>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
-                           std::int64_t weights_stride, const E* HWY_RESTRICT v, std::int64_t v_stride, std::int64_t n,
-                           Prefetch& prefetch) {
+                           std::int64_t weights_stride, const E* const* HWY_RESTRICT values, std::int64_t first,
+                           std::int64_t n, Prefetch& prefetch) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
+  out += first;
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, out + r * out_stride + x * kN);
   }
   for (std::int64_t j = 0; j < n; ++j) {
     prefetch.step();
+    const E* v = values[j] + first;
     V value[kVecs];
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) value[x] = load_stored<T>(v + x * kN);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-      const V weight = hn::Set(d, weights[r * weights_stride + j]);
+      const V weight = in_register(hn::Set(d, weights[r * weights_stride + j]));
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(weight, value[x], acc[r][x]);
     }
-    v += v_stride;
   }
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, out + r * out_stride + x * kN);
   }
+}
+
+/// Vectors of a tile of values of so many rows.
+constexpr std::int64_t value_vectors(std::int64_t rows) {
+  return rows == 1 ? 2 * kTileVectors : rows == kHighRows ? kTileVectors / 2 : kTileVectors;
 }
 
 template <std::int64_t kRows, typename T, typename E>
@@ -199,33 +276,44 @@ HWY_INLINE void value_rows(T* HWY_RESTRICT out, const View<T, 2>& all, const T* 
                            std::int64_t weights_stride, const StoredRows<E>& values, std::int64_t n,
                            Prefetch& prefetch) {
   constexpr std::int64_t kN = kLanes<T>;
-  constexpr std::int64_t kVecs = kRows == 1 ? 2 * kTileVectors : kTileVectors;
+  constexpr std::int64_t kVecs = value_vectors(kRows);
   const std::int64_t columns = all.shape[1], stride = all.strides[0];
   std::int64_t x = 0;
   for (; x + kVecs * kN <= columns; x += kVecs * kN) {
-    value_tile<kRows, kVecs>(out + x, stride, weights, weights_stride, values.data + x, values.stride, n, prefetch);
+    value_tile<kRows, kVecs>(out, stride, weights, weights_stride, values.rows, x, n, prefetch);
   }
   for (; x < columns; x += kN) {
-    value_tile<kRows, 1>(out + x, stride, weights, weights_stride, values.data + x, values.stride, n, prefetch);
+    value_tile<kRows, 1>(out, stride, weights, weights_stride, values.rows, x, n, prefetch);
   }
 }
 
-/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n.
+/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` rows of them at a time.
 template <typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
-                                    std::int64_t n, Prefetch prefetch) {
+                                    std::int64_t n, std::int64_t chunk, Prefetch& prefetch) {
   const std::int64_t rows = weights.shape[0], stride = weights.strides[0];
-  std::int64_t r = 0;
-  for (; r + kTileRows <= rows; r += kTileRows) {
-    value_rows<kTileRows>(out.at(r), out, weights.at(r), stride, values, n, prefetch);
+  for (std::int64_t j = 0; j < n; j += chunk) {
+    const StoredRows<E> some{values.rows + j};
+    const std::int64_t count = std::min(chunk, n - j);
+    std::int64_t r = 0;
+    for (; r + kHighRows <= rows; r += kHighRows) {
+      value_rows<kHighRows>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
+    }
+    for (; r + kTileRows <= rows; r += kTileRows) {
+      value_rows<kTileRows>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
+    }
+    for (; r < rows; ++r) value_rows<1>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
   }
-  for (; r < rows; ++r) value_rows<1>(out.at(r), out, weights.at(r), stride, values, n, prefetch);
 }
 
 /// Calls of Prefetch::step() in add_weighted_rows, for outputs of `vectors` vectors.
 constexpr std::int64_t value_steps(std::int64_t rows, std::int64_t vectors, std::int64_t n) {
-  const auto tiles = [vectors](std::int64_t width) { return vectors / width + vectors % width; };
-  return n * (rows / kTileRows * tiles(kTileVectors) + rows % kTileRows * tiles(2 * kTileVectors));
+  const auto tiles = [vectors](std::int64_t of_rows) {
+    const std::int64_t width = value_vectors(of_rows);
+    return vectors / width + vectors % width;
+  };
+  return n * (rows / kHighRows * tiles(kHighRows) + rows % kHighRows / kTileRows * tiles(kTileRows) +
+              rows % kTileRows * tiles(1));
 }
 
 }  // namespace headgate::HWY_NAMESPACE

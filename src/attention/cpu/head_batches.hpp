@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/problem.hpp"
+
+namespace headgate {
+
+/// Key/value heads of one sequence that are held packed at the same time as others.
+struct HeldHeads {
+  Sequence sequence;
+  std::int64_t n = 0;                   ///< the sequence's number
+  std::int64_t h0 = 0, heads = 0;       ///< key/value heads h0 … h0 + heads
+  std::int64_t tiles = 0, blocks = 0;   ///< query tiles of a query head, key blocks of a key/value head
+  std::int64_t panels = 0;              ///< of a key/value head's keys
+  std::int64_t tiles_before = 0;        ///< of a query head, in the sequences before this one
+  std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of a head, in the sequences before this one
+  // What is held is numbered through all parts of the batch: query tiles by part, query head, tile; key blocks and
+  // panels by part, key/value head, block or panel. These are the first numbers of the part.
+  std::int64_t first_tile = 0, first_block = 0, first_panel = 0;
+
+  /// The first panel and block of key/value head h, the first tile of query head g of its group.
+  std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
+  std::int64_t block_of(std::int64_t h) const { return first_block + (h - h0) * blocks; }
+  std::int64_t tile_of(std::int64_t h, std::int64_t group, std::int64_t g) const {
+    return first_tile + ((h - h0) * group + g) * tiles;
+  }
+};
+
+/// What heads that are held at the same time add up to.
+struct HeldSizes {
+  std::int64_t parts = 0;
+  std::int64_t tiles = 0, blocks = 0, panels = 0;
+};
+
+/// A sequence and head to go on with.
+struct HeadCursor {
+  std::int64_t n = 0, h = 0;
+  std::int64_t tiles_before = 0, tile_blocks_before = 0;
+};
+
+/// Cuts the key/value heads of all sequences, in their order, into batches whose packed operands fit a budget, at least
+/// one head each. Plan has the problem p; tile_rows, kBlock and kPanel, the lengths at which a head is cut;
+/// kPackedBudget_bytes; head_bytes(part), what one head of a part takes; and takes(sequence), whether the kernel
+/// computes it.
+template <class Plan>
+class HeadBatches {
+ public:
+  explicit HeadBatches(const Plan& plan) : plan_(plan), p_(plan.p) {}
+
+  /// Goes on to the next batch, whose parts are put into `parts` unless it is null; no parts at the end.
+  HeldSizes next(HeadCursor& cursor, HeldHeads* parts) const {
+    HeldSizes held;
+    double left = Plan::kPackedBudget_bytes;
+    while (p_.Hkv > 0 && cursor.n < p_.sequences() && held.parts < kMostParts) {
+      HeldHeads part = part_at(cursor);
+      if (plan_.takes(part.sequence)) {
+        const double bytes = plan_.head_bytes(part);
+        const double fit = bytes > 0 ? std::max(left, 0.0) / bytes : static_cast<double>(part.heads);
+        if (fit < static_cast<double>(part.heads)) part.heads = static_cast<std::int64_t>(fit);
+        if (part.heads == 0 && held.parts > 0) return held;
+        part.heads = std::max<std::int64_t>(part.heads, 1);
+        left -= bytes * static_cast<double>(part.heads);
+        if (parts != nullptr) parts[held.parts] = part;
+        ++held.parts;
+        held.tiles += part.heads * p_.group * part.tiles;
+        held.blocks += part.heads * part.blocks;
+        held.panels += part.heads * part.panels;
+      }
+      cursor.h = part.h0 + part.heads;
+      if (cursor.h < p_.Hkv) continue;
+      cursor = {cursor.n + 1, 0, part.tiles_before + part.tiles, part.tile_blocks_before + part.tiles * part.blocks};
+    }
+    return held;
+  }
+
+  bool at_end(const HeadCursor& cursor) const { return cursor.n >= p_.sequences(); }
+
+  /// For each measure the most that a batch has. `cursor` goes on to the end.
+  HeldSizes most(HeadCursor& cursor) const {
+    HeldSizes most;
+    for (HeldSizes held = next(cursor, nullptr); held.parts > 0; held = next(cursor, nullptr)) {
+      most.parts = std::max(most.parts, held.parts);
+      most.tiles = std::max(most.tiles, held.tiles);
+      most.blocks = std::max(most.blocks, held.blocks);
+      most.panels = std::max(most.panels, held.panels);
+    }
+    return most;
+  }
+
+ private:
+  /// Bounds the memory of the parts, and the time in which one thread makes them, where heads take no memory.
+  static constexpr std::int64_t kMostParts = 4096;
+
+  /// All heads that the sequence has left.
+  HeldHeads part_at(const HeadCursor& cursor) const {
+    HeldHeads part;
+    part.sequence = p_.sequence(cursor.n);
+    part.n = cursor.n;
+    part.h0 = cursor.h;
+    part.heads = p_.Hkv - cursor.h;
+    const auto pieces = [](std::int64_t length, std::int64_t piece) { return (length + piece - 1) / piece; };
+    part.tiles = pieces(part.sequence.T, plan_.tile_rows);
+    part.blocks = pieces(part.sequence.S, Plan::kBlock);
+    part.panels = pieces(part.sequence.S, Plan::kPanel);
+    part.tiles_before = cursor.tiles_before;
+    part.tile_blocks_before = cursor.tile_blocks_before;
+    return part;
+  }
+
+  const Plan& plan_;
+  const Problem& p_;
+};
+
+/// Puts the parts of a batch in the order in which threads take them, longest keys first, so that what threads wait for
+/// at the end is short; then numbers what they hold.
+inline void order_parts(HeldHeads* parts, std::int64_t count, std::int64_t group) {
+  std::sort(parts, parts + count, [](const HeldHeads& a, const HeldHeads& b) {
+    return a.sequence.S != b.sequence.S ? a.sequence.S > b.sequence.S : a.n < b.n;
+  });
+  HeldSizes before;
+  for (HeldHeads* part = parts; part != parts + count; ++part) {
+    part->first_tile = before.tiles;
+    part->first_block = before.blocks;
+    part->first_panel = before.panels;
+    before.tiles += part->heads * group * part->tiles;
+    before.blocks += part->heads * part->blocks;
+    before.panels += part->heads * part->panels;
+  }
+}
+
+/// Of `count` things that number what they hold one after the other, from member `first` on, the one with number `at`.
+template <class Holder>
+const Holder& holder_of(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {
+  // One that holds nothing shares its first number with the next: the last one that begins at or before `at`.
+  const auto before = [first](std::int64_t number, const Holder& each) { return number < each.*first; };
+  return std::upper_bound(all, all + count, at, before)[-1];
+}
+
+}  // namespace headgate

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packed batches: each sequence gets the bits that it gets by itself.
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "attention/property.hpp"
+#include "core/element.hpp"
+#include "headgate/merge.hpp"
+
+namespace headgate {
+namespace {
+
+using verify::CaseSpec;
+using verify::GateInput;
+
+/// A tensor with memory of its own.
+struct Owned {
+  std::vector<unsigned char> bytes;
+  TensorView view;
+
+  Owned() = default;
+  explicit Owned(const ConstTensorView& like)
+      : bytes(static_cast<std::size_t>(like.numel()) * dtype_bytes(like.dtype)),
+        view(bytes.data(), like.dtype, like.shape, contiguous_strides(like.shape)) {}
+};
+
+ConstTensorView part(const ConstTensorView& view, std::size_t dimension, std::int64_t begin, std::int64_t end) {
+  return view.present() ? narrow(view, dimension, begin, end) : view;
+}
+
+void expect_equal(const TensorView& alone, const ConstTensorView& packed, const std::string& what) {
+  if (!alone.present()) return;
+  ASSERT_EQ(alone.shape, packed.shape) << what;
+  const Shape& n = alone.shape;
+  for (std::int64_t b = 0; b < n[0]; ++b) {
+    for (std::int64_t h = 0; h < n[1]; ++h) {
+      for (std::int64_t i = 0; i < n[2]; ++i) {
+        for (std::int64_t x = 0; x < n[3]; ++x) {
+          const double a = load(alone, b, h, i, x);
+          const double p = load(packed, b, h, i, x);
+          ASSERT_EQ(std::memcmp(&a, &p, sizeof a), 0)
+              << what << " [" << h << "," << i << "," << x << "] " << a << " " << p;
+        }
+      }
+    }
+  }
+}
+
+void expect_sequences_as_alone(verify::Case& problem) {
+  const CaseSpec& spec = problem.spec();
+  const AttentionInputs& in = problem.inputs();
+  const AttentionOutputs out = problem.saving_outputs();
+  const AttentionGradients& gradients = problem.gradients();
+  attention_forward(out, in, problem.options());
+  attention_backward(gradients, in, problem.saved(), problem.incoming(), problem.options());
+
+  std::int64_t q0 = 0;
+  std::int64_t k0 = 0;
+  for (std::int64_t n = 0; n < spec.packed; ++n) {
+    const std::int64_t q1 = q0 + spec.packed_queries[n];
+    const std::int64_t k1 = k0 + spec.packed_keys[n];
+    const auto rows = [&](const ConstTensorView& view) { return part(view, 2, q0, q1); };
+    const auto keys = [&](const ConstTensorView& view) { return part(view, 2, k0, k1); };
+    AttentionInputs own = in;
+    own.cu_seqlens_q = own.cu_seqlens_k = {};
+    own.q = rows(in.q);
+    own.gate = rows(in.gate);
+    own.k = keys(in.k);
+    own.v = keys(in.v);
+    own.bias = part(rows(in.bias), 3, k0, k1);
+    own.mask = part(rows(in.mask), 3, k0, k1);
+    own.key_lengths = part(in.key_lengths, 3, n, n + 1);
+    own.query_offsets = part(in.query_offsets, 3, n, n + 1);
+    const Owned y(rows(out.y)), lse(rows(out.lse)), attn(rows(out.attn));
+    const Owned dq(own.q), dk(own.k), dv(own.v), dgate(own.gate), dbias(own.bias);
+    attention_forward({y.view, lse.view, attn.view}, own, problem.options());
+    attention_backward({dq.view, dk.view, dv.view, dgate.view, dbias.view}, own, {y.view, lse.view, attn.view},
+                       {rows(problem.incoming().dy), rows(problem.incoming().dlse)}, problem.options());
+    const std::string which = "sequence " + std::to_string(n) + " of " + describe(spec) + ": ";
+    expect_equal(y.view, rows(out.y), which + "y");
+    expect_equal(lse.view, rows(out.lse), which + "lse");
+    expect_equal(attn.view, rows(out.attn), which + "attn");
+    expect_equal(dq.view, rows(gradients.dq), which + "dq");
+    expect_equal(dk.view, keys(gradients.dk), which + "dk");
+    expect_equal(dv.view, keys(gradients.dv), which + "dv");
+    expect_equal(dgate.view, rows(gradients.dgate), which + "dgate");
+    expect_equal(dbias.view, part(rows(gradients.dbias), 3, k0, k1), which + "dbias");
+    q0 = q1;
+    k0 = k1;
+  }
+}
+
+void expect_sequences_as_alone_on_every_target(const CaseSpec& spec) {
+  const TargetGuard guard;
+  verify::Case problem(spec);
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    expect_sequences_as_alone(problem);
+  }
+}
+
+/// Dense and few queries, empty ones, no keys, more than a block of keys.
+CaseSpec mixed(DType dtype) {
+  CaseSpec spec;
+  spec.Hkv = spec.group = 2;
+  spec.T = 300 + 1 + 0 + 97 + 30 + 40 + 3;
+  spec.S = 310 + 800 + 40 + 97 + 0 + 500 + 1;
+  spec.packed_queries = {300, 1, 0, 97, 30, 40, 3};
+  spec.packed_keys = {310, 800, 40, 97, 0, 500, 1};
+  spec.packed = 7;
+  spec.cu_seqlens = DType::i32;
+  spec.D = 24;
+  spec.Dv = 20;
+  spec.dtype = dtype;
+  spec.gate_input = GateInput::elementwise;
+  spec.sinks = DType::f32;
+  spec.dlse = DType::f32;
+  spec.attn = true;
+  spec.threads = 2;
+  return spec;
+}
+
+TEST(Packed, SequencesGetTheBitsThatTheyGetAlone) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    CaseSpec spec = mixed(dtype);
+    expect_sequences_as_alone_on_every_target(spec);
+    spec.causality = Causality::causal;
+    spec.window_left = 250;
+    spec.bias = {true, true, false, true};
+    spec.mask = {true, true, true, true};
+    spec.key_lengths = DType::i64;
+    spec.query_offsets = DType::i32;
+    spec.alibi_slopes = DType::f32;
+    expect_sequences_as_alone_on_every_target(spec);
+  }
+}
+
+TEST(Packed, MoreHeadsThanAreHeldAtATime) {
+  CaseSpec spec;
+  spec.Hkv = 3;
+  spec.packed_queries = {700, 20, 1900, 300};
+  spec.packed_keys = spec.packed_queries;
+  spec.packed = 4;
+  spec.T = spec.S = 700 + 20 + 1900 + 300;
+  spec.cu_seqlens = DType::i64;
+  spec.D = spec.Dv = 256;
+  spec.causality = Causality::causal;
+  spec.threads = 2;
+  verify::Case problem(spec);
+  expect_sequences_as_alone(problem);
+}
+
+TEST(Packed, NoSequencesAndEmptyOnes) {
+  for (const std::int64_t sequences : {0, 1, 5}) {
+    CaseSpec spec;
+    spec.T = spec.S = 0;
+    spec.cu_seqlens = DType::i32;
+    spec.packed = sequences;
+    spec.packed_queries = spec.packed_keys = std::vector<std::int64_t>(sequences, 0);
+    verify::Case problem(spec);
+    attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
+    attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+  }
+}
+
+TEST(Packed, ManyTinySequences) {
+  CaseSpec spec;
+  spec.T = 5000;
+  spec.S = 5000;
+  spec.packed = 9000;
+  spec.cu_seqlens = DType::i32;
+  spec.packed_queries.assign(9000, 0);
+  std::fill_n(spec.packed_queries.begin() + 2000, 5000, 1);
+  spec.packed_keys = spec.packed_queries;
+  spec.threads = 2;
+  spec.weights = false;
+  verify::Case problem(spec);
+  attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
+  attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(), problem.options());
+  for (std::int64_t i = 0; i < 5000; ++i) {  // one key: all weight on it
+    ASSERT_EQ(load(problem.saved().y, 0, 0, i, 0), load(problem.inputs().v, 0, 0, i, 0));
+    ASSERT_NEAR(load(problem.gradients().dv, 0, 0, i, 0), load(problem.incoming().dy, 0, 0, i, 0), 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace headgate
