@@ -19,6 +19,8 @@
 #include "console/progress.hpp"
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
+#include "io/npy.hpp"
+#include "io/staged_file.hpp"
 #include "layers/gate_variant.hpp"
 #include "metrics/registry.hpp"
 #include "train/evaluation.hpp"
@@ -33,8 +35,18 @@ struct EvalOptions {
   train::EvaluationChoices evaluation;
   int threads = 0;
   bool json = false;
+  std::string logits;
   std::optional<double> gate_threshold;
 };
+
+/// Log-probabilities of every token, (sequences,T,vocab).
+io::Array log_probabilities(train::HeldOutEvaluator& evaluator, const train::LoadedModel& model,
+                            const train::EvaluationInput& input) {
+  const std::int64_t sequences = input.plan.batch * input.plan.batches;
+  io::Array out = io::make_array(DType::f32, {sequences, input.source->seq_len(), model.config.vocab});
+  evaluator.log_probabilities(reinterpret_cast<float*>(out.data.get()), model.parameters.data());
+  return out;
+}
 
 EvaluatedModel evaluated(const train::LoadedModel& model, const train::EvaluationInput& input, const EvalOptions& o) {
   const ExecutionContext context{.threads = o.threads};
@@ -45,6 +57,11 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
     train::Evaluation evaluation =
         evaluator.evaluate(model.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
     bar.clear();
+    if (!o.logits.empty()) {
+      io::NpyWriter writer;
+      writer.add(o.logits, log_probabilities(evaluator, model, input));
+      writer.commit();
+    }
     if (o.gate_threshold && layers::can_skip_attention(model.config.gate)) {
       evaluation.threshold = evaluator.compare_threshold(model.parameters.data(), *o.gate_threshold);
     }
@@ -66,6 +83,11 @@ void check_threshold(const EvalOptions& o, const std::vector<train::LoadedModel>
 }
 
 int run_eval(const EvalOptions& o) {
+  if (o.evaluation.data.empty() == o.evaluation.token_ids.empty()) {
+    throw UsageError("one of --data and --token-ids is required");
+  }
+  if (!o.logits.empty() && o.models.size() > 1) throw UsageError("--logits takes one MODEL");
+  if (!o.logits.empty()) io::check_writable(o.logits);
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
   check_threshold(o, models);
@@ -99,23 +121,26 @@ Verb add_eval(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "eval",
       "Loss, sinks, activations and gate scores of a model on text\n\n"
-      "MODEL is a directory with config.json and model.safetensors, or a directory made by `headgate train`. Several "
-      "are "
-      "evaluated on the same sequences and compared: a gated model's figures say little without those of a model "
+      "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and "
+      "model.safetensors or its shards, or a GGUF file. Several are evaluated on the same sequences and compared: a "
+      "gated model's figures say little without those of a model "
       "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not "
       "count.");
   const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();
-  verb.arguments("MODEL", o->models, "A model's directory; several are compared");
+  verb.arguments("MODEL", o->models, "A model's directory or GGUF file; several are compared");
   verb.values("--data", choices.data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, except those that are not UTF-8 and "
-              "those that runs wrote; may be repeated")
-      .required();
+              "those that runs wrote; may be repeated");
+  verb.value("--token-ids", choices.token_ids, "FILE.npy",
+             "Token ids, i32 or i64, in place of text: for models whose tokens are not bytes");
   declare_include(verb, choices.include);
   verb.flag("--json", o->json, "Print JSON");
   verb.flag("--held-out", choices.held_out, "Only the tail of the text that `headgate train` holds out");
   verb.value("--task", choices.task, "TASK",
              "text or bigram-backcopy (default: the task that the model was trained on)");
-  verb.value("--seq-len", choices.seq_len, "N", "Tokens of a sequence (default: the most that every model takes)")
+  verb.value("--seq-len", choices.seq_len, "N",
+             "Tokens of a sequence (default: the most that every model takes, "
+             "at most 512 where tokens are not bytes)")
       .range(1, 1 << 20);
   verb.value("--tokens", choices.tokens, "N",
              "At most N tokens, in sequences spread evenly over the text (default: all of it; "
@@ -132,6 +157,8 @@ Verb add_eval(CommandLine& line) {
       "Also compare loss and time with those where attention leaves out rows (queries of heads) whose gate is at "
       "most T in every feature; of gates that multiply the attention output");
   declare_threads(verb, o->threads, "Threads (default: all cores)");
+  verb.value("--logits", o->logits, "OUT.npy",
+             "Write the log-probability of every token at every position, (sequences,T,vocab) in f32 and nats");
   verb.footer(json_keys_help() +
               "Figures of attention are null where sequences have one token. For several MODELs\n"
               "a list of such objects, each with its model, gate and parameters.\n"
@@ -144,7 +171,8 @@ Verb add_eval(CommandLine& line) {
               "\n"
               "Examples:\n"
               "  headgate eval run --data book.txt --held-out --json\n"
-              "  headgate eval run-plain run-gated --data book.txt --held-out");
+              "  headgate eval run-plain run-gated --data book.txt --held-out\n"
+              "  headgate eval model.gguf --token-ids ids.npy --logits log_probs.npy");
   return {"eval", [o] { return run_eval(*o); }};
 }
 

@@ -8,6 +8,7 @@
 #include "core/workspace.hpp"
 #include "layers/gate_variant.hpp"
 #include "layers/rmsnorm.hpp"
+#include "layers/rope.hpp"
 
 // The sizes of a gated attention layer and the memory that it works in: what a layer keeps for its backward pass, and
 // what all layers of a model share.
@@ -17,6 +18,9 @@ namespace headgate::layers {
 /// per_head: RMSNorm on each head of q and of k, before RoPE; one weight of head_dim for all heads of q, one for k.
 enum class QkNorm : std::int32_t { none, per_head };
 
+/// learned: a vector added to each of q, k and v as they are projected; it starts at zero.
+enum class QkvBias : std::int32_t { none, learned };
+
 struct GatedAttentionShape {
   std::int64_t B = 0, T = 0, C = 0;     ///< sequences, tokens of each, channels
   std::int64_t Hq = 0, Hkv = 0, D = 0;  ///< heads and their features
@@ -25,6 +29,9 @@ struct GatedAttentionShape {
   QkNorm qk_norm = QkNorm::none;
   NormOptions norm;  ///< of q, k and the attention output
   GateVariant gate;
+  RopeScaling rope_scaling;
+  QkvBias qkv_bias = QkvBias::none;
+  std::int64_t window = 0;  ///< keys that a query sees, itself the last of them; 0: all before it
 
   std::int64_t N() const { return B * T; }
 };
@@ -96,6 +103,12 @@ template <>
 struct Words<layers::QkNorm> {
   static constexpr std::array<Word<layers::QkNorm>, 2> kAll{
       {{layers::QkNorm::per_head, "per_head"}, {layers::QkNorm::none, "none"}}};
+};
+
+template <>
+struct Words<layers::QkvBias> {
+  static constexpr std::array<Word<layers::QkvBias>, 2> kAll{
+      {{layers::QkvBias::none, "none"}, {layers::QkvBias::learned, "learned"}}};
 };
 
 }  // namespace headgate

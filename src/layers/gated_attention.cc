@@ -31,7 +31,8 @@ GatedAttention<T>::GatedAttention(const GatedAttentionShape& shape, const Attent
   validate(shape.gate);
   std::vector<std::int64_t> positions(static_cast<std::size_t>(shape.T));
   std::iota(positions.begin(), positions.end(), 0);
-  rope_tables<T>(shared.cos, shared.sin, view_of(positions, shape.T), shape.rope_base);
+  rope_tables<T>(shared.cos, shared.sin, view_of(positions, shape.T),
+                 rope_frequencies(shape.rotary_dim, shape.rope_base, shape.rope_scaling));
   if (shared.zero_sinks.present()) std::fill_n(shared.zero_sinks.data, shape.Hq, T{0});
 }
 
@@ -80,6 +81,7 @@ AttentionOptions GatedAttention<T>::options() const {
   AttentionOptions options;
   options.scale = scale();
   options.causality = Causality::causal;
+  if (shape_.window > 0) options.window_left = shape_.window - 1;
   options.gate_fn = rule().fn;
   options.gate_op = rule().op;
   options.context = context_;
@@ -99,6 +101,17 @@ AttentionInputs GatedAttention<T>::inputs(const AttentionWeights<const T>& weigh
   return inputs;
 }
 
+template <typename T>
+template <typename U, typename V, class Visit>
+void GatedAttention<T>::each_bias(const AttentionWeights<U>& weights, const View<V, 2>& projection,
+                                  const Visit& visit) const {
+  if (shape_.qkv_bias == QkvBias::none) return;
+  const ProjectionColumns columns = projection_columns(shape_);
+  visit(weights.q_bias, projection.range(1, columns.q, shape_.Hq * shape_.D));
+  visit(weights.k_bias, projection.range(1, columns.k, shape_.Hkv * shape_.D));
+  visit(weights.v_bias, projection.range(1, columns.v, shape_.Hkv * shape_.D));
+}
+
 // --- forward -----------------------------------------------------------------------------------------------------
 
 template <typename T>
@@ -106,6 +119,8 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
                                 const AttentionState<T>& state, Update update, AttentionSkip* skip) const {
   const GateVariant& gate = shape_.gate;
   linear_forward(state.projection, h, weights.in, Update::overwrite, context_);
+  each_bias(weights, state.projection,
+            [this](const auto& bias, const auto& part) { add_bias<T>(part, bias, context_); });
   if (weights.gate_bias.present()) add_bias(state.logits, weights.gate_bias, context_);
   if (shares_gate(gate)) shared_gate(state.shared_gate, logits(weights, state), gate.fn, context_);
   if (gates_projection(gate)) {
@@ -195,6 +210,8 @@ void GatedAttention<T>::backward(View<T, 2> dh, const AttentionWeights<T>& gradi
   if (gradients.gate_bias.present()) add_column_sums(gradients.gate_bias, d.dlogits, context_);
   if (gradients.gate_parameter.present()) add_column_sums(gradients.gate_parameter.flat(), d.dlogits, context_);
 
+  each_bias(gradients, d.dprojection,
+            [this](const auto& dbias, const auto& part) { add_column_sums<T>(dbias, part, context_); });
   linear_backward_input(dh, d.dprojection, weights.in, Update::overwrite, context_);
   linear_backward_weight(gradients.in, d.dprojection, h, context_);
 }

@@ -23,6 +23,9 @@ struct AttentionWeights {
   View<T, 1> head_norm;       ///< (D)
   View<T, 1> sinks;           ///< (Hq)
   View<T, 2> out;             ///< (C,Hq·D)
+  View<T, 1> q_bias;          ///< (Hq·D)
+  View<T, 1> k_bias;          ///< (Hkv·D)
+  View<T, 1> v_bias;          ///< (Hkv·D)
 };
 
 /// The layer's arithmetic. Its memory is the caller's.
@@ -48,6 +51,9 @@ class GatedAttention {
   double scale() const;
 
  private:
+  /// visit(vector of `weights`, columns of `projection` that it is added to) for each bias of q, k and v.
+  template <typename U, typename V, class Visit>
+  void each_bias(const AttentionWeights<U>& weights, const View<V, 2>& projection, const Visit& visit) const;
   GateRule rule() const;
   View<const T, 3> effective_logits(const AttentionWeights<const T>& weights, const AttentionState<T>& state) const;
   AttentionOptions options() const;

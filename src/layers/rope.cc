@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/rope.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <numbers>
 
 #include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
@@ -79,12 +81,28 @@ void rotate(const Rotation<T>& call, const ExecutionContext& context) {
 
 }  // namespace
 
+std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling) {
+  const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < R / 2; ++i) {
+    const double f = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(R));
+    const double turns = static_cast<double>(scaling.original_seq_len) * f / (2.0 * std::numbers::pi);
+    double kept = 1.0;  // share that is not slowed down
+    if (scaling.kind == RopeScalingKind::linear) kept = 0.0;
+    if (scaling.kind == RopeScalingKind::llama3) kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    out.push_back(kept * f + (1.0 - kept) * f / scaling.factor);
+  }
+  return out;
+}
+
 template <typename T>
-void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions, double base) {
+void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions,
+                 const std::vector<double>& frequencies) {
   const auto [count, half] = cos.shape;
   assert(sin.shape == cos.shape && positions.shape[0] == count);
+  assert(static_cast<std::int64_t>(frequencies.size()) == half);
   for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(2 * half));
+    const double frequency = frequencies[static_cast<std::size_t>(i)];
     for (std::int64_t t = 0; t < count; ++t) {
       const double angle = static_cast<double>(positions(t)) * frequency;
       cos(t, i) = static_cast<T>(std::cos(angle));
@@ -103,8 +121,10 @@ void rope_backward(View<T, 4> dx, ConstView<T, 2> cos, ConstView<T, 2> sin, cons
   rotate(Rotation<T>{dx, cos, sin, T{-1}}, context);
 }
 
-template void rope_tables(View<float, 2>, View<float, 2>, const View<const std::int64_t, 1>&, double);
-template void rope_tables(View<double, 2>, View<double, 2>, const View<const std::int64_t, 1>&, double);
+template void rope_tables(View<float, 2>, View<float, 2>, const View<const std::int64_t, 1>&,
+                          const std::vector<double>&);
+template void rope_tables(View<double, 2>, View<double, 2>, const View<const std::int64_t, 1>&,
+                          const std::vector<double>&);
 template void rope_forward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
 template void rope_forward(View<double, 4>, ConstView<double, 2>, ConstView<double, 2>, const ExecutionContext&);
 template void rope_backward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);

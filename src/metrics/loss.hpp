@@ -50,8 +50,9 @@ inline constexpr Metric kLoss{
     .sums = kSumsOf<LossSums>,
     .headline =
         [](const FigureRow& row) {
-          return fmt::format("loss {:.4f} nats, {:.4f} bits per byte, perplexity {:.4f}", row.at(kLossNats),
-                             row.at(kBitsPerByte), row.at(kPerplexity));
+          const auto bits = row.find(kBitsPerByte);  // null where tokens are not bytes
+          return fmt::format("loss {:.4f} nats{}, perplexity {:.4f}", row.at(kLossNats),
+                             bits ? fmt::format(", {:.4f} bits per byte", *bits) : " a token", row.at(kPerplexity));
         },
     .training_text = [](const FigureRow& row) { return fmt::format("loss {:.4f} nats", row.at(kLossNats)); },
 };

@@ -38,6 +38,9 @@ void validate(const DecoderConfig& c, NamesIn names) {
           name(row_of<kConfigKeys, &DecoderConfig::heads>()), c.heads,
           name_of(row_of<kConfigKeys, &DecoderConfig::kv_heads>(), names), c.kv_heads);
   layers::validate(c.gate);
+  require(c.rope_low_freq_factor < c.rope_high_freq_factor, "{} {} is not below {} {}",
+          name(row_of<kConfigKeys, &DecoderConfig::rope_low_freq_factor>()), c.rope_low_freq_factor,
+          name_of(row_of<kConfigKeys, &DecoderConfig::rope_high_freq_factor>(), names), c.rope_high_freq_factor);
   const double total = about_parameters(c);
   require(total <= static_cast<double>(kMaxTotal), "{}about {:.3g} parameters, more than {}", where, total, kMaxTotal);
 }

@@ -20,11 +20,13 @@ namespace headgate::models {
 enum class Embeddings : std::int32_t { tied, separate };
 
 using layers::QkNorm;
+using layers::QkvBias;
 
 /// pre: norms in front of attention and MLP only. sandwich: their outputs are normed too, before the residual addition.
 enum class NormPlacement : std::int32_t { pre, sandwich };
 
-/// A decoder-only transformer, as in Qwen3: pre-norm RMSNorm, grouped-query attention, SwiGLU, no biases.
+/// A decoder-only transformer, as Llama, Mistral, Qwen2 and Qwen3 are: pre-norm RMSNorm, grouped-query attention,
+/// SwiGLU, no biases but those of q, k and v.
 struct DecoderConfig {
   std::int64_t vocab = 256;
   std::int64_t dim = 256;
@@ -46,6 +48,14 @@ struct DecoderConfig {
   double init_std = 0.02;      ///< of every matrix but the gate's: N(0, init_std)
 
   layers::GateVariant gate;
+
+  QkvBias qkv_bias = QkvBias::none;
+  std::int64_t window = 0;  ///< keys that a query sees, itself the last of them; 0: all before it
+  layers::RopeScalingKind rope_scaling = layers::RopeScalingKind::none;
+  double rope_factor = 1.0;
+  double rope_low_freq_factor = 1.0;
+  double rope_high_freq_factor = 4.0;
+  std::int64_t rope_original_seq_len = 8192;
 
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
@@ -128,6 +138,7 @@ inline constexpr std::int64_t kMaxLayers = 1024;
 inline constexpr Range<double> kPositive{.least = 0.0, .at_least = Bound::excluded};
 inline constexpr Range<double> kNotNegative{.least = 0.0};
 inline constexpr Range<double> kFinite{};
+inline constexpr Range<double> kFromOneOn{.least = 1.0};
 
 /// In the order of config.json. Only the gate's parts are of OptionGroup::gate.
 inline constexpr std::tuple kConfigKeys{
@@ -270,7 +281,39 @@ inline constexpr std::tuple kConfigKeys{
                .option = "--sinks",
                .type = "KIND",
                .help = "A logit per query head in the softmax denominator"},
-              {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::controls})};
+              {.presence = Presence::with_gate, .in_qwen3 = InQwen3::default_alone, .group = OptionGroup::controls}),
+    ConfigKey(&DecoderConfig::qkv_bias,
+              {.name = "qkv_bias",
+               .key = "attention_qkv_bias",
+               .option = "--qkv-bias",
+               .help = "Add a learned vector to each of q, k and v",
+               .default_text = ""},
+              {.presence = Presence::not_default, .in_qwen3 = InQwen3::default_alone, .flag = QkvBias::learned}),
+    ConfigKey(&DecoderConfig::window,
+              {.name = "window",
+               .key = "attention_window",
+               .option = "--window",
+               .type = "N",
+               .help = "Keys that a query sees, itself the last of them",
+               .remark = "0: all before it"},
+              {.presence = Presence::not_default, .range = {0, kMaxSize}, .in_qwen3 = InQwen3::default_alone}),
+    ConfigKey(&DecoderConfig::rope_scaling,
+              {.name = "rope_scaling", .key = "rope_scaling_type", .help = "How RoPE's angles are slowed down"},
+              {.presence = Presence::not_default, .in_qwen3 = InQwen3::default_alone}),
+    ConfigKey(&DecoderConfig::rope_factor,
+              {.name = "rope_factor", .key = "rope_scaling_factor", .help = "How much RoPE's angles are slowed down"},
+              {.presence = Presence::not_default, .range = kFromOneOn, .in_qwen3 = InQwen3::default_alone}),
+    ConfigKey(&DecoderConfig::rope_low_freq_factor,
+              {.name = "rope_low_freq_factor",
+               .help = "llama3: angles that turn less often than this in the original sequence are slowed down wholly"},
+              {.presence = Presence::not_default, .range = kPositive, .in_qwen3 = InQwen3::default_alone}),
+    ConfigKey(
+        &DecoderConfig::rope_high_freq_factor,
+        {.name = "rope_high_freq_factor", .help = "llama3: angles that turn more often than this are not slowed down"},
+        {.presence = Presence::not_default, .range = kPositive, .in_qwen3 = InQwen3::default_alone}),
+    ConfigKey(&DecoderConfig::rope_original_seq_len,
+              {.name = "rope_original_seq_len", .help = "llama3: tokens of the original sequence"},
+              {.presence = Presence::not_default, .range = {1, kMaxSize}, .in_qwen3 = InQwen3::default_alone})};
 
 }  // namespace headgate::models
 

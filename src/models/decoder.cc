@@ -2,6 +2,7 @@
 #include "models/decoder.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/check.hpp"
 #include "core/workspace.hpp"
@@ -96,6 +97,8 @@ struct Decoder<T>::State {
   void mlp_block(View<T, 2> x_out, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
   LayerView<T> view_of(std::int64_t layer, Taps taps, const T* parameters, const Tokens& targets) const;
   double head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale, T* token_losses) const;
+
+  void log_softmax(T* out, const T* parameters) const;
 
   void backward(T* gradients, const T* parameters, const Tokens& tokens) const;
   void mlp_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
@@ -210,6 +213,26 @@ double Decoder<T>::State::head(T* gradients, const T* parameters, const Tokens& 
   return loss;
 }
 
+/// out(N,V) = log-softmax of the logits of h_last.
+template <typename T>
+void Decoder<T>::State::log_softmax(T* out, const T* parameters) const {
+  const View<const T, 2> w = places.outer(parameters).head;
+  for (std::int64_t first = 0; first < sizes.N; first += sizes.logit_rows) {
+    const std::int64_t rows = std::min(sizes.logit_rows, sizes.N - first);
+    const View<T, 2> y(out + first * sizes.V, {rows, sizes.V});
+    layers::linear_forward(y, memory->h_last.range(0, first, rows), w, Update::overwrite, context);
+#pragma omp parallel for schedule(static) num_threads(context.threads)
+    for (std::int64_t r = 0; r < rows; ++r) {
+      T* row = y.at(r);
+      const T largest = *std::max_element(row, row + sizes.V);
+      double sum = 0.0;
+      for (std::int64_t v = 0; v < sizes.V; ++v) sum += std::exp(static_cast<double>(row[v] - largest));
+      const double shift = static_cast<double>(largest) + std::log(sum);
+      for (std::int64_t v = 0; v < sizes.V; ++v) row[v] = static_cast<T>(static_cast<double>(row[v]) - shift);
+    }
+  }
+}
+
 // --- backward ----------------------------------------------------------------------------------------------------
 
 /// From dx = gradient of h_last to the gradients of all parameters (+=).
@@ -311,6 +334,15 @@ double Decoder<T>::loss(const T* parameters, const std::int32_t* tokens, const s
           skip == nullptr ? 0.0 : skip->threshold, layers::gate_name(s.config.gate));
   s.forward(parameters, in, out, observer, skip);
   return s.head(nullptr, parameters, out, 0.0, token_losses);
+}
+
+template <typename T>
+void Decoder<T>::log_probabilities(T* out, const T* parameters, const std::int32_t* tokens) {
+  const State& s = *state_;
+  const Tokens in(tokens, {s.sizes.N});
+  check_tokens("tokens", in, s.config.vocab, 0);
+  s.forward(parameters, in, {}, nullptr, nullptr);
+  s.log_softmax(out, parameters);
 }
 
 template <typename T>

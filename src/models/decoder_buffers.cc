@@ -30,6 +30,10 @@ layers::GatedAttentionShape attention_shape(const DecoderConfig& config, BatchSh
   out.qk_norm = config.qk_norm;
   out.norm = {.kind = config.norm, .eps = config.norm_eps};
   out.gate = config.gate;
+  out.rope_scaling = {config.rope_scaling, config.rope_factor, config.rope_low_freq_factor,
+                      config.rope_high_freq_factor, config.rope_original_seq_len};
+  out.qkv_bias = config.qkv_bias;
+  out.window = config.window;
   return out;
 }
 

@@ -66,6 +66,7 @@ void initialise(T* values, const ParameterTable& table, const DecoderConfig& con
       case ParameterKind::gate_matrix: draw(config.gate.init_std); break;
       case ParameterKind::norm: std::fill_n(tensor, parameter.count, norm); break;
       case ParameterKind::gate_bias: std::fill_n(tensor, parameter.count, static_cast<T>(config.gate.bias_init)); break;
+      case ParameterKind::projection_bias:
       case ParameterKind::gate_parameter:
       case ParameterKind::sinks: std::fill_n(tensor, parameter.count, T{0}); break;
     }

@@ -42,10 +42,10 @@ class ParameterTable {
   std::int64_t total_ = 0;
 };
 
-/// values(total) =: matrices N(0, init_std), norms 1 (0 where zero-centred), biases bias_init, gate parameters and
-/// sinks 0. Each tensor draws from a stream of its own, chosen by seed and name: models that share a tensor start with
-/// the same numbers in it, whatever else they hold. The C++ standard fixes the engine's bits; how normal numbers are
-/// made of them is up to the standard library.
+/// values(total) =: matrices N(0, init_std), norms 1 (0 where zero-centred), the gate's bias
+/// bias_init, other biases, gate parameters and sinks 0. Each tensor draws from a stream of its own, chosen by seed and
+/// name: models that share a tensor start with the same numbers in it, whatever else they hold. The C++ standard fixes
+/// the engine's bits; how normal numbers are made of them is up to the standard library.
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed);
 

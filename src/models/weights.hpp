@@ -19,7 +19,16 @@
 
 namespace headgate::models {
 
-enum class ParameterKind : std::int32_t { embedding, matrix, gate_matrix, norm, gate_bias, gate_parameter, sinks };
+enum class ParameterKind : std::int32_t {
+  embedding,
+  matrix,
+  gate_matrix,
+  norm,
+  gate_bias,
+  gate_parameter,
+  sinks,
+  projection_bias
+};
 
 /// One layer's weights (of const T) or gradients (of T) in a flat buffer. Absent: the model has no such tensor.
 template <typename T>
@@ -80,9 +89,11 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T
   const bool head_norm = gate.output_control == layers::OutputControl::head_rmsnorm;
   const bool sinks_learned = gate.sinks == layers::SinkKind::learned;
   const bool qk_norm = c.qk_norm == QkNorm::per_head;
+  const bool qkv_bias = c.qkv_bias == QkvBias::learned;
   const bool sandwich = c.norm_placement == NormPlacement::sandwich;
   const TensorShape channels(c.dim);
   const TensorShape features(c.head_dim);
+  const TensorShape q_features(c.heads * c.head_dim), kv_features(c.kv_heads * c.head_dim);
   const TensorShape kv_rows(c.kv_heads * c.head_dim, c.dim);
   auto& a = w.attention;
   at(TensorRow{"input_layernorm.weight", norm, channels}, w.input_norm);
@@ -90,6 +101,9 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T
   at(TensorRow{"self_attn.gate_proj.weight", gate_matrix, {logits.count(), c.dim}, gate_of_input}, behind(a.in));
   at(TensorRow{"self_attn.k_proj.weight", matrix, kv_rows}, behind(a.in));
   at(TensorRow{"self_attn.v_proj.weight", matrix, kv_rows}, behind(a.in));
+  at(TensorRow{"self_attn.q_proj.bias", projection_bias, q_features, qkv_bias}, a.q_bias);
+  at(TensorRow{"self_attn.k_proj.bias", projection_bias, kv_features, qkv_bias}, a.k_bias);
+  at(TensorRow{"self_attn.v_proj.bias", projection_bias, kv_features, qkv_bias}, a.v_bias);
   at(TensorRow{"self_attn.q_norm.weight", norm, features, qk_norm}, a.q_norm);
   at(TensorRow{"self_attn.k_norm.weight", norm, features, qk_norm}, a.k_norm);
   at(TensorRow{"self_attn.gate_proj.bias", gate_bias, TensorShape(logits.count()), gate_has_bias}, a.gate_bias);

@@ -69,6 +69,11 @@ std::int64_t checkpoint_step(const std::string& directory) {
   }
 }
 
+std::string read_trainer_state(const std::string& directory) {
+  const std::string path = file_of(io::present_directory(directory), kState);
+  return exists(path) ? io::read_text(path, kMaxState) : "";
+}
+
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) {
   const std::string from = io::present_directory(directory);
   const std::string config_path = file_of(from, kConfig);

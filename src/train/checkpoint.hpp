@@ -56,6 +56,9 @@ void check_checkpoint_replaceable(const std::string& directory);
 /// The number of steps that a checkpoint was trained for. Throws io::FileError.
 std::int64_t checkpoint_step(const std::string& directory);
 
+/// The text of its trainer_state.json, unchecked; empty where there is none. Throws io::FileError.
+std::string read_trainer_state(const std::string& directory);
+
 /// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, of wrong shape, too large, or not
 /// fitting the config. Everything in a file is checked before use. all: moments and trainer state must be present.
 /// model: moments are not read, and the trainer state is read if present.

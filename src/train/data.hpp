@@ -34,6 +34,8 @@ class SequenceSource {
   /// Whether a token is a trigger of the task; tasks without triggers have none.
   virtual bool is_trigger(std::int32_t /*token*/) const { return false; }
   virtual bool has_triggers() const { return false; }
+  /// Whether a token is a byte of a text.
+  virtual bool tokens_are_bytes() const { return true; }
   /// A hash that identifies the data.
   virtual std::uint64_t fingerprint() const = 0;
   /// One line that describes the data.

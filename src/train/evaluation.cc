@@ -9,6 +9,7 @@
 
 #include "core/check.hpp"
 #include "layers/cross_entropy.hpp"
+#include "metrics/loss.hpp"
 
 namespace headgate::train {
 
@@ -71,6 +72,21 @@ void HeldOutEvaluator::read_batch(std::int64_t index) {
     // i · held_out / used without overflow.
     const std::int64_t at = held_out / used * i + held_out % used * i / used;
     source_.held_out_sequence(tokens_.data() + b * T, targets_.data() + b * T, at);
+  }
+}
+
+/// Bits per byte are those of tokens that are bytes.
+metrics::Report HeldOutEvaluator::finished(metrics::Report report) const {
+  const bool has_loss = report.overall.find(metrics::kBitsPerByte).has_value();
+  if (has_loss && !source_.tokens_are_bytes()) report.overall.set(metrics::kBitsPerByte, std::nullopt);
+  return report;
+}
+
+void HeldOutEvaluator::log_probabilities(float* out, const float* parameters) {
+  const auto count = static_cast<std::int64_t>(tokens_.size()) * decoder_.config().vocab;
+  for (std::int64_t i = 0; i < plan_.batches; ++i) {
+    read_batch(i);
+    decoder_.log_probabilities(out + i * count, parameters, tokens_.data());
   }
 }
 

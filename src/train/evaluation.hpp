@@ -62,8 +62,11 @@ class HeldOutEvaluator {
       add_batch(evaluator, parameters, i);
       progress(static_cast<double>(i + 1) / static_cast<double>(plan_.batches));
     }
-    return {evaluator.report(), plan_.batches * plan_.batch * source_.seq_len()};
+    return {finished(evaluator.report()), plan_.batches * plan_.batch * source_.seq_len()};
   }
+  /// out(batches · batch, T, vocab) = log p of every token at each position, in nats.
+  void log_probabilities(float* out, const float* parameters);
+
   Evaluation evaluate(const float* parameters) {
     return evaluate(parameters, [](double) {});
   }
@@ -73,6 +76,7 @@ class HeldOutEvaluator {
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
  private:
+  metrics::Report finished(metrics::Report report) const;
   void read_batch(std::int64_t index);
   double loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass);
   void add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);

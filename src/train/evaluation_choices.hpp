@@ -22,6 +22,7 @@ namespace headgate::train {
 /// The options that were given.
 struct EvaluationChoices {
   std::vector<std::string> data, include, metrics;
+  std::string token_ids;  ///< a .npy file in place of `data`
   std::string task;  ///< empty: the task that the models were trained on
   std::optional<std::int64_t> seq_len, tokens;
   std::optional<std::uint64_t> seed;
@@ -35,9 +36,11 @@ struct LoadedModel {
   models::DecoderConfig config;
   std::vector<float> parameters;
   std::optional<TrainSettings> trained;  ///< empty: the directory does not have a trainer's state
+  bool reads_bytes = true;               ///< its tokens are the bytes of a text; else a tokenizer's of its own
 };
 
-/// Loads the model in `path`, which is a checkpoint or the directory of a run. Throws Error and io::FileError.
+/// Loads the model in `path`: a checkpoint, the directory of a run, a directory of another program's, or a GGUF file
+/// (models::ModelFile). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
 
 /// What an evaluation of one model or of several runs on.

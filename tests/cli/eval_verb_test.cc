@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
+#include "io/npy.hpp"
 #include "metrics/registry.hpp"
 
 namespace headgate {
@@ -68,6 +69,56 @@ TEST_F(EvalVerbTest, PrintsEveryKey) {
   // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
   EXPECT_EQ(all.at("tokens"), 247 * 16);
   EXPECT_FALSE(all.contains("backcopy"));
+}
+
+/// The bytes of the text as ids of a .npy file, and the log-probabilities of a run on them.
+TEST_F(EvalVerbTest, TakesTokenIdsAndWritesLogProbabilities) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const std::string text = testing::read_bytes(verb.text());
+  const auto count = static_cast<std::int64_t>(text.size());
+  const io::Array ids = io::make_array(DType::i64, {count});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t id = static_cast<unsigned char>(text[static_cast<std::size_t>(i)]);
+    std::memcpy(ids.data.get() + i * sizeof(id), &id, sizeof(id));
+  }
+  io::NpyWriter writer;
+  writer.add(verb.path("ids.npy"), ids);
+  writer.commit();
+  const std::vector<std::string> command{
+      "eval",     verb.path("run"),     "--token-ids", verb.path("ids.npy"), "--tokens", "32",
+      "--logits", verb.path("out.npy"), "--json"};
+  const Outcome outcome = testing::headgate(command);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json by_ids = json::parse(outcome.out), by_text = evaluated("run", {"--tokens", "32"});
+  EXPECT_EQ(by_ids.at("loss_nats"), by_text.at("loss_nats"));
+  EXPECT_TRUE(by_ids.at("bits_per_byte").is_null());
+  const io::Array out = io::read_npy(verb.path("out.npy"));
+  ASSERT_EQ(out.shape, (std::vector<std::int64_t>{2, 16, 256}));
+  const auto* log_p = reinterpret_cast<const float*>(out.data.get());
+  for (std::int64_t n = 0; n < 32; ++n) {
+    double sum = 0.0;
+    for (std::int64_t v = 0; v < 256; ++v) sum += std::exp(static_cast<double>(log_p[n * 256 + v]));
+    EXPECT_NEAR(sum, 1.0, 1e-5) << n;
+  }
+  expect_refused(testing::headgate({"eval", verb.path("run"), "--token-ids", verb.path("out.npy")}), "eval",
+                 "not a list of token ids");
+  expect_refused(testing::headgate({"eval", verb.path("run"), verb.path("run"), "--token-ids", verb.path("ids.npy"),
+                                    "--logits", verb.path("out.npy")}),
+                 "eval", "--logits takes one MODEL");
+}
+
+TEST_F(EvalVerbTest, AConvertedModelIsTheSame) {
+  ASSERT_EQ(verb.train("run", {"--gate", "elementwise"}).status, 0);
+  const std::string checkpoint = verb.path("run") + "/checkpoint";
+  const std::vector<std::string> fused{"convert", checkpoint, verb.path("fused"), "--layout", "per_query_head"};
+  ASSERT_EQ(testing::headgate(fused).status, 0);
+  EXPECT_EQ(evaluated("fused"), evaluated("run"));
+  const std::vector<std::string> back{"convert", verb.path("fused"), verb.path("back"), "--layout", "separate"};
+  ASSERT_EQ(testing::headgate(back).status, 0);
+  EXPECT_EQ(testing::read_bytes(verb.path("back") + "/model.safetensors"),
+            verb.checkpoint_file("run", "model.safetensors"));
+  expect_refused(testing::headgate({"convert", checkpoint, verb.path("x"), "--dtype", "f64"}), "convert", "--dtype");
+  expect_refused(testing::headgate({"convert", checkpoint, verb.path("x"), "--layout", "rows"}), "convert", "--layout");
 }
 
 /// Keys of an object, in no order.
@@ -342,7 +393,7 @@ TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
   expect_refused(verb.eval("run", {"--seq-len", "17"}), "eval", "--seq-len 17 is more than the model's 16");
   expect_refused(verb.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
   expect_refused(verb.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
-  expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "--data is required");
+  expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "one of --data and --token-ids is required");
   testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
   expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
   testing::write_bytes(verb.text(), "x");

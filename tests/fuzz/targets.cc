@@ -10,10 +10,13 @@
 #include "explain/problem.hpp"
 #include "explain/solution.hpp"
 #include "headgate/error.hpp"
+#include "io/gguf.hpp"
+#include "io/gguf_bytes.hpp"
 #include "io/npy.hpp"
 #include "io/safetensors.hpp"
 #include "io/scratch.hpp"
 #include "models/config_file.hpp"
+#include "models/model_file.hpp"
 #include "models/tensor_file.hpp"
 #include "train/settings.hpp"
 
@@ -107,6 +110,42 @@ std::vector<std::string> safetensors_seeds() {
           safetensors(R"({"x":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}   )", data.substr(0, 8))};
 }
 
+// --- GGUF --------------------------------------------------------------------------------------------------------
+
+void run_gguf(const std::string& bytes) {
+  with_file<io::FileError>(bytes, [&](const std::string& path) {
+    const io::GgufFile file(path);
+    for (const auto& [key, value] : file.values()) {
+      expect(value.count <= bytes.size(), "a list longer than its file");
+      using enum io::GgufType;
+      if (value.type == string) file.string(key);
+      if (value.type == list && value.of == string) file.strings(key);
+      if (value.type == list && value.of == f32) file.numbers(key);
+    }
+    for (const io::GgufTensor& tensor : file.tensors()) {
+      expect(tensor.bytes <= bytes.size(), "a tensor larger than its file");
+      std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+      try {
+        file.read_f32(tensor, values.data());
+      } catch (const io::FileError& refusal) {
+        check_message(refusal.what(), path + ": ");
+      }
+    }
+  });
+}
+
+std::vector<std::string> gguf_seeds() {
+  headgate::testing::GgufBytes values, tensors;
+  values.string("general.architecture", "llama").u32("llama.block_count", 2).f32("f", 1.0F).strings("t", {"a", "bc"});
+  values.f32_tensor("x", {2, 2}, {1, 2, 3, 4});
+  for (const io::GgufFormat& format : io::gguf_formats()) {
+    if (format.numbers <= 32) {
+      tensors.tensor(std::string(format.word), {format.numbers}, format.id, std::string(format.bytes, '\1'));
+    }
+  }
+  return {values.bytes(), tensors.bytes()};
+}
+
 // --- model.safetensors -------------------------------------------------------------------------------------------
 
 const models::ParameterTable& model_table() {
@@ -136,12 +175,43 @@ std::vector<std::string> model_seeds() {
   return {safetensors(fmt::format("{{{}}}", fmt::join(entries, ",")), std::string(end, '\0'))};
 }
 
+// --- models in GGUF ----------------------------------------------------------------------------------------------
+
+void run_gguf_model(const std::string& bytes) {
+  with_file<io::FileError>(bytes, [&](const std::string& path) {
+    if (!models::is_gguf(path)) return;
+    const models::ModelFile file(path);
+    if (models::parameter_count(file.config()) > static_cast<std::int64_t>(bytes.size())) return;
+    file.read();
+  });
+}
+
+std::vector<std::string> gguf_model_seeds() {
+  headgate::testing::GgufBytes out;
+  out.string("general.architecture", "llama").u32("llama.block_count", 1).u32("llama.context_length", 4);
+  out.u32("llama.embedding_length", 2).u32("llama.feed_forward_length", 1).u32("llama.attention.head_count", 1);
+  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5F).u32("llama.rope.dimension_count", 2);
+  out.f32_tensor("token_embd.weight", {1, 2}, {1, 2}).f32_tensor("output_norm.weight", {2}, {1, 1});
+  for (const char* name : {"attn_norm", "ffn_norm"}) {
+    out.f32_tensor(fmt::format("blk.0.{}.weight", name), {2}, {1, 1});
+  }
+  for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output"}) {
+    out.f32_tensor(fmt::format("blk.0.{}.weight", name), {2, 2}, {1, 2, 3, 4});
+  }
+  for (const char* name : {"ffn_gate", "ffn_up"}) out.f32_tensor(fmt::format("blk.0.{}.weight", name), {1, 2}, {1, 2});
+  out.f32_tensor("blk.0.ffn_down.weight", {2, 1}, {1, 2}).f32_tensor("rope_freqs.weight", {1}, {1});
+  return {out.bytes()};
+}
+
 // --- JSON --------------------------------------------------------------------------------------------------------
 
 void run_config(const std::string& bytes) {
   with_file<io::FileError>(bytes, [](const std::string& path) {
-    const models::DecoderConfig config = models::read_config(path);
-    expect(models::parse_config("again", models::write_config(config)) == config, "written, it reads as another");
+    const models::FileConfig file = models::read_file_config(path);
+    const std::string own = models::write_config(file.config), shared = models::write_public_config(file, DType::f32);
+    expect(models::parse_config("again", own) == file.config, "written, it reads as another");
+    const models::FileConfig again = models::parse_file_config("again", shared);
+    expect(again.config == file.config && again.layout == file.layout, "written for others, it reads as another");
   });
 }
 
@@ -153,7 +223,19 @@ std::vector<std::string> config_seeds() {
   std::string moved = models::write_config({});
   const std::string theta = "\"rope_theta\": 10000.0";
   moved.replace(moved.find(theta), theta.size(), R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"})");
-  return {models::write_config({}), models::write_config(gated), moved};
+  models::DecoderConfig llama;
+  llama.qk_norm = models::QkNorm::none;
+  llama.rope_scaling = layers::RopeScalingKind::llama3;
+  models::DecoderConfig mistral = llama;
+  mistral.rope_scaling = layers::RopeScalingKind::none;
+  mistral.window = 9;
+  models::FileConfig fused{gated, models::GateLayout::per_group};
+  return {models::write_config({}),
+          models::write_config(gated),
+          moved,
+          models::write_public_config({llama}, DType::f32),
+          models::write_public_config({mistral}, DType::bf16),
+          models::write_public_config(fused, DType::f16)};
 }
 
 void run_trainer_state(const std::string& bytes) {
@@ -202,11 +284,20 @@ const std::vector<Target>& targets() {
       {"npy", run_npy, npy_seeds, {"'descr'", "'shape'", "'fortran_order'", "'<f8'", "'>f4'", "(", ")", ",", "True"}},
       {"safetensors", run_safetensors, safetensors_seeds,
        with({"\"dtype\"", "\"F16\"", "\"BOOL\"", "\"shape\"", "\"data_offsets\"", "\"__metadata__\"", "\"a\""})},
+      {"gguf",
+       run_gguf,
+       gguf_seeds,
+       {"GGUF", binary(3, 4), binary(32, 8), binary(0, 8), binary(~std::uint64_t{0}, 8), binary(9, 4), binary(8, 4)}},
+      {"gguf_model",
+       run_gguf_model,
+       gguf_model_seeds,
+       {"qwen2", "qwen3", "expert_count", binary(1, 4), binary(0, 4), binary(4, 4), binary(2, 8)}},
       {"model", run_model, model_seeds,
        with({"\"F16\"", "\"BF16\"", "[1,1]", "[1]", "[]", "model.layers.0.", ".weight"})},
       {"config", run_config, config_seeds,
        with({"\"gate_site\"", "\"g1\"", "\"gate_fn\"", "\"norm_kind\"", "\"rope_parameters\"", "\"rope_theta\"",
-             "\"head_dim\"", "\"qwen3\"", "\"headgate\"", "\"layer_types\""})},
+             "\"head_dim\"", "\"qwen3\"", "\"headgate\"", "\"layer_types\"", "\"llama\"", "\"mistral\"", "\"qwen2\"",
+             "\"rope_scaling\"", "\"gate_layout\"", "\"per_group\""})},
       {"trainer_state", run_trainer_state, trainer_state_seeds,
        with({"\"task\"", "\"step\"", "\"seed\"", "[]", "\"lr\""})},
       {"worked_problem", run_worked_problem, worked_problem_seeds,

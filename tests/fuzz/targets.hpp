@@ -17,7 +17,7 @@ struct Target {
   std::vector<std::string> words;
 };
 
-/// npy, safetensors, model, config, trainer_state, worked_problem.
+/// npy, safetensors, gguf, gguf_model, model, config, trainer_state, worked_problem.
 const std::vector<Target>& targets();
 
 }  // namespace headgate::fuzz

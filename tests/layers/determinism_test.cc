@@ -33,7 +33,7 @@ std::vector<float> pass(const ExecutionContext& context) {
   std::iota(positions.begin(), positions.end(), 0);
 
   std::vector<float> h(x.size()), rstd(kTokens), y(kTokens * kOut), cos(kTokens * kWidth / 2), sin(cos.size());
-  rope_tables(table(cos), table(sin), view_of(positions, kTokens), 1e4);
+  rope_tables(table(cos), table(sin), view_of(positions, kTokens), rope_frequencies(kWidth, 1e4));
   rmsnorm_forward(heads(h), view_of(rstd, kTokens, 1), heads(x), view_of(norm, kWidth), {}, context);
   rope_forward(tokens(h), table(cos), table(sin), context);
   linear_forward(out(y), in(h), weights(w), Update::overwrite, context);

@@ -17,7 +17,8 @@ struct Tables {
   Tables(const std::vector<std::int64_t>& positions, std::int64_t rotary_dim, double base)
       : half(rotary_dim / 2), cos_values(positions.size() * static_cast<std::size_t>(half)), sin_values(cos_values) {
     const auto count = static_cast<std::int64_t>(positions.size());
-    rope_tables(view_of(cos_values, count, half), view_of(sin_values, count, half), view_of(positions, count), base);
+    rope_tables(view_of(cos_values, count, half), view_of(sin_values, count, half), view_of(positions, count),
+                rope_frequencies(rotary_dim, base));
   }
   View<const T, 2> cos() const { return {cos_values.data(), {rows(), half}}; }
   View<const T, 2> sin() const { return {sin_values.data(), {rows(), half}}; }
@@ -34,6 +35,20 @@ TEST(RopeTables, AnglesFallGeometrically) {
     expect_within("sin", t.sin_values[2 * row + 1],
                   number(std::sin(slow.value), std::abs(std::sin(slow.value)) + slow.magnitude, 0));
   }
+}
+
+TEST(RopeFrequencies, AreScaledAsLlamaDoes) {
+  // By transformers' _compute_llama3_parameters with base 500000, head_dim 128, factor 8, 1 and 4 of 8192 tokens.
+  const RopeScaling llama3{RopeScalingKind::llama3, 8.0, 1.0, 4.0, 8192};
+  const std::vector<double> scaled = rope_frequencies(128, 5e5, llama3), plain = rope_frequencies(128, 5e5);
+  ASSERT_EQ(scaled.size(), 64U);
+  EXPECT_DOUBLE_EQ(scaled[0], 1.0);
+  EXPECT_DOUBLE_EQ(scaled[20], plain[20]);
+  EXPECT_NEAR(scaled[30], 0.0013718936825171113, 1e-9);
+  EXPECT_NEAR(scaled[33], 0.0003126936499029398, 1e-9);
+  EXPECT_DOUBLE_EQ(scaled[40], plain[40] / 8.0);
+  EXPECT_DOUBLE_EQ(scaled[63], plain[63] / 8.0);
+  EXPECT_DOUBLE_EQ(rope_frequencies(4, 100.0, {RopeScalingKind::linear, 4.0})[1], 0.025);
 }
 
 struct Sample {

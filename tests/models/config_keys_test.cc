@@ -38,9 +38,10 @@ ValueOf<Row> another_value(const Row& row, const DecoderConfig& config) {
     }
     return other;
   } else if constexpr (std::is_integral_v<Value>) {
-    return 2 * now;
+    return now == 0 ? Value{3} : 2 * now;
   } else {
-    return now == 0.0 ? Value{1} : now / 2;
+    if (now == 0.0) return Value{1};
+    return row.range.has(now / 2) ? now / 2 : now * 2;
   }
 }
 

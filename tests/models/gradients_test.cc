@@ -121,6 +121,16 @@ TEST(DecoderGradients, ZeroCentredNormsAndHalfOfRope) {
   check_config(config);
 }
 
+TEST(DecoderGradients, BiasesWindowAndScaledRope) {
+  DecoderConfig config = other_families();
+  check_config(config);
+  config.gate = layers::parse_gate("g2-elementwise");
+  config.qk_norm = QkNorm::per_head;
+  config.rope_scaling = layers::RopeScalingKind::linear;
+  config.window = 2;
+  check_config(config);
+}
+
 TEST(DecoderGradients, NoRopeAndSeparateEmbeddings) {
   DecoderConfig config = tiny_config();
   config.rope_fraction = 0.0;

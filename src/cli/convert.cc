@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+
+#include "cli/verbs.hpp"
+#include "core/words.hpp"
+#include "io/staged_directory.hpp"
+#include "models/model_file.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct ConvertOptions {
+  std::string in, out;
+  std::string dtype = "f32";
+  std::string layout;  ///< empty: the file's own
+};
+
+DType dtype_of_word(const std::string& word) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    if (word == dtype_name(dtype)) return dtype;
+  }
+  throw UsageError(fmt::format("--dtype: '{}' is none of f32, f16, bf16", word));
+}
+
+int run_convert(const ConvertOptions& o) {
+  const DType dtype = dtype_of_word(o.dtype);
+  const models::ModelFile file(models::is_gguf(o.in) ? o.in : io::present_directory(o.in));
+  models::FileConfig out{file.config(), file.layout()};
+  if (!o.layout.empty()) out.layout = parse_word<models::GateLayout>("--layout", o.layout);
+  models::require_fusable(out.layout, out.config);
+  models::write_model(o.out, out, file.read(), dtype);
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_convert(CommandLine& line) {
+  auto o = std::make_shared<ConvertOptions>();
+  VerbOptions verb = line.add_verb(
+      "convert",
+      "Write a model as a directory with config.json and model.safetensors\n\n"
+      "IN is what `headgate eval` reads: a directory of Hugging Face's (llama, mistral, qwen2, qwen3, headgate), with "
+      "shards or without, or a GGUF file (llama, qwen2, qwen3), whose numbers are widened. OUT loads in transformers "
+      "where one of its families computes the same; a model with a gate is model_type headgate.");
+  verb.argument("IN", o->in, "A model's directory or GGUF file");
+  verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
+  verb.value("--dtype", o->dtype, "TYPE", "f32 (default), f16 or bf16, rounded to nearest even");
+  verb.value("--layout", o->layout, "LAYOUT",
+             "Where the gate's rows stand: " + list_words<models::GateLayout>() + " (default: as in IN)");
+  verb.footer(
+      "Layouts, of Hq heads in Hkv groups:\n"
+      "  separate        q in q_proj.weight, the gate in gate_proj.weight\n"
+      "  per_query_head  q_proj.weight has each head's q, then its gate\n"
+      "  per_group       it has the q of a group's heads, then their gates\n"
+      "  trailing        it has the q of all heads, then all gates\n"
+      "\n"
+      "Examples:\n"
+      "  headgate convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2 --dtype bf16\n"
+      "  headgate convert 1B_gate_headwise separate --layout separate");
+  return {"convert", [o] { return run_convert(*o); }};
+}
+
+}  // namespace headgate::cli
