@@ -60,7 +60,8 @@ Bpe::Bpe(const Vocabulary& vocabulary, const MergeList& merges, const BpeOptions
   merges_.assign(slots, {kFree, 0, kNoToken});
   shift_ = 64 - std::countr_zero(slots);
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto& [left, right] = merges[rank];
+    const std::string& left = merges[rank].first;
+    const std::string& right = merges[rank].second;
     const auto token = [&](std::string_view spelling) {
       const std::int32_t id = vocabulary.find(spelling);
       if (id == kNoToken) {
