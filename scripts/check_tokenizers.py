@@ -281,12 +281,14 @@ def check(arguments):
     failed = False
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = [(kind, trained(kind, sample, 4000)) for kind in kinds()]
+        made = [(kind, trained(kind, sample, 4000), folder / "tokenizer.json") for kind in kinds()]
         if arguments.gguf:
-            made.append((Path(arguments.gguf).name, of_gguf(arguments.gguf)))
-        for kind, tokenizer in made:
-            file = folder / "tokenizer.json"
-            tokenizer.save(str(file))
+            tokenizer = of_gguf(arguments.gguf)
+            name = Path(arguments.gguf).name
+            made += [(name, tokenizer, folder / "tokenizer.json"), (name, tokenizer, Path(arguments.gguf))]
+        for kind, tokenizer, file in made:
+            if file.parent == folder:
+                tokenizer.save(str(file))
             complaint = compare(tool, file, tokenizer, text, folder)
             failed |= bool(complaint)
             print(f"{kind:12s} {tokenizer.get_vocab_size()} tokens: {complaint or 'the same'}")

@@ -61,11 +61,12 @@ Verb add_tokenize(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "tokenize",
       "The tokens of a text, as a model reads it\n\n"
-      "MODEL is a tokenizer.json with byte-level BPE, a directory that holds one, or a directory made by `headgate "
-      "train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's `tokenizers`. "
+      "MODEL is a tokenizer.json with byte-level BPE, a directory that holds one, a GGUF file, or a directory made by "
+      "`headgate train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's "
+      "`tokenizers`. "
       "Bytes that are not UTF-8 are tokens as well.");
   auto options = std::make_shared<Options>();
-  verb.argument("MODEL", options->model, "tokenizer.json, or a model's directory");
+  verb.argument("MODEL", options->model, "tokenizer.json, a model's directory, or a GGUF file");
   verb.value("--text", options->text, "FILE", "The text, of any encoding; - for standard input").required();
   verb.flag("--json", options->json, "Print one JSON object instead");
   verb.flag("--no-special", options->no_special,

@@ -2,10 +2,12 @@
 #include "tokenize/open.hpp"
 
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "io/input_file.hpp"
 #include "io/json.hpp"
+#include "tokenize/gguf_file.hpp"
 #include "tokenize/tokenizer_json.hpp"
 
 namespace headgate::tokenize {
@@ -29,11 +31,20 @@ std::unique_ptr<Tokenizer> bytes_by_config(const std::string& directory, const s
   io::fail(directory, "no tokenizer.json, and by config.json the model does not read bytes (vocab_size 256)");
 }
 
+std::unique_ptr<Tokenizer> read_file(const std::string& path) {
+  constexpr std::string_view kMagic = "GGUF";
+  std::string front(kMagic.size(), '\0');
+  const io::InputFile file(path);
+  if (file.size() >= front.size()) file.read(front.data(), front.size());
+  if (front != kMagic) return read_tokenizer_json(path);
+  return make_gguf_tokenizer(path, read_gguf_vocabulary(io::GgufFile(path)));
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return read_tokenizer_json(path);
+  if (!fs::is_directory(path, ignored)) return read_file(path);
   if (const std::string file = path + "/tokenizer.json"; is_there(file)) return read_tokenizer_json(file);
   for (const char* config : {"/config.json", "/checkpoint/config.json"}) {
     if (is_there(path + config)) return bytes_by_config(path, path + config);

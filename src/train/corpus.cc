@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/corpus.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -21,14 +15,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;  ///< of each file that must be UTF-8
+using io::MappedFile;
 
-struct Descriptor {
-  int number = -1;
-  ~Descriptor() {
-    if (number >= 0) ::close(number);
-  }
-};
+constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;  ///< of each file that must be UTF-8
 
 /// Returns the offset of the first byte of a file's checked part that is not UTF-8; the length of that part if there is
 /// none.
@@ -57,40 +46,6 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
 }
 
 }  // namespace
-
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  struct stat facts {};
-  if (file.number < 0 || ::fstat(file.number, &facts) != 0) io::fail(path, "cannot read: {}", std::strerror(errno));
-  if (!S_ISREG(facts.st_mode)) io::fail(path, "not a regular file");
-  device_ = facts.st_dev;
-  inode_ = facts.st_ino;
-  size_ = facts.st_size;
-  if (size_ == 0) return;
-  data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number, 0);
-  if (data_ == MAP_FAILED) {
-    data_ = nullptr;
-    io::fail(path, "cannot read: {}", std::strerror(errno));
-  }
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      device_(other.device_),
-      inode_(other.inode_),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-}
-
-void MappedFile::check_whole() const {
-  struct stat now {};
-  // If the path no longer exists or names another file, the mapped file is unchanged.
-  if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
-  if (now.st_size < size_) io::fail(path_, "shortened from {} to {} bytes while it was read", size_, now.st_size);
-}
 
 Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice) {
   for (const std::string& path : paths) {

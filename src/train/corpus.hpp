@@ -1,42 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/types.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "io/file_error.hpp"
+#include "io/mapped_file.hpp"
 #include "train/text_files.hpp"
 
 namespace headgate::train {
-
-/// A file mapped into memory for reading.
-class MappedFile {
- public:
-  /// Throws io::FileError.
-  explicit MappedFile(const std::string& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  MappedFile& operator=(MappedFile&&) = delete;
-  ~MappedFile();
-
-  const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(data_); }
-  std::int64_t size() const { return size_; }
-  /// Throws io::FileError if the file has been shortened: reading the missing part would raise SIGBUS.
-  void check_whole() const;
-
- private:
-  std::string path_;
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
-  void* data_ = nullptr;
-  std::int64_t size_ = 0;
-};
 
 /// Text files, concatenated.
 class Corpus {
@@ -69,10 +43,10 @@ class Corpus {
 
  private:
   void add_directory(const std::string& directory, const FileChoice& choice);
-  void add_file(MappedFile file);
+  void add_file(io::MappedFile file);
   std::size_t file_at(std::int64_t position) const;
 
-  std::vector<MappedFile> files_;     ///< none empty
+  std::vector<io::MappedFile> files_;     ///< none empty
   std::vector<std::int64_t> starts_;  ///< of each file
   std::int64_t size_ = 0;
   LeftOut left_out_;

@@ -11,6 +11,8 @@
 #include "explain/problem.hpp"
 #include "explain/solution.hpp"
 #include "headgate/error.hpp"
+#include "io/gguf.hpp"
+#include "io/gguf_bytes.hpp"
 #include "io/npy.hpp"
 #include "io/safetensors.hpp"
 #include "io/scratch.hpp"
@@ -108,6 +110,42 @@ std::vector<std::string> safetensors_seeds() {
   return {safetensors("{}", ""), safetensors(fmt::format("{{{},{}}}", a, b), data),
           safetensors(fmt::format("{{{},{},{}}}", metadata, a, b), data),
           safetensors(R"({"x":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}   )", data.substr(0, 8))};
+}
+
+// --- GGUF --------------------------------------------------------------------------------------------------------
+
+void run_gguf(const std::string& bytes) {
+  with_file<io::FileError>(bytes, [&](const std::string& path) {
+    const io::GgufFile file(path);
+    for (const auto& [key, value] : file.values()) {
+      expect(value.count <= bytes.size(), "a list longer than its file");
+      using enum io::GgufType;
+      if (value.type == string) file.string(key);
+      if (value.type == list && value.of == string) file.strings(key);
+      if (value.type == list && value.of == f32) file.numbers(key);
+    }
+    for (const io::GgufTensor& tensor : file.tensors()) {
+      expect(tensor.bytes <= bytes.size(), "a tensor larger than its file");
+      std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+      try {
+        file.read_f32(tensor, values.data());
+      } catch (const io::FileError& refusal) {
+        check_message(refusal.what(), path + ": ");
+      }
+    }
+  });
+}
+
+std::vector<std::string> gguf_seeds() {
+  headgate::testing::GgufBytes values, tensors;
+  values.string("general.architecture", "llama").u32("llama.block_count", 2).f32("f", 1.0F).strings("t", {"a", "bc"});
+  values.f32_tensor("x", {2, 2}, {1, 2, 3, 4});
+  for (const io::GgufFormat& format : io::gguf_formats()) {
+    if (format.numbers <= 32) {
+      tensors.tensor(std::string(format.word), {format.numbers}, format.id, std::string(format.bytes, '\1'));
+    }
+  }
+  return {values.bytes(), tensors.bytes()};
 }
 
 // --- model.safetensors -------------------------------------------------------------------------------------------
@@ -279,6 +317,10 @@ const std::vector<Target>& targets() {
       {"npy", run_npy, npy_seeds, {"'descr'", "'shape'", "'fortran_order'", "'<f8'", "'>f4'", "(", ")", ",", "True"}},
       {"safetensors", run_safetensors, safetensors_seeds,
        with({"\"dtype\"", "\"F16\"", "\"BOOL\"", "\"shape\"", "\"data_offsets\"", "\"__metadata__\"", "\"a\""})},
+      {"gguf",
+       run_gguf,
+       gguf_seeds,
+       {"GGUF", binary(3, 4), binary(32, 8), binary(0, 8), binary(~std::uint64_t{0}, 8), binary(9, 4), binary(8, 4)}},
       {"model", run_model, model_seeds,
        with({"\"F16\"", "\"BF16\"", "[1,1]", "[1]", "[]", "model.layers.0.", ".weight"})},
       {"config", run_config, config_seeds,

@@ -17,7 +17,7 @@ struct Target {
   std::vector<std::string> words;
 };
 
-/// npy, safetensors, model, config, trainer_state, worked_problem, tokenizer, gguf_vocabulary.
+/// npy, safetensors, gguf, model, config, trainer_state, worked_problem, tokenizer, gguf_vocabulary.
 const std::vector<Target>& targets();
 
 }  // namespace headgate::fuzz
