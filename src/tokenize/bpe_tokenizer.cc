@@ -43,7 +43,7 @@ class BpeTokenizer final : public Tokenizer {
       const std::string_view spelling = tokens_.spelling(id);
       const auto bytes = as_spelled[static_cast<std::size_t>(id)] ? std::nullopt : bytes_of(spelling);
       begins_.push_back(bytes_.size());
-      bytes_ += bytes ? std::string_view(*bytes) : spelling;
+      bytes_ += bytes ? std::string_view{*bytes} : spelling;
     }
     begins_.push_back(bytes_.size());
   }
@@ -54,7 +54,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string_view bytes(std::int32_t id) const override {
     check(id);
     const auto at = static_cast<std::size_t>(id);
-    return std::string_view(bytes_).substr(begins_[at], begins_[at + 1] - begins_[at]);
+    return std::string_view{bytes_}.substr(begins_[at], begins_[at + 1] - begins_[at]);
   }
   std::string spelling(std::int32_t id) const override {
     check(id);

@@ -34,7 +34,7 @@ using CompiledCode = std::unique_ptr<pcre2_code, Freed<pcre2_code_free>>;
 // Of one search: patterns of tokenizers go back over the characters that they match at most.
 constexpr std::uint64_t kMostSteps = 2'000'000;
 constexpr std::uint64_t kMostStepsPerByte = 16;
-constexpr std::uint32_t kMostHeap_KiB = 32 * 1024;
+constexpr std::uint32_t kMostHeap_kib = 32 * 1024;
 constexpr std::size_t kFirstJitStack = std::size_t{32} * 1024;
 constexpr std::size_t kMostJitStack = std::size_t{4} * 1024 * 1024;
 
@@ -118,7 +118,7 @@ PatternSearch::PatternSearch(const Pattern& pattern) : memory_(std::make_unique<
   m.data.reset(pcre2_match_data_create(1, nullptr));
   if (m.code->jit) m.stack.reset(pcre2_jit_stack_create(kFirstJitStack, kMostJitStack, nullptr));
   if (!m.context || !m.data || (m.code->jit && !m.stack)) throw std::bad_alloc();
-  pcre2_set_heap_limit(m.context.get(), kMostHeap_KiB);
+  pcre2_set_heap_limit(m.context.get(), kMostHeap_kib);
   if (m.stack) pcre2_jit_stack_assign(m.context.get(), nullptr, m.stack.get());
 }
 

@@ -44,7 +44,8 @@ class Value {
   void only(std::initializer_list<std::string_view> keys) const {
     if (!json_.is_object()) refuse("{}: not an object", where_);
     for (const auto& [key, value] : json_.items()) {
-      const bool silent = value.is_null() || value == false || value == "";
+      const bool empty = value.is_string() && value.get_ref<const std::string&>().empty();
+      const bool silent = value.is_null() || value == false || empty;
       if (!silent && std::find(keys.begin(), keys.end(), key) == keys.end()) {
         refuse("{}'{}' is not supported", where_.empty() ? "" : where_ + ": ", io::printable(key));
       }

@@ -73,7 +73,7 @@ TEST(Tokenizer, StreamsWholeCharacters) {
     const std::string text = random_bytes(random, random() % 60);
     std::vector<bool> starts(text.size() + 1, true);  // no byte of a character but its first
     for (std::size_t at = 0; at < text.size(); ++at) {
-      const std::size_t bytes = first_code_point(std::string_view(text).substr(at)).bytes;
+      const std::size_t bytes = first_code_point(std::string_view{text}.substr(at)).bytes;
       for (std::size_t i = 1; i < bytes; ++i) starts[++at] = false;
     }
     StreamDecoder decoder(*tokenizer);

@@ -23,7 +23,7 @@ TEST(Utf8, EveryCharacterIsReadAsItIsWritten) {
     ASSERT_EQ(well_formed_bytes(text), text.size());
     for (std::size_t front = 1; front < text.size(); ++front) {
       ASSERT_EQ(first_code_point(text.substr(0, front)).bytes, 0U);
-      ASSERT_EQ(unfinished_bytes(std::string_view(text).substr(0, front)), front);
+      ASSERT_EQ(unfinished_bytes(std::string_view{text}.substr(0, front)), front);
     }
     ASSERT_EQ(unfinished_bytes(text), 0U);
   }
@@ -36,7 +36,7 @@ TEST(Utf8, IllFormedBytesAreNone) {
         "\xF5\x80\x80\x80", "\x80", "\xBF", "\xFE", "\xFF", "\xE2\x28\xA1"}) {
     EXPECT_EQ(first_code_point(text).bytes, 0U) << text;
     EXPECT_EQ(well_formed_bytes(std::string(8, 'a').append(text)), 8U) << text;
-    EXPECT_EQ(unfinished_bytes(std::string_view(text).substr(0, 2)), 0U) << text;
+    EXPECT_EQ(unfinished_bytes(std::string_view{text}.substr(0, 2)), 0U) << text;
     EXPECT_EQ(ill_formed_bytes(std::string(text).append("é")), text == "\xE2\x28\xA1" ? 1U : text.size());
   }
 }
