@@ -87,6 +87,7 @@ std::vector<std::int32_t> ids(const Bpe& bpe, const std::string& word) {
   std::vector<WordToken> tokens;
   bpe.encode(tokens, word);
   std::vector<std::int32_t> out;
+  out.reserve(tokens.size());
   for (const WordToken& token : tokens) out.push_back(token.id);
   return out;
 }

@@ -18,6 +18,7 @@ std::vector<std::string> pieces_of(const SplitStep& step, const std::string& tex
   std::vector<Span> spans;
   cut(spans, text, step, &search);
   std::vector<std::string> out;
+  out.reserve(spans.size());
   for (const Span& span : spans) out.push_back(text.substr(span.begin, span.end - span.begin));
   return out;
 }
