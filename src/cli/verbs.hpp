@@ -35,6 +35,7 @@ Verb add_info(CommandLine& line);
 Verb add_train(CommandLine& line);
 Verb add_eval(CommandLine& line);
 Verb add_convert(CommandLine& line);
+Verb add_tokenize(CommandLine& line);
 Verb add_demo(CommandLine& line);
 
 }  // namespace headgate::cli

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
@@ -18,6 +19,8 @@
 #include "models/config_file.hpp"
 #include "models/model_file.hpp"
 #include "models/tensor_file.hpp"
+#include "tokenize/gguf_vocabulary.hpp"
+#include "tokenize/tokenizer_json.hpp"
 #include "train/settings.hpp"
 
 namespace headgate::fuzz {
@@ -271,6 +274,80 @@ std::vector<std::string> worked_problem_seeds() {
           R"("gate_fn":"silu"})"};
 }
 
+// --- tokenizers --------------------------------------------------------------------------------------------------
+
+/// What a tokenizer that was read must keep: text comes back, but for what is left out, normalized or taken out.
+void check_tokenizer(const tokenize::Tokenizer& tokenizer) {
+  const std::string text = "The caf\u00e9, e\u0301 42nd <s>\n\n \xff\xe4\xb8 \u4e2d\u6587 aaaaaaaaab";
+  try {
+    const tokenize::Encoding encoding = tokenizer.encode(text, {.spans = true});
+    expect(encoding.spans.size() == encoding.ids.size(), "tokens without a place");
+    for (const tokenize::Span& span : encoding.spans) {
+      expect(span.begin <= span.end && span.end <= text.size(), "a token outside of its text");
+    }
+    tokenizer.decode(encoding.ids);
+  } catch (const io::FileError& refusal) {
+    check_message(refusal.what(), "");
+  }
+}
+
+void run_tokenizer(const std::string& bytes) {
+  with_file<io::FileError>(bytes,
+                           [](const std::string& path) { check_tokenizer(*tokenize::read_tokenizer_json(path)); });
+}
+
+std::vector<std::string> tokenizer_seeds() {
+  const std::string vocab = R"("vocab":{"a":0,"b":1,"Ġ":2,"ab":3,"<s>":4,"aa":5,"Ã":6,"©":7},"merges":)";
+  const std::string added =
+      R"("added_tokens":[{"id":4,"content":"<s>","single_word":false,"lstrip":true,"rstrip":false,)"
+      R"("normalized":false,"special":true}])";
+  const std::string around = R"("post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>",)"
+                             R"("type_id":0}},{"Sequence":{"id":"A","type_id":0}}],)"
+                             R"("special_tokens":{"<s>":{"id":"<s>","ids":[4],"tokens":["<s>"]}}})";
+  const std::string split =
+      R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits",)"
+      R"("individual_digits":true},{"type":"Split","pattern":{"Regex":"\\s+(?!\\S)|[^a]+?b{1,3}"},)"
+      R"("behavior":"MergedWithNext","invert":false},)"
+      R"({"type":"ByteLevel","add_prefix_space":true,"use_regex":false}]})";
+  return {R"({"model":{"type":"BPE",)" + vocab + R"(["a b","a a"]},"pre_tokenizer":{"type":"ByteLevel"}})",
+          R"({"normalizer":{"type":"NFC"},)" + added + "," + around + "," + split +
+              R"(,"model":{"type":"BPE","unk_token":"a","fuse_unk":true,"ignore_merges":true,)" + vocab +
+              R"([["a","b"],["a","a"]]}})"};
+}
+
+/// The arrays of a GGUF file: lines of pre, then tokens, an empty line and merges; a token's type is its first byte.
+void run_gguf_vocabulary(const std::string& bytes) {
+  tokenize::GgufVocabulary arrays;
+  arrays.model = "gpt2";
+  arrays.add_bos_token = true;
+  arrays.bos_token_id = 0;
+  std::vector<std::string>* list = &arrays.tokens;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::size_t end = std::min(bytes.find('\n', at), bytes.size());
+    const std::string line = bytes.substr(at, end - at);
+    if (at == 0) {
+      arrays.pre = line;
+    } else if (line.empty()) {
+      list = &arrays.merges;
+    } else if (list == &arrays.merges) {
+      list->push_back(line);
+    } else {
+      arrays.token_type.push_back(line[0] - '0');
+      list->push_back(line.substr(1));
+    }
+    at = end + 1;
+  }
+  try {
+    check_tokenizer(*tokenize::make_gguf_tokenizer("arrays", arrays));
+  } catch (const io::FileError& refusal) {
+    check_message(refusal.what(), "arrays: ");
+  }
+}
+
+std::vector<std::string> gguf_vocabulary_seeds() {
+  return {"smollm\n3<s>\n1a\n1b\n1ab\n\na b\n", "llama-bpe\n3<s>\n1a\n1b\n1ab\n4ba\n\na b\n", "qwen2\n1a\n"};
+}
+
 }  // namespace
 
 const std::vector<Target>& targets() {
@@ -301,7 +378,14 @@ const std::vector<Target>& targets() {
       {"trainer_state", run_trainer_state, trainer_state_seeds,
        with({"\"task\"", "\"step\"", "\"seed\"", "[]", "\"lr\""})},
       {"worked_problem", run_worked_problem, worked_problem_seeds,
-       with({"\"heads\"", "\"kv_heads\"", "\"gate_fn\"", "\"W_o\"", "\"Z\"", "[[", "]]", "[[]]", "1e308"})}};
+       with({"\"heads\"", "\"kv_heads\"", "\"gate_fn\"", "\"W_o\"", "\"Z\"", "[[", "]]", "[[]]", "1e308"})},
+      {"tokenizer", run_tokenizer, tokenizer_seeds,
+       with({"\"vocab\"", "\"merges\"", "\"type\"", "\"ByteLevel\"", "\"Split\"", "\"Removed\"", "\"Contiguous\"",
+             "\"NFC\"", "(?=", "(?<=", "(?i:", "(a|aa)+", "[^", "]*+", "\\\\p{L}", "\\\\d", "{2,9}", "$", "|"})},
+      {"gguf_vocabulary",
+       run_gguf_vocabulary,
+       gguf_vocabulary_seeds,
+       {"\n", "\n\n", " ", "\n1", "\n3", "\n4", "gpt2", "qwen2", "\u0120", "\xff"}}};
   return all;
 }
 

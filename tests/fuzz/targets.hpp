@@ -17,7 +17,7 @@ struct Target {
   std::vector<std::string> words;
 };
 
-/// npy, safetensors, gguf, gguf_model, model, config, trainer_state, worked_problem.
+/// npy, safetensors, gguf, gguf_model, model, config, trainer_state, worked_problem, tokenizer, gguf_vocabulary.
 const std::vector<Target>& targets();
 
 }  // namespace headgate::fuzz

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <string>
 
 #include "fuzz/targets.hpp"
@@ -24,7 +25,14 @@ int main(int argc, char** argv) {
     std::ofstream dictionary(folder.string() + ".dict");
     for (const std::string& word : target.words) {
       dictionary << '"';
-      for (const char c : word) dictionary << (c == '"' || c == '\\' ? "\\" : "") << c;
+      for (const char c : word) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (byte < 0x20 || byte > 0x7E) {
+          dictionary << "\\x" << std::hex << std::setw(2) << std::setfill('0') << unsigned{byte};
+        } else {
+          dictionary << (c == '"' || c == '\\' ? "\\" : "") << c;
+        }
+      }
       dictionary << "\"\n";
     }
   }

@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares `headgate tokenize` with the `tokenizers` package: ids, tokens, offsets, on a megabyte of mixed text.
+
+    check_tokenizers.py [BUILD] [--gguf FILE] [--write-golden DIR]
+
+BUILD: the build folder (default: build). Tokenizers are trained here, one for each pre-tokenizer that is supported, on
+a part of the text. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package. --write-golden: writes the small
+files of tests/tokenize/golden and compares nothing. Needs `pip install tokenizers`; without it, says SKIP and exits 77.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import unicodedata
+from pathlib import Path
+
+SKIPPED = 77
+
+try:
+    import tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import trainers
+except ImportError:
+    print("check_tokenizers: SKIP: no Python package `tokenizers`")
+    sys.exit(SKIPPED)
+
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace("{1,3}", "")
+GPT4O = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+# Unicode's Universal Declaration of Human Rights, article 1, and what else stands for a script or a kind of text.
+PROSE = """
+All human beings are born free and equal in dignity and rights. They're endowed with reason; we'll act, I'd say, as he's
+Todos los seres humanos nacen libres e iguales en dignidad y derechos, y dotados como están de razón y conciencia
+Tous les êtres humains naissent libres et égaux en dignité et en droits. Ils sont doués de raison — où qu’ils soient
+Alle Menschen sind frei und gleich an Würde und Rechten geboren. STRASSE, Straße, Überprüfung ẞ
+Tất cả mọi người sinh ra đều được tự do và bình đẳng về nhân phẩm và quyền lợi
+Все люди рождаются свободными и равными в своём достоинстве и правах. Ёлки
+Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα
+يولد جميع الناس أحراراً متساوين في الكرامة والحقوق ١٢٣٤٥
+כל בני האדם נולדו בני חורין ושווים בערכם ובזכויותיהם שָׁלוֹם
+सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता प्राप्त है ४५६
+மனிதப் பிறிவியினர் சகலரும் சுதந்திரமாகவே பிறக்கின்றனர்
+มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ ๑๒๓
+人人生而自由，在尊严和权利上一律平等。他们赋有理性和良心１２３
+すべての人間は、生れながらにして自由であり、かつ、尊厳と権利とについて平等である。ガギグ ｶﾞ
+모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다
+ყველა ადამიანი იბადება თავისუფალი ՀԱՅԵՐԵՆ መላው ຄົນ མི
+😀 🎉🎉 👩‍👩‍👧‍👦 👍🏽 🇩🇪 ❤️ ☃ ∀x∈ℝ: ⌈x⌉ = −⌊−x⌋, αβγ ≠ ½ ² ³ ① Ⅳ ㎏ ﬁ Å Ω
+for (int i = 0; i < n; ++i) { x[i] += 3.14159e-10 * y[i]; }  // a comment_with_underscores
+def f(self, *args, **kwargs):\n    return {"key": [1, 22, 333, 4444, 55555]}\n\n\n\tif x != 0:\r\n\t\tpass\r\n
+<a href="https://example.org/?q=1&amp;r=2">l'été d'ici</a> $1,234,567.89 100% #hashtag @user IT'S DON'T WE'VE it'ſ
+""".strip().split("\n")
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|end", "<s>"]
+
+
+def mixed_text(size, seed):
+    """`size` characters of all kinds, in lines, runs and random pieces; the same for the same seed."""
+    draw = random.Random(seed)
+    words = [word for line in PROSE for word in line.replace("\\n", "\n").replace("\\r", "\r").replace("\\t", "\t").split(" ")]
+    # Characters that PCRE2 10.42 knows: of Unicode 14; newer ones are not assigned there.
+    known = [c for c in map(chr, range(1, 0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
+    spaces = [" ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u2003", "\u3000", "\u2028", "\u0085", "   \n  "]
+    out, length = [], 0
+    while length < size:
+        kind = draw.random()
+        if kind < 0.55:
+            part = " ".join(draw.choices(words, k=draw.randint(1, 12)))
+        elif kind < 0.62:
+            part = "".join(draw.choices(spaces, k=draw.randint(1, 6)))
+        elif kind < 0.68:
+            part = str(draw.randint(0, 10 ** draw.randint(1, 20)))
+        elif kind < 0.74:
+            part = draw.choice(SPECIAL) + draw.choice(["", " ", "\n", "x"])
+        elif kind < 0.80:
+            part = unicodedata.normalize(draw.choice(["NFD", "NFC", "NFKD"]), draw.choice(PROSE))
+        elif kind < 0.86:
+            part = "".join(draw.choices(known, k=draw.randint(1, 20)))
+        elif kind < 0.90:
+            part = draw.choice("aé中 😀\n-") * draw.randint(1, 200)
+        elif kind < 0.95:
+            part = draw.choice(words) + draw.choice(["'s", "'T", "'lL", "'Ve", "'", "’s", "'re", "'ſ"])
+        else:
+            part = draw.choice("e\u0301 a\u0323\u0302 \u1100\u1161\u11a8 \u212b \u0344 \u0958 \ufb1d \u2126".split(" "))
+        part += draw.choice(["", " ", " ", "\n"])
+        out.append(part)
+        length += len(part)
+    return "".join(out)
+
+
+def byte_level(**options):
+    return pre_tokenizers.ByteLevel(**{"add_prefix_space": False, **options})
+
+
+def split(pattern, behavior="isolated", invert=False):
+    return pre_tokenizers.Split(Regex(pattern), behavior, invert=invert)
+
+
+def kinds():
+    """name -> (normalizer, pre-tokenizer, options of the model, post-processor by ids)"""
+    bare = byte_level(use_regex=False)
+    sequence = pre_tokenizers.Sequence
+    digits = pre_tokenizers.Digits
+    return {
+        "gpt2": (None, byte_level(), {}, None),
+        "smollm": (None, sequence([digits(individual_digits=True), byte_level()]), {}, None),
+        "llama-bpe": (None, sequence([split(LLAMA3), bare]), {"ignore_merges": True}, "bos"),
+        "qwen2": (normalizers.NFC(), sequence([split(QWEN2), bare]), {}, None),
+        "gpt4o": (None, sequence([split(GPT4O, "removed", invert=True), bare]), {}, "both"),
+        "prefix": (normalizers.NFC(), byte_level(add_prefix_space=True), {}, "bos"),
+        "digits": (None, sequence([digits(individual_digits=False), byte_level(add_prefix_space=True)]), {}, None),
+        "unknown": (None, byte_level(), {"unk_token": "<unk>"}, None),
+        "fused": (None, byte_level(), {"unk_token": "<unk>", "fuse_unk": True}, None),
+        "previous": (None, sequence([split(r"\s+", "merged_with_previous"), bare]), {}, None),
+        "next": (None, sequence([split(r"[\s-]", "merged_with_next"), bare]), {}, None),
+        "contiguous": (None, sequence([split(r"\p{Lu}|\p{Han}", "contiguous"), bare]), {}, None),
+        "text": (
+            None,
+            sequence([pre_tokenizers.Split("e.", "isolated"), split(r"\d\D{0,2}$|[一-龥]+", "removed"), byte_level()]),
+            {},
+            None,
+        ),
+        "flags": (normalizers.NFC(), byte_level(), {}, None),
+    }
+
+
+def trained(name, text, size):
+    normalizer, pre_tokenizer, options, post = kinds()[name]
+    unknown = "unk_token" in options
+    tokenizer = Tokenizer(models.BPE(**options))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    first = ["<unk>"] if unknown else SPECIAL[:3]
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=first,
+        show_progress=False,
+        # With unknown tokens, some bytes are to have none.
+        initial_alphabet=[] if unknown else pre_tokenizers.ByteLevel.alphabet(),
+        **({"limit_alphabet": 60} if unknown else {}),
+    )
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    add_tokens(tokenizer, name)
+    if post:
+        around = {"bos": "<|im_start|> $A", "both": "<|im_start|> $A <|im_end|>"}[post]
+        ids = [(word, tokenizer.token_to_id(word)) for word in around.split() if word != "$A"]
+        template = processors.TemplateProcessing(single=around, special_tokens=ids)
+        tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return tokenizer
+
+
+def add_tokens(tokenizer, name):
+    """Tokens beyond the vocabulary, with flags of every kind."""
+    if name == "flags":
+        tokenizer.add_tokens(
+            [
+                AddedToken("être", single_word=True, normalized=True),
+                AddedToken("e\u0301", normalized=True),
+                AddedToken("free", lstrip=True, normalized=False),
+                AddedToken("and", rstrip=True, normalized=False),
+                AddedToken("dign", single_word=True, lstrip=True, rstrip=True),
+                AddedToken("人", lstrip=True),
+                AddedToken("12"),
+                AddedToken("123"),
+            ]
+        )
+        tokenizer.add_special_tokens([AddedToken("<|end", special=True, lstrip=True, rstrip=True)])
+    elif name != "gpt2":
+        tokenizer.add_tokens([AddedToken("  ", normalized=False), AddedToken("\n\n\n")])
+        tokenizer.add_special_tokens(["<s>"])
+
+
+def of_gguf(path):
+    """The tokenizer that the metadata of a GGUF file describe; its pre-tokenizer must be one of kinds()."""
+    import gguf
+
+    fields = gguf.GGUFReader(path).fields
+    value = {key: fields["tokenizer.ggml." + key].contents() for key in ("tokens", "token_type", "merges", "pre")}
+    normalizer, pre_tokenizer, options, _ = kinds()[value["pre"]]
+    merges = [tuple(merge.split(" ")) for merge in value["merges"]]
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(value["tokens"])}, merges, **options))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    control = [word for word, kind in zip(value["tokens"], value["token_type"]) if kind == 3]
+    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in control])
+    return tokenizer
+
+
+def byte_offsets(text, offsets):
+    """Offsets in characters -> in bytes of UTF-8."""
+    at, total = [], 0
+    for c in text:
+        at.append(total)
+        total += len(c.encode())
+    at.append(total)
+    return [(at[begin], at[end]) for begin, end in offsets]
+
+
+def first_difference(ours, theirs):
+    pairs = enumerate(zip(ours, theirs))
+    return next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+
+
+def compare(tool, file, tokenizer, text, folder):
+    """The complaint, or an empty string."""
+    path = folder / "text"
+    path.write_bytes(text.encode())
+    command = [tool, "tokenize", file, "--text", path, "--json"]
+    result = subprocess.run(command, check=True, capture_output=True)
+    ours = json.loads(result.stdout)
+    theirs = tokenizer.encode(text)
+    if ours["ids"] != theirs.ids:
+        at = first_difference(ours["ids"], theirs.ids)
+        near = slice(max(0, at - 3), at + 5)
+        return f"token {at}: {ours['tokens'][near]}, not {theirs.tokens[near]}, at {theirs.offsets[near]}"
+    spellings = [tokenizer.id_to_token(i) for i in theirs.ids]  # of added tokens in form C
+    if [unicodedata.normalize("NFC", token) for token in ours["tokens"]] != [
+        unicodedata.normalize("NFC", token) for token in spellings
+    ]:
+        return "spellings of tokens"
+    # Theirs move when bytes are left out, and leave marks out that were composed.
+    if result.stderr or tokenizer.normalizer:
+        return ""
+    return compare_offsets(text, ours, theirs)
+
+
+def compare_offsets(text, ours, theirs):
+    """Theirs are whole characters; ours may lie within. What is put around a text, or a space in front of it,
+    is empty in ours."""
+    encoded = text.encode()
+    for i, ((begin, end), (low, high)) in enumerate(zip(ours["offsets"], byte_offsets(text, theirs.offsets))):
+        if begin == end and (low == high or begin == low):
+            continue
+        while 0 < begin < len(encoded) and encoded[begin] & 0xC0 == 0x80:
+            begin -= 1
+        while end < len(encoded) and encoded[end] & 0xC0 == 0x80:
+            end += 1
+        if (begin, end) != (low, high):
+            return f"token {i}, {theirs.tokens[i]}: offsets {ours['offsets'][i]}, not {(low, high)}"
+    return ""
+
+
+def write_golden(folder):
+    """Small tokenizers, and the ids of some texts by each."""
+    random.seed(0)
+    sample = "\n".join(PROSE) * 3
+    texts = PROSE + [unicodedata.normalize("NFD", "".join(PROSE[2:5])), mixed_text(400, 3), "", " ", "\n\n", "a" * 200]
+    ids = {}
+    for name in ("gpt2", "smollm", "llama-bpe", "qwen2", "flags"):
+        tokenizer = trained(name, sample, 420)
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        compact = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":"))
+        (folder / name / "tokenizer.json").write_text(compact + "\n", encoding="utf-8")
+        ids[name] = [tokenizer.encode(text).ids for text in texts]
+    rows = [f' "{name}": ' + json.dumps(lists, separators=(",", ":")) for name, lists in ids.items()]
+    cases = '{"texts": ' + json.dumps(texts, ensure_ascii=False) + ',\n' + ',\n'.join(rows) + "}\n"
+    (folder / "cases.json").write_text(cases, encoding="utf-8")
+
+
+def check(arguments):
+    tool = Path(arguments.build) / "headgate"
+    text = mixed_text(arguments.size, 1)
+    sample = mixed_text(100_000, 2)
+    print(f"tokenizers {tokenizers.__version__}, {len(text)} characters, {len(text.encode())} bytes")
+    failed = False
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = [(kind, trained(kind, sample, 4000), folder / "tokenizer.json") for kind in kinds()]
+        if arguments.gguf:
+            tokenizer = of_gguf(arguments.gguf)
+            name = Path(arguments.gguf).name
+            made += [(name, tokenizer, folder / "tokenizer.json"), (name, tokenizer, Path(arguments.gguf))]
+        for kind, tokenizer, file in made:
+            if file.parent == folder:
+                tokenizer.save(str(file))
+            complaint = compare(tool, file, tokenizer, text, folder)
+            failed |= bool(complaint)
+            print(f"{kind:12s} {tokenizer.get_vocab_size()} tokens: {complaint or 'the same'}")
+    return 1 if failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("build", nargs="?", default="build")
+    parser.add_argument("--gguf", help="a GGUF file with byte-level BPE")
+    parser.add_argument("--size", type=int, default=600_000, help="characters of text")
+    parser.add_argument("--write-golden", metavar="DIR", help="write the files of tests/tokenize/golden")
+    arguments = parser.parse_args()
+    if arguments.write_golden:
+        return write_golden(Path(arguments.write_golden)) or 0
+    return check(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

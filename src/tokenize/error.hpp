@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <utility>
+
+namespace headgate::tokenize {
+
+/// What is wrong with a tokenizer, on one line without the name of its file; who reads the file puts that in front.
+class TokenizerError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+template <typename... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw TokenizerError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace headgate::tokenize

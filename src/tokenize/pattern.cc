@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenize/pattern.hpp"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <fmt/format.h>
+#include <pcre2.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+#include "tokenize/error.hpp"
+#include "tokenize/pattern_syntax.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+template <auto Free>
+struct Freed {
+  template <class T>
+  void operator()(T* pointer) const {
+    Free(pointer);
+  }
+};
+using CompileContext = std::unique_ptr<pcre2_compile_context, Freed<pcre2_compile_context_free>>;
+using MatchContext = std::unique_ptr<pcre2_match_context, Freed<pcre2_match_context_free>>;
+using MatchData = std::unique_ptr<pcre2_match_data, Freed<pcre2_match_data_free>>;
+using JitStack = std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>>;
+using CompiledCode = std::unique_ptr<pcre2_code, Freed<pcre2_code_free>>;
+
+// Of one search: patterns of tokenizers go back over the characters that they match at most.
+constexpr std::uint64_t kMostSteps = 2'000'000;
+constexpr std::uint64_t kMostStepsPerByte = 16;
+constexpr std::uint32_t kMostHeap_kib = 32 * 1024;
+constexpr std::size_t kFirstJitStack = std::size_t{32} * 1024;
+constexpr std::size_t kMostJitStack = std::size_t{4} * 1024 * 1024;
+
+// Of all searches of an object together, a hundred times what tokenizers need. Processor time, which does not depend on
+// what else the machine does, is looked at now and then.
+constexpr double kMostTime_s = 10.0;
+constexpr double kMostTimePerByte_s = 20e-6;
+constexpr int kSearchesBetweenLooks = 256;
+constexpr std::size_t kWindow = 4096;  ///< bytes where the match that one search looks for may begin
+
+double processor_time_s() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+std::string message_of(int error) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(error, text.data(), text.size());
+  return {text.begin(), std::find(text.begin(), text.end(), 0)};
+}
+
+}  // namespace
+
+struct Pattern::Code {
+  CompiledCode compiled;
+  bool jit = false;
+};
+
+Pattern::Pattern(std::string_view regex) {
+  const std::string syntax = pcre_syntax(regex);
+  const CompileContext context(pcre2_compile_context_create(nullptr));
+  if (!context) throw std::bad_alloc();
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  std::size_t offset = 0;
+  auto code = std::make_shared<Code>();
+  code->compiled.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(syntax.data()), syntax.size(),
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error,
+                                     &offset, context.get()));
+  if (!code->compiled) throw TokenizerError(message_of(error));
+  code->jit = pcre2_jit_compile(code->compiled.get(), PCRE2_JIT_COMPLETE) == 0;
+  code_ = std::move(code);
+}
+
+struct PatternSearch::Memory {
+  std::shared_ptr<const Pattern::Code> code;
+  MatchContext context;
+  MatchData data;
+  JitStack stack;
+  double begin_s = processor_time_s();
+  double searched_bytes = 0.0;
+  int searches = 0;
+
+  /// Looks for a match that begins in [from, from + kWindow]. PCRE2's result.
+  int search(std::string_view text, std::size_t from);
+  /// Throws TokenizerError if searches have taken too long. `bytes`: that the last one went ahead.
+  void look_at_time(std::size_t bytes);
+};
+
+int PatternSearch::Memory::search(std::string_view text, std::size_t from) {
+  const std::uint64_t steps = kMostSteps + kMostStepsPerByte * (text.size() - from);
+  pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(std::min<std::uint64_t>(steps, UINT32_MAX)));
+  pcre2_set_offset_limit(context.get(), from + kWindow);
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  const auto match = code->jit ? pcre2_jit_match : pcre2_match;
+  return match(code->compiled.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, data.get(), context.get());
+}
+
+void PatternSearch::Memory::look_at_time(std::size_t bytes) {
+  searched_bytes += static_cast<double>(bytes);
+  if (++searches % kSearchesBetweenLooks != 0 && bytes < kWindow) return;
+  const double most = kMostTime_s + kMostTimePerByte_s * searched_bytes;
+  if (processor_time_s() - begin_s > most) refuse("more than {:.0f} s for {:.0f} bytes", most, searched_bytes);
+}
+
+PatternSearch::PatternSearch(const Pattern& pattern) : memory_(std::make_unique<Memory>()) {
+  Memory& m = *memory_;
+  m.code = pattern.code_;
+  m.context.reset(pcre2_match_context_create(nullptr));
+  m.data.reset(pcre2_match_data_create(1, nullptr));
+  if (m.code->jit) m.stack.reset(pcre2_jit_stack_create(kFirstJitStack, kMostJitStack, nullptr));
+  if (!m.context || !m.data || (m.code->jit && !m.stack)) throw std::bad_alloc();
+  pcre2_set_heap_limit(m.context.get(), kMostHeap_kib);
+  if (m.stack) pcre2_jit_stack_assign(m.context.get(), nullptr, m.stack.get());
+}
+
+PatternSearch::PatternSearch(PatternSearch&&) noexcept = default;
+PatternSearch& PatternSearch::operator=(PatternSearch&&) noexcept = default;
+PatternSearch::~PatternSearch() = default;
+
+bool PatternSearch::find(Match& match, std::string_view text, std::size_t from) {
+  Memory& m = *memory_;
+  int found = m.search(text, from);
+  while (found == PCRE2_ERROR_NOMATCH && text.size() - from > kWindow) {
+    m.look_at_time(kWindow);
+    from += kWindow + 1;
+    while (from < text.size() && (static_cast<std::uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
+    found = m.search(text, from);
+  }
+  if (found == PCRE2_ERROR_NOMATCH) return false;
+  if (found < 0) throw TokenizerError(message_of(found));
+  const std::size_t* ends = pcre2_get_ovector_pointer(m.data.get());
+  match = {ends[0], ends[1]};
+  m.look_at_time(match.end - from);
+  return true;
+}
+
+}  // namespace headgate::tokenize

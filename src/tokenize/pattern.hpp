@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+// Regular expressions over UTF-8, by PCRE2, whose header stays behind pattern.cc. Its code generator is used where the
+// processor has one. A search that takes too many steps ends in TokenizerError: no pattern makes a text take for ever.
+
+namespace headgate::tokenize {
+
+struct Match {
+  std::size_t begin = 0;
+  std::size_t end = 0;  ///< may be `begin`
+};
+
+/// A compiled pattern; searches from several threads at once are allowed, each with a PatternSearch of its own.
+class Pattern {
+ public:
+  /// `regex` as in tokenizer.json (pcre_syntax). Throws TokenizerError.
+  explicit Pattern(std::string_view regex);
+
+ private:
+  friend class PatternSearch;
+  struct Code;
+  std::shared_ptr<const Code> code_;
+};
+
+/// The memory of searches for one pattern, which must outlive it.
+class PatternSearch {
+ public:
+  explicit PatternSearch(const Pattern& pattern);
+  PatternSearch(PatternSearch&&) noexcept;
+  PatternSearch& operator=(PatternSearch&&) noexcept;
+  ~PatternSearch();
+
+  /// Finds the first match at or after `from`, in well-formed UTF-8; false if there is none. Throws TokenizerError for
+  /// a search beyond its limits.
+  bool find(Match& match, std::string_view text, std::size_t from);
+
+ private:
+  struct Memory;
+  std::unique_ptr<Memory> memory_;
+};
+
+}  // namespace headgate::tokenize

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenize/tokenizer.hpp"
+
+#include <array>
+#include <utility>
+
+#include "core/check.hpp"
+#include "tokenize/byte_alphabet.hpp"
+#include "tokenize/utf8.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+constexpr std::int32_t kBytes = 256;
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  ByteTokenizer() {
+    for (std::size_t b = 0; b < kBytes; ++b) bytes_[b] = static_cast<char>(b);
+  }
+
+  std::int32_t vocab() const override { return kBytes; }
+
+  Encoding encode(std::string_view text, const EncodeOptions& options) const override {
+    Encoding out;
+    out.ids.reserve(text.size());
+    for (const char c : text) out.ids.push_back(static_cast<std::uint8_t>(c));
+    for (std::size_t i = 0; options.spans && i < text.size(); ++i) out.spans.push_back({i, i + 1});
+    return out;
+  }
+
+  std::string_view bytes(std::int32_t id) const override {
+    require(id >= 0 && id < kBytes, "no token has id {}: they are bytes, 0 to {}", id, kBytes - 1);
+    return {&bytes_[static_cast<std::size_t>(id)], 1};
+  }
+  std::string spelling(std::int32_t id) const override { return spelling_of(bytes(id)); }
+  bool special(std::int32_t) const override { return false; }
+
+  std::int32_t find(std::string_view spelling) const override {
+    const auto bytes = bytes_of(spelling);
+    return bytes && bytes->size() == 1 ? static_cast<std::uint8_t>(bytes->front()) : kNoToken;
+  }
+
+ private:
+  std::array<char, kBytes> bytes_{};
+};
+
+}  // namespace
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  std::string out;
+  for (const std::int32_t id : ids) {
+    const std::string_view part = bytes(id);
+    if (!skip_special || !special(id)) out += part;
+  }
+  return out;
+}
+
+std::unique_ptr<Tokenizer> byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+std::string StreamDecoder::next(std::int32_t id) {
+  pending_ += tokenizer_.decode({&id, 1}, skip_special_);
+  std::string out = pending_.substr(0, pending_.size() - unfinished_bytes(pending_));
+  pending_.erase(0, out.size());
+  return out;
+}
+
+std::string StreamDecoder::finish() { return std::exchange(pending_, {}); }
+
+}  // namespace headgate::tokenize
