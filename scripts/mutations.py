@@ -239,8 +239,15 @@ GROUPS = (
         ("targets that count in a chunk", "part.shape[0] - std::count", "part.shape[0] + std::count"),
         ("share of a chunk", "gradient_scale * share, context)", "gradient_scale, context)"),
     )),
+    ("attention/statistics_test", "src/attention/cpu/statistics_kernel.cc", (
+        ("entropy", "sink_entropy(lse) - kLn2 * sum_of_lanes", "sink_entropy(lse) + kLn2 * sum_of_lanes"),
+        ("terms of the entropy", "hn::MulAdd(p1, x1, hn::MulAdd(p0, x0,", "hn::MulAdd(p1, x1, hn::NegMulAdd(p0, x0,"),
+        ("mass of a key", "hn::Store(hn::Add(mass0, hn::Load(d, mass)), d, mass);",
+         "hn::Store(hn::Sub(mass0, hn::Load(d, mass)), d, mass);"),
+        ("share of a window", "hn::AndNot(below, above)", "hn::AndNot(above, below)"),
+        ("start of a row at its log-sum-exp", "row[x] += own_.start(r);", "row[x] -= own_.start(r);"),
+    )),
     ("metrics/metrics_test", "src/metrics/evaluator.cc", (
-        ("weights from scores and their log-sum-exp", "scale * score - static_cast<double>", "scale * score + static_cast<double>"),
         ("share of a layer in the mean", "sum.value_or(0.0) + share * *value", "sum.value_or(0.0) - share * *value"),
     )),
     ("metrics/metrics_test", "src/metrics/mean_by_head.hpp", (
