@@ -26,6 +26,30 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// Exponents that grow too large: told by the sums of their exponentials, or where those could wrap around by the
+/// largest exponent, of which every one is looked at.
+template <typename T>
+class LargestExponent {
+ public:
+  /// Of what `seen` (lanes) has; it takes in what this sees.
+  explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
+    if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
+  }
+  HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
+    if constexpr (!kExp2Saturates<T>) {
+      max0_ = hn::Max(x0, max0_);  // in this order MAXPS passes NaN by, and keeps what another row has
+      max1_ = hn::Max(x1, max1_);
+    }
+  }
+  HWY_INLINE void store() const {
+    if constexpr (!kExp2Saturates<T>) hn::Store(hn::Max(max0_, max1_), Tag<T>(), seen_);
+  }
+
+ private:
+  T* seen_;
+  hn::Vec<Tag<T>> max0_, max1_;
+};
+
 /// p = exp2(start + ab) for a tile of kRows rows and one panel, made in registers: p is written once.
 /// sums (kRows, lanes) take in p, largest (lanes) the exponents. Layout and b as for multiply_add; p: row stride ldp.
 template <std::int64_t kRows, class Layout, typename T>
@@ -38,18 +62,16 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   hn::Vec<Tag<T>> x[kRows][kNV];
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) x[m][0] = x[m][1] = hn::Set(d, start[m]);
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
-  auto max0 = hn::Load(d, largest);
-  auto max1 = max0;
+  LargestExponent<T> exponents(largest);
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-    max0 = hn::Max(x[m][0], max0);  // in this order MAXPS passes NaN by, and keeps what another row has
-    max1 = hn::Max(x[m][1], max1);
+    exponents.see(x[m][0], x[m][1]);
     const auto p0 = exp2_fast(d, x[m][0]);
     const auto p1 = exp2_fast(d, x[m][1]);
     hn::Store(p0, d, p + m * ldp);
     hn::Store(p1, d, p + m * ldp + kN);
     hn::Store(hn::Add(hn::Load(d, sums + m * kN), hn::Add(p0, p1)), d, sums + m * kN);
   }
-  hn::Store(hn::Max(max0, max1), d, largest);
+  exponents.store();
 }
 
 /// One thread's part of the forward pass.
@@ -107,7 +129,7 @@ class ForwardWorker {
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   /// How far, in powers of two, scores may exceed the running maximum before it follows: exp2 of it, times the number
   /// of keys, stays far from overflow.
-  static constexpr T kSlack = 16;
+  static constexpr int kSlack = 16;
 
   ColumnPanels<T> values(std::int64_t slot, std::int64_t block) const {
     return {shared_.values.at(slot, block), plan_.block_rows, plan_.Dv_padded};
@@ -251,7 +273,7 @@ class ForwardWorker {
   void end_block(const Visibility& visibility, Strip& s) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
-    if (!s.near_maxima || !(hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack)) {
+    if (!s.near_maxima || !within_slack(s)) {
       products<ProductWrite::overwrite>(s, s.c0, s.c1);
       rule_and_hide(visibility, s, s.c0, s.c1);
       raise_maxima(s, s.c0, s.c1);
@@ -263,6 +285,15 @@ class ForwardWorker {
     for (std::int64_t x = 0; x < s.rows * kN; x += kN) {
       hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
     }
+  }
+
+  /// Whether no exponent of the strip's block exceeds kSlack, by the sums a little less; NaN aside.
+  bool within_slack(const Strip& s) const {
+    const Tag<T> d;
+    if constexpr (!kExp2Saturates<T>) return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack;
+    auto sum = hn::Zero(d);
+    for (std::int64_t m = 0; m < kMR; ++m) sum = hn::Max(hn::Load(d, s.sums + m * kLanes<T>), sum);
+    return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};
   }
 
   T lowest_maximum(const Strip& s) const {
@@ -310,8 +341,7 @@ class ForwardWorker {
   void exponentials(Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
-    auto max0 = hn::Load(d, s.largest);
-    auto max1 = max0;
+    LargestExponent<T> exponents(s.largest);
     for (std::int64_t m = 0; m < s.rows; ++m) {
       T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
       T* HWY_RESTRICT sum = s.sums + m * kN;
@@ -320,8 +350,7 @@ class ForwardWorker {
       for (std::int64_t j = c0; j < c1; j += 2 * kN) {
         const auto x0 = hn::Load(d, row + j);
         const auto x1 = hn::Load(d, row + j + kN);
-        max0 = hn::Max(x0, max0);  // in this order MAXPS passes NaN by, and keeps what another row has
-        max1 = hn::Max(x1, max1);
+        exponents.see(x0, x1);
         const auto p0 = exp2_fast(d, x0);
         const auto p1 = exp2_fast(d, x1);
         hn::Store(p0, d, row + j);
@@ -331,7 +360,7 @@ class ForwardWorker {
       }
       hn::Store(hn::Add(sum0, sum1), d, sum);
     }
-    hn::Store(hn::Max(max0, max1), d, s.largest);
+    exponents.store();
   }
 
   T row_sum(std::int64_t r) const {
