@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "bench/attention.hpp"
@@ -81,10 +82,12 @@ void add_decoding(std::vector<BenchGroup>& groups) {
 
 void add_small_sequences(std::vector<BenchGroup>& groups) {
   for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
-    for (const std::int64_t length : {16, 32, 64, 128, 256}) {
+    constexpr std::pair<std::int64_t, std::optional<double>> kLengthsAndFloors[] = {
+        {16, 0.25}, {32, 0.40}, {64, {}}, {128, 0.60}, {256, {}}};
+    for (const auto& [length, floor] : kLengthsAndFloors) {
       CaseSpec spec = square(kHeads, length, 64);
       spec.B = 64;
-      groups.push_back(alone(fmt::format("small/{}/T{}", word_of(op), length), op, spec, {}));
+      groups.push_back(alone(fmt::format("small/{}/T{}", word_of(op), length), op, spec, floor));
     }
   }
 }

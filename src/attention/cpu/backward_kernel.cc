@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -51,10 +52,12 @@ class BackwardWorker {
     slot_ = slot;
   }
 
+  void run_head();
   void pack_keys(std::int64_t block) const;
   void prepare_queries(std::int64_t g, std::int64_t tile) const;
   void run_block(std::int64_t block) const;
   void write_dq(std::int64_t g, std::int64_t tile) const;
+  void ask_ahead();
   void zero_dbias_row(std::int64_t n) const;
   void write_dbias_row(std::int64_t n) const;
 
@@ -65,13 +68,13 @@ class BackwardWorker {
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
-    return {shared_.keys.at(slot_, block), kBlock, plan_.D_padded};
+    return {shared_.keys.at(slot_, block), plan_.block_rows, plan_.D_padded};
   }
   ColumnPanels<T> query_panels(std::int64_t g, std::int64_t tile) const {
-    return {shared_.query_panels.at(slot_, g, tile), kTile, plan_.D_padded};
+    return {shared_.query_panels.at(slot_, g, tile), plan_.tile_rows, plan_.D_padded};
   }
   ColumnPanels<T> out_panels(std::int64_t g, std::int64_t tile) const {
-    return {shared_.out_panels.at(slot_, g, tile), kTile, plan_.Dv_padded};
+    return {shared_.out_panels.at(slot_, g, tile), plan_.tile_rows, plan_.Dv_padded};
   }
 
   void prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta, double* sink_part) const;
@@ -94,6 +97,7 @@ class BackwardWorker {
   const BackwardScratch<T> own_;
   Sequence sequence_;
   std::int64_t n_ = 0, hkv_ = 0, slot_ = 0;
+  mutable std::array<Prefetch, 6> ahead_{};  // rows of the next head
 };
 
 /// What the backward pass reads and writes of one query head before the products.
@@ -125,6 +129,32 @@ struct BackwardWorker<T>::Strip {
   std::int64_t c0, c1;  // columns of the whole panels that hold what they see
 };
 
+/// The whole of the chosen head, which nobody else packs into the slot.
+template <typename T>
+void BackwardWorker<T>::run_head() {
+  const std::int64_t query_tiles = p_.group * plan_.tiles;
+  for (std::int64_t block = 0; block < plan_.blocks; ++block) pack_keys(block);
+  for (std::int64_t n = 0; n < query_tiles; ++n) prepare_queries(n / plan_.tiles, n % plan_.tiles);
+  if (plan_.asks_ahead) ask_ahead();
+  for (std::int64_t block = 0; block < plan_.blocks; ++block) run_block(block);
+  for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / plan_.tiles, n % plan_.tiles);
+}
+
+/// Has the products of the chosen head ask for what the next reads: its keys, values and first query head.
+template <typename T>
+void BackwardWorker<T>::ask_ahead() {
+  ahead_ = {};
+  const std::int64_t next = n_ * p_.Hkv + hkv_ + 1;
+  if (next >= plan_.heads) return;
+  const Sequence s = p_.sequence(next / p_.Hkv);
+  const std::int64_t hkv = next % p_.Hkv, h = hkv * p_.group;
+  const std::int64_t steps = 2 * divide_up(p_.T, kMR) * divide_up(p_.S, kNR<T>);
+  ahead_ = {
+      prefetch_rows(key_rows(p_.inputs.k, s, hkv), steps),    prefetch_rows(key_rows(p_.inputs.v, s, hkv), steps),
+      prefetch_rows(query_rows(p_.incoming.dy, s, h), steps), prefetch_rows(query_rows(p_.saved.y, s, h), steps),
+      prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
+}
+
 /// Packs the block's keys up to the last that a query sees: k transposed and as panels, v transposed. Keys before the
 /// first that is seen are read like the others. Those beyond the last are not: products reach them in the transposed
 /// operands alone, whose register tiles pack_transposed fills up with zeros.
@@ -150,9 +180,10 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   T* lse = shared_.lse.at(slot_, g, tile);
   T* delta = shared_.delta.at(slot_, g, tile);
   // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
-  std::fill(lse + n, lse + kTile, std::numeric_limits<T>::infinity());
-  std::fill(delta + n, delta + kTile, T{0});
-  if (n < kTile) std::fill_n(out_strips.data, out_strips.count(), T{0});
+  const std::int64_t padded = round_up(n, kMR);
+  std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
+  std::fill(delta + n, delta + padded, T{0});
+  if (n < padded) std::fill_n(out_strips.at(n / kMR), kMR * p_.Dv, T{0});
   const std::int64_t h = query_head(g);
   const QueryRows from{query_rows(p_.incoming.dy, sequence_, h),     query_rows(p_.saved.y, sequence_, h),
                        query_rows(p_.saved.attn, sequence_, h),      query_rows(p_.inputs.gate, sequence_, h),
@@ -175,7 +206,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
   pack_strips(shared_.query_strips.sub(slot_, g, tile), q, i0, n, plan_.rules.query_factor(), own_.packing);
   pack_panels(query_panels(g, tile), 0, q, i0, n, own_.packing);
-  std::fill_n(shared_.dq.at(slot_, g, tile), kTile * plan_.D_padded, T{0});
+  std::fill_n(shared_.dq.at(slot_, g, tile), padded * plan_.D_padded, T{0});
   shared_.dq_turns(slot_, g, tile) = 0;
 }
 
@@ -262,13 +293,10 @@ template <typename T>
 bool BackwardWorker<T>::score_tile(const Tile& t) const {
   const KeyRange hull = t.visibility.rows(t.i0, t.i0 + t.rows);
   if (std::max(hull.begin, t.j0) >= std::min(hull.end, t.j0 + kBlock)) return false;
-  for (std::int64_t r = 0; r < kTile; r += kMR) {
-    const std::int64_t rows = std::clamp<std::int64_t>(t.rows - r, 0, kMR);
-    KeyRange seen{};
-    if (rows > 0) {
-      seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
-      seen = {std::max(seen.begin, t.j0) - t.j0, std::min(seen.end, t.j0 + kBlock) - t.j0};
-    }
+  for (std::int64_t r = 0; r < t.rows; r += kMR) {
+    const std::int64_t rows = std::min(t.rows - r, kMR);
+    KeyRange seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
+    seen = {std::max(seen.begin, t.j0) - t.j0, std::min(seen.end, t.j0 + kBlock) - t.j0};
     if (seen.empty()) {
       std::fill_n(own_.probabilities.at(r), kMR * Plan::kScoreStride, T{0});
       std::fill_n(own_.ds.at(r), kMR * Plan::kScoreStride, T{0});
@@ -286,6 +314,9 @@ template <typename T>
 void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
                                          const Strip& s) const {
   for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
+    if (plan_.asks_ahead) {
+      for (Prefetch& rows : ahead_) rows.step();
+    }
     multiply_tile<kMR, kNV, typename Plan::StripLeft, ProductWrite::overwrite>(
         left, right.at(c / kNR<T>), right.shape[1], to.at(s.r, c), Plan::kScoreStride);
   }
@@ -319,7 +350,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
     for (std::int64_t j = seen.begin / kLanes<T> * kLanes<T>; j < end; j += kLanes<T>)
       hn::Store(exp2_fast(d, hn::Sub(hn::Load(d, row + j), lse)), d, row + j);
     std::fill(row, row + seen.begin, T{0});
-    std::fill(row + seen.end, row + kBlock, T{0});
+    std::fill(row + seen.end, row + plan_.block_rows, T{0});
   }
 }
 
@@ -337,7 +368,7 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
       hn::Store(hn::Mul(hn::Load(d, probability + j), hn::Sub(hn::Load(d, ds + j), delta)), d, ds + j);
     }
     std::fill(ds, ds + s.c0, T{0});
-    std::fill(ds + s.c1, ds + kBlock, T{0});
+    std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
   }
   if (p_.gradients.dbias.present()) {
     const std::int64_t n = std::min(s.c1, t.keys) - s.c0;
@@ -503,7 +534,13 @@ void backward_typed(const BackwardProblem& p) {
     BackwardWorker<T> worker(plan, shared, omp_get_thread_num());
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_dbias_row(n);
-    for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
+    const std::int64_t in_turn = heads_in_turn(plan.heads, plan.threads);
+#pragma omp for schedule(dynamic, in_turn) nowait
+    for (std::int64_t head = 0; head < (plan.whole_heads ? plan.heads : 0); ++head) {
+      worker.select(head, omp_get_thread_num());
+      worker.run_head();
+    }
+    for (std::int64_t head0 = plan.whole_heads ? plan.heads : 0; head0 < plan.heads; head0 += plan.heads_at_once) {
       const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
 #pragma omp for schedule(dynamic, 1) nowait
       for (std::int64_t n = 0; n < held * plan.blocks; ++n) {

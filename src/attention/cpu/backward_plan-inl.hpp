@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/problem.hpp"
@@ -43,19 +44,27 @@ struct BackwardPlan {
         rules(problem),
         D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)),
+        tile_rows(std::min(kTile, round_up(p.T, kMR))),
+        block_rows(std::min(kBlock, std::max(round_up(p.S, kMR), round_up(p.S, kNR<T>)))),
         tiles(divide_up(p.T, kTile)),
         blocks(divide_up(p.S, kBlock)),
         heads(p.sequences() * p.Hkv) {
     // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
-    const double keys = static_cast<double>(blocks) * kBlock;
-    const double queries = static_cast<double>(p.group) * static_cast<double>(tiles) * kTile;
+    const double keys = static_cast<double>(blocks) * static_cast<double>(block_rows);
+    const double queries = static_cast<double>(p.group) * static_cast<double>(tiles) * static_cast<double>(tile_rows);
     const double head_bytes = sizeof(T) * (keys * static_cast<double>(p.D + p.Dv + D_padded) +
                                            queries * static_cast<double>(p.D + 2 * D_padded + p.Dv + Dv_padded));
+    const TensorView& dbias = p.gradients.dbias;
+    whole_heads = !dbias.present() && heads_are_tasks(p, head_bytes);
+    if (whole_heads) {
+      heads_at_once = threads = p.context.threads;
+      asks_ahead = next_head_fits(head_bytes);
+      return;
+    }
     const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max(head_bytes, 1.0));
     heads_at_once = std::clamp<std::int64_t>(fit, 1, std::max<std::int64_t>(heads, 1));
     const std::int64_t tasks = heads_at_once * std::max(blocks, p.group * tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
-    const TensorView& dbias = p.gradients.dbias;
     if (!dbias.present()) return;
     dbias_over_queries = dbias.shape[2] == 1 && p.T != 1;
     const bool one_term = dbias.shape[0] == p.B && dbias.shape[1] == p.Hq && !dbias_over_queries;
@@ -65,9 +74,12 @@ struct BackwardPlan {
   const BackwardProblem& p;
   ScoreRules<T> rules;
   std::int64_t D_padded, Dv_padded;
+  std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole strips and panels
   std::int64_t tiles, blocks, heads;
   std::int64_t heads_at_once = 1;  ///< key/value heads whose packed operands are held at a time
   int threads = 1;
+  bool whole_heads = false;         ///< each thread packs a head of its own; not with dbias, where heads wait in turns
+  bool asks_ahead = false;          ///< and asks for the rows of the next while it works on one
   bool dbias_over_queries = false;  ///< each of its elements is a sum over queries
   bool dbias_copied = false;  ///< it accumulates in a copy in T: its dtype is another, and elements have many terms
 };
@@ -80,8 +92,8 @@ struct BackwardScratch {
     const std::int64_t widest = std::max(plan.D_padded, plan.Dv_padded);
     probabilities = ws.take<T>("probabilities", Plan::kTile, Plan::kScoreStride);
     ds = ws.take<T>("ds", Plan::kTile, Plan::kScoreStride);
-    dk = ws.take<T>("dk", Plan::kBlock, plan.D_padded);
-    dv = ws.take<T>("dv", Plan::kBlock, plan.Dv_padded);
+    dk = ws.take<T>("dk", plan.block_rows, plan.D_padded);
+    dv = ws.take<T>("dv", plan.block_rows, plan.Dv_padded);
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), widest);
     dy = ws.take<T>("dy", plan.Dv_padded);
     y = ws.take<T>("y", plan.Dv_padded);
@@ -113,20 +125,20 @@ struct BackwardScratch {
 template <typename T>
 struct BackwardBuffers {
   BackwardBuffers(Workspace& ws, const BackwardPlan<T>& plan) {
-    using Plan = BackwardPlan<T>;
     const BackwardProblem& p = plan.p;
-    constexpr std::int64_t kPanels = Plan::kBlock / kNR<T>, kStrips = Plan::kTile / kMR;
+    const std::int64_t rows = plan.tile_rows, keys_rows = plan.block_rows;
+    const std::int64_t panels = divide_up(keys_rows, kNR<T>), strips = rows / kMR;
     const std::int64_t held = plan.heads_at_once, group = p.group, tiles = plan.tiles, blocks = plan.blocks;
-    keys_t = ws.take<T>("keys, transposed", held, blocks, kPanels, p.D, kNR<T>);
-    keys = ws.take<T>("keys", held, blocks, Plan::kBlock * plan.D_padded);
-    values_t = ws.take<T>("values, transposed", held, blocks, kPanels, p.Dv, kNR<T>);
-    query_strips = ws.take<T>("q strips", held, group, tiles, kStrips, p.D, kMR);
-    query_panels = ws.take<T>("q panels", held, group, tiles, Plan::kTile * plan.D_padded);
-    out_strips = ws.take<T>("do strips", held, group, tiles, kStrips, p.Dv, kMR);
-    out_panels = ws.take<T>("do panels", held, group, tiles, Plan::kTile * plan.Dv_padded);
-    dq = ws.take<T>("dq", held, group, tiles, Plan::kTile, plan.D_padded);
-    lse = ws.take<T>("lse", held, group, tiles, Plan::kTile);
-    delta = ws.take<T>("delta", held, group, tiles, Plan::kTile);
+    keys_t = ws.take<T>("keys, transposed", held, blocks, panels, p.D, kNR<T>);
+    keys = ws.take<T>("keys", held, blocks, keys_rows * plan.D_padded);
+    values_t = ws.take<T>("values, transposed", held, blocks, panels, p.Dv, kNR<T>);
+    query_strips = ws.take<T>("q strips", held, group, tiles, strips, p.D, kMR);
+    query_panels = ws.take<T>("q panels", held, group, tiles, rows * plan.D_padded);
+    out_strips = ws.take<T>("do strips", held, group, tiles, strips, p.Dv, kMR);
+    out_panels = ws.take<T>("do panels", held, group, tiles, rows * plan.Dv_padded);
+    dq = ws.take<T>("dq", held, group, tiles, rows, plan.D_padded);
+    lse = ws.take<T>("lse", held, group, tiles, rows);
+    delta = ws.take<T>("delta", held, group, tiles, rows);
     sink_parts = ws.take<double>("dsinks by tile", p.sequences(), p.Hq, tiles);
     dq_turns = ws.take<std::int64_t>("turns of dq", held, group, tiles);
     dbias = p.gradients.dbias;

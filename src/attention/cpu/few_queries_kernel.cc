@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
@@ -296,9 +297,13 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
 bool suits_few_queries(const ForwardProblem& problem) {
-  // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md).
-  constexpr std::int64_t kMostSharedRows = 64;
-  return problem.T * problem.group <= kMostSharedRows && !problem.outputs.weights.present();
+  // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md), and earlier where what is
+  // packed stays in the second-level cache of the thread that uses it (docs/notes/2026-11-22-dense-speed.md).
+  // The number of threads has no say: the two kernels differ in their last bits.
+  constexpr std::int64_t kMostSharedRows = 64, kMostOfManyHeads = 8, kManyHeads = 32;
+  const double bytes = sizeof(float) * static_cast<double>(problem.S) * static_cast<double>(problem.D + problem.Dv);
+  const bool many = problem.sequences() * problem.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
+  return problem.T * problem.group <= (many ? kMostOfManyHeads : kMostSharedRows) && !problem.outputs.weights.present();
 }
 
 void few_queries_forward(const ForwardProblem& problem) {

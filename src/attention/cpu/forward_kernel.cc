@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -103,6 +104,17 @@ class ForwardWorker {
                 own_.packing);
   }
 
+  /// All of key/value head `head` (sequence · Hkv + h), which nobody else packs into `slot`.
+  void run_head(std::int64_t head, std::int64_t slot) {
+    for (std::int64_t block = 0; block < plan_.blocks; ++block) pack_block(head, slot, block);
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      if (plan_.asks_ahead) ask_ahead(head * p_.group + g + 1);
+      for (std::int64_t tile = 0; tile < plan_.tiles; ++tile) {
+        run_tile(head / p_.Hkv, head % p_.Hkv * p_.group + g, slot, tile);
+      }
+    }
+  }
+
   /// Query tile `tile` of query head h of sequence n, whose packed keys and values lie in `slot`.
   void run_tile(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t tile) {
     sequence_ = p_.sequence(n);
@@ -131,6 +143,24 @@ class ForwardWorker {
   /// of keys, stays far from overflow.
   static constexpr int kSlack = 16;
 
+  /// Has the products of one query head ask for what `next` reads (sequence · Hq + h), which the thread takes next.
+  void ask_ahead(std::int64_t next) {
+    ahead_ = {};
+    if (next >= p_.sequences() * p_.Hq) return;
+    const Sequence s = p_.sequence(next / p_.Hq);
+    const std::int64_t h = next % p_.Hq;
+    const std::int64_t steps = divide_up(p_.T, kMR) * (plan_.panels + divide_up(plan_.Dv_padded, kNR<T>));
+    ahead_[0] = prefetch_rows(query_rows(p_.inputs.q, s, h), steps);
+    ahead_[1] = prefetch_rows(query_rows(p_.inputs.gate, s, h), steps);
+    if (h % p_.group != 0) return;
+    ahead_[2] = prefetch_rows(key_rows(p_.inputs.k, s, h / p_.group), steps);
+    ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, h / p_.group), steps);
+  }
+  void step_ahead() const {
+    if (!plan_.asks_ahead) return;
+    for (Prefetch& rows : ahead_) rows.step();
+  }
+
   ColumnPanels<T> values(std::int64_t slot, std::int64_t block) const {
     return {shared_.values.at(slot, block), plan_.block_rows, plan_.Dv_padded};
   }
@@ -138,10 +168,11 @@ class ForwardWorker {
   void reset() const {
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
-    std::fill_n(own_.maxima.data, kTile, sink);
-    std::fill_n(own_.sums.data, own_.sums.count(), T{0});
-    for (std::int64_t r = 0; sink != kHidden && r < kTile; ++r) own_.sums(r, 0) = T{1};
-    std::fill_n(own_.out.data, own_.out.count(), T{0});
+    const std::int64_t rows = round_up(count_, kMR);
+    std::fill_n(own_.maxima.data, rows, sink);
+    std::fill_n(own_.sums.data, rows * kLanes<T>, T{0});
+    for (std::int64_t r = 0; sink != kHidden && r < rows; ++r) own_.sums(r, 0) = T{1};
+    std::fill_n(own_.out.data, rows * plan_.Dv_padded, T{0});
   }
 
   /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
@@ -154,6 +185,7 @@ class ForwardWorker {
     std::int64_t c0 = 0, c1 = 0;          // columns of the whole panels that hold those
     std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
     bool near_maxima = false;             // takes the path of the common case
+    std::int64_t done = 0;                // columns before it have their exponentials already
     T start[kMR];                       // minus the running maxima; −∞ beyond rows, which changes no sum or maximum
     HWY_ALIGN T largest[kLanes<T>];     // of the block's exponents
     HWY_ALIGN T sums[kMR * kLanes<T>];  // of the block's exponentials
@@ -224,13 +256,17 @@ class ForwardWorker {
       ++count;
     }
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
-      for (std::int64_t n = 0; n < count; ++n) exponentials_near_maxima(visibility, strips[n], c);
+      for (std::int64_t n = 0; n < count; ++n) {
+        step_ahead();
+        exponentials_near_maxima(visibility, strips[n], c);
+      }
     }
     for (std::int64_t n = 0; n < count; ++n) end_block(visibility, strips[n]);
     const ColumnPanels<T> v = values(slot_, j0 / kBlock);
     for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
       for (std::int64_t n = 0; n < count; ++n) {
         const Strip& s = strips[n];
+        step_ahead();
         multiply_strip<typename Plan::ValueLeft, ProductWrite::accumulate>(
             s.rows, v.width(x) / kLanes<T>, s.scores + s.begin, v.at(s.begin, x), s.end - s.begin, own_.out.at(s.r, x),
             plan_.Dv_padded);
@@ -244,11 +280,16 @@ class ForwardWorker {
     std::fill_n(s.sums, kMR * kLanes<T>, T{0});
     s.near_maxima = !plan_.rules.any();
     if (!s.near_maxima) return;
+    s.done = s.c0;
     if (lowest_maximum(s) == kHidden) {
-      products<ProductWrite::overwrite>(s, s.c0, s.c0 + kNR<T>);
-      rule_and_hide(visibility, s, s.c0, s.c0 + kNR<T>);
-      raise_maxima(s, s.c0, s.c0 + kNR<T>);
+      s.done += kNR<T>;
+      products<ProductWrite::overwrite>(s, s.c0, s.done);
+      rule_and_hide(visibility, s, s.c0, s.done);
+      raise_maxima(s, s.c0, s.done);
       s.near_maxima = lowest_maximum(s) != kHidden;
+      if (!s.near_maxima) return;
+      subtract_maxima(s, s.c0, s.done);
+      exponentials(s, s.c0, s.done);
     }
     for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -own_.maxima(s.r + m) : kHidden;
   }
@@ -256,7 +297,7 @@ class ForwardWorker {
   /// The common case, panel at column c: the running maxima stay as they are while no score exceeds one by more than
   /// kSlack. The product starts at −maximum; where every row sees the whole panel, exponentials follow in registers.
   void exponentials_near_maxima(const Visibility& visibility, Strip& s, std::int64_t c) const {
-    if (!s.near_maxima || c < s.c0 || c >= s.c1) return;
+    if (!s.near_maxima || c < s.done || c >= s.c1) return;
     if (c >= s.whole0 && c < s.whole1) {
       with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
         multiply_exponentials<kRows, typename Plan::ScoreLeft>(s.queries, s.keys.at(c / kNR<T>), p_.D, s.scores + c,
@@ -413,7 +454,8 @@ class ForwardWorker {
   const ForwardScratch<T> own_;
   Sequence sequence_;
   std::int64_t h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
-  View<T, 3> head_keys_;  // (panels, D, kNR)
+  View<T, 3> head_keys_;                     // (panels, D, kNR)
+  mutable std::array<Prefetch, 4> ahead_{};  // rows of the next head
 };
 
 template <typename T>
@@ -424,7 +466,12 @@ void forward_typed(const ForwardProblem& p) {
 #pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared)
   {
     ForwardWorker<T> worker(plan, shared, omp_get_thread_num());
-    for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
+    const std::int64_t in_turn = heads_in_turn(plan.heads, plan.threads);
+#pragma omp for schedule(dynamic, in_turn) nowait
+    for (std::int64_t head = 0; head < (plan.whole_heads ? plan.heads : 0); ++head) {
+      worker.run_head(head, omp_get_thread_num());
+    }
+    for (std::int64_t head0 = plan.whole_heads ? plan.heads : 0; head0 < plan.heads; head0 += plan.heads_at_once) {
       const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < held * plan.blocks; ++n) {

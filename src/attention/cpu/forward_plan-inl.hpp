@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/problem.hpp"
@@ -50,6 +51,12 @@ struct ForwardPlan {
     // Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
     const double head_bytes = sizeof(T) * (static_cast<double>(panels) * static_cast<double>(kNR<T> * p.D) +
                                            static_cast<double>(blocks) * static_cast<double>(block_rows * Dv_padded));
+    whole_heads = heads_are_tasks(p, head_bytes);
+    if (whole_heads) {
+      heads_at_once = threads = p.context.threads;
+      asks_ahead = next_head_fits(head_bytes);
+      return;
+    }
     const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max(head_bytes, 1.0));
     heads_at_once = std::clamp<std::int64_t>(fit, 1, std::max<std::int64_t>(heads, 1));
     threads = static_cast<int>(std::clamp<std::int64_t>(heads_at_once * p.group * tiles, 1, p.context.threads));
@@ -63,6 +70,8 @@ struct ForwardPlan {
   std::int64_t tiles, blocks, heads;
   std::int64_t heads_at_once = 1;  ///< key/value heads that are held packed at a time
   int threads = 1;
+  bool whole_heads = false;  ///< each thread packs a head of its own
+  bool asks_ahead = false;   ///< and asks for the rows of the next while it works on one
 };
 
 /// What one thread works in.

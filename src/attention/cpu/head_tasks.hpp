@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "attention/problem.hpp"
+
+namespace headgate {
+
+/// What is packed of a head that stays in the second-level cache of the thread that uses it.
+inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
+
+/// Whether each key/value head, with all that a kernel packs of it (`bytes`), is one thread's task. Its operands then
+/// stay in that thread's second-level cache, and threads meet at the end alone. That asks for enough heads to share out
+/// evenly (docs/notes/2026-11-22-dense-speed.md).
+inline bool heads_are_tasks(const Problem& p, double bytes) {
+  constexpr std::int64_t kHeadsPerThread = 4;
+  return bytes <= kOwnHead_bytes && p.sequences() * p.Hkv >= kHeadsPerThread * p.context.threads;
+}
+
+/// Whether the next head's rows fit the second-level cache beside the head that is worked on, of `bytes` packed.
+inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
+
+/// Heads that a thread takes at a time where they are tasks: short ones by the handful.
+inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
+  constexpr std::int64_t kTurns = 32, kMost = 8;
+  const std::int64_t share = heads / (kTurns * threads);
+  return share < 1 ? 1 : share > kMost ? kMost : share;
+}
+
+}  // namespace headgate
