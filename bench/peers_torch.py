@@ -214,7 +214,8 @@ def main():
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         for heads, length, dim, causal in ((8, 512, 64, False), (8, 2048, 64, False), (8, 2048, 64, True),
                                            (8, 2048, 128, False), (8, 2048, 128, True), (8, 2048, 256, False),
-                                           (1, 4096, 64, False), (16, 4096, 128, True)):
+                                           (1, 4096, 64, False), (16, 4096, 128, True),
+                                           *((512, length, 64, False) for length in (16, 32, 64, 128, 256))):
             for dtype in (torch.float32, torch.bfloat16):
                 for row in measure(headgate, heads, length, dim, dtype, causal, arguments.repeat):
                     rows.append(row)

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "bench/attention.hpp"
@@ -136,10 +137,12 @@ void add_decoding(std::vector<BenchGroup>& groups, int threads) {
 
 void add_small_sequences(std::vector<BenchGroup>& groups) {
   for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
-    for (const std::int64_t length : {16, 32, 64, 128, 256}) {
+    constexpr std::pair<std::int64_t, std::optional<double>> kLengthsAndFloors[] = {
+        {16, 0.25}, {32, 0.40}, {64, {}}, {128, 0.60}, {256, {}}};
+    for (const auto& [length, floor] : kLengthsAndFloors) {
       CaseSpec spec = square(kHeads, length, 64);
       spec.B = 64;
-      groups.push_back(alone(fmt::format("small/{}/T{}", word_of(op), length), op, spec, {}));
+      groups.push_back(alone(fmt::format("small/{}/T{}", word_of(op), length), op, spec, floor));
     }
   }
 }

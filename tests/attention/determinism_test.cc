@@ -77,6 +77,26 @@ TEST(Determinism, ManyHeads) {
   }
 }
 
+/// Heads are tasks of few threads, and their tiles of many.
+TEST(Determinism, HeadsThatAreTasks) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    CaseSpec spec = reducing();
+    spec.B = 5;
+    spec.Hkv = 3;
+    spec.group = 2;
+    spec.T = 100;
+    spec.S = 405;
+    spec.dtype = dtype;
+    expect_same_bits(spec);
+    spec.weights = false;
+    spec.B = 17;
+    spec.Hkv = 2;
+    spec.T = 20;
+    spec.S = 30;
+    expect_same_bits(spec);
+  }
+}
+
 TEST(Determinism, OneKeyHeadForAllQueries) {
   CaseSpec spec = reducing();
   spec.group = 8;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -151,6 +152,34 @@ TEST(Packed, MoreHeadsThanAreHeldAtATime) {
   spec.threads = 2;
   verify::Case problem(spec);
   expect_sequences_as_alone(problem);
+}
+
+/// Enough heads for each to be one thread's task; with 32 and more K and V of short sequences are packed.
+TEST(Packed, ManyShortSequences) {
+  for (const std::int64_t heads : {2, 33}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CaseSpec spec;
+      spec.Hkv = heads;
+      spec.group = heads == 2 ? 3 : 1;
+      spec.D = 24;
+      spec.Dv = 20;
+      spec.dtype = dtype;
+      spec.gate_input = GateInput::elementwise;
+      spec.sinks = DType::f32;
+      spec.attn = true;
+      spec.threads = 2;
+      for (std::int64_t n = 0; n < (heads == 2 ? 20 : 5); ++n) {
+        spec.packed_queries.push_back(n % 7 == 6 ? 0 : 1 + n * 53 % 110);
+        spec.packed_keys.push_back(n % 11 == 10 ? 0 : 1 + n * 31 % 120);
+      }
+      spec.packed = static_cast<std::int64_t>(spec.packed_queries.size());
+      spec.T = std::accumulate(spec.packed_queries.begin(), spec.packed_queries.end(), std::int64_t{0});
+      spec.S = std::accumulate(spec.packed_keys.begin(), spec.packed_keys.end(), std::int64_t{0});
+      spec.cu_seqlens = DType::i32;
+      spec.causality = heads == 2 ? Causality::causal : Causality::none;
+      expect_sequences_as_alone_on_every_target(spec);
+    }
+  }
 }
 
 TEST(Packed, NoSequencesAndEmptyOnes) {

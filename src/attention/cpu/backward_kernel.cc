@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -43,6 +44,7 @@ class BackwardWorker {
       : plan_(plan),
         p_(plan.p),
         shared_(shared),
+        thread_(thread),
         own_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
   /// Chooses key/value head h of a part.
@@ -52,6 +54,7 @@ class BackwardWorker {
     hkv_ = h;
   }
 
+  void run_head(const HeldHead& head, const HeldHead& next);
   void pack_keys(std::int64_t block) const;
   void prepare_queries(std::int64_t g, std::int64_t tile) const;
   void run_block(std::int64_t block) const;
@@ -69,15 +72,16 @@ class BackwardWorker {
   std::int64_t held_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t held_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
-    return {shared_.keys.at(held_block(block)), kBlock, plan_.D_padded};
+    return {shared_.keys.at(held_block(block)), plan_.block_rows, plan_.D_padded};
   }
   ColumnPanels<T> query_panels(std::int64_t g, std::int64_t tile) const {
-    return {shared_.query_panels.at(held_tile(g, tile)), kTile, plan_.D_padded};
+    return {shared_.query_panels.at(held_tile(g, tile)), plan_.tile_rows, plan_.D_padded};
   }
   ColumnPanels<T> out_panels(std::int64_t g, std::int64_t tile) const {
-    return {shared_.out_panels.at(held_tile(g, tile)), kTile, plan_.Dv_padded};
+    return {shared_.out_panels.at(held_tile(g, tile)), plan_.tile_rows, plan_.Dv_padded};
   }
 
+  void ask_ahead(const HeldHead& next);
   void prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta, double* sink_part) const;
   KeyRange seen_columns(const Tile& t, std::int64_t i) const;
   bool score_tile(const Tile& t) const;
@@ -95,10 +99,12 @@ class BackwardWorker {
   const Plan& plan_;
   const BackwardProblem& p_;
   const BackwardBuffers<T>& shared_;
+  int thread_;
   const BackwardScratch<T> own_;
   const HeldHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
+  mutable std::array<RowPrefetch, 6> ahead_{};  // rows of the next head
 };
 
 /// What the backward pass reads and writes of one query head before the products.
@@ -130,6 +136,33 @@ struct BackwardWorker<T>::Strip {
   std::int64_t c0, c1;  // columns of the whole panels that hold what they see
 };
 
+/// The whole of a head, which the thread packs for itself. `next`: the head that it may take after it.
+template <typename T>
+void BackwardWorker<T>::run_head(const HeldHead& head, const HeldHead& next) {
+  const HeldHeads own = head.alone(plan_.largest, p_.group, thread_);
+  select(own, head.h);
+  const std::int64_t query_tiles = p_.group * own.tiles;
+  for (std::int64_t block = 0; block < own.blocks; ++block) pack_keys(block);
+  for (std::int64_t n = 0; n < query_tiles; ++n) prepare_queries(n / own.tiles, n % own.tiles);
+  if (plan_.asks_ahead) ask_ahead(next);
+  for (std::int64_t block = 0; block < own.blocks; ++block) run_block(block);
+  for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
+}
+
+/// Has the products of the chosen head ask for what the next reads: its keys, values and first query head.
+template <typename T>
+void BackwardWorker<T>::ask_ahead(const HeldHead& next) {
+  ahead_ = {};
+  if (next.part == nullptr) return;
+  const Sequence& s = next.part->sequence;
+  const std::int64_t h = next.h * p_.group;
+  const std::int64_t steps = 2 * divide_up(sequence_.T, kMR) * divide_up(sequence_.S, kNR<T>);
+  ahead_ = {
+      prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
+      prefetch_rows(query_rows(p_.incoming.dy, s, h), steps), prefetch_rows(query_rows(p_.saved.y, s, h), steps),
+      prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
+}
+
 /// Packs the block's keys up to the last that a query sees: k transposed and as panels, v transposed. Keys before the
 /// first that is seen are read like the others. Those beyond the last are not: products reach them in the transposed
 /// operands alone, whose register tiles pack_transposed fills up with zeros.
@@ -155,9 +188,10 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   T* lse = shared_.lse.at(held_tile(g, tile));
   T* delta = shared_.delta.at(held_tile(g, tile));
   // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
-  std::fill(lse + n, lse + kTile, std::numeric_limits<T>::infinity());
-  std::fill(delta + n, delta + kTile, T{0});
-  if (n < kTile) std::fill_n(out_strips.data, out_strips.count(), T{0});
+  const std::int64_t padded = round_up(n, kMR);
+  std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
+  std::fill(delta + n, delta + padded, T{0});
+  if (n < padded) std::fill_n(out_strips.at(n / kMR), kMR * p_.Dv, T{0});
   const std::int64_t h = query_head(g);
   const QueryRows from{query_rows(p_.incoming.dy, sequence_, h),     query_rows(p_.saved.y, sequence_, h),
                        query_rows(p_.saved.attn, sequence_, h),      query_rows(p_.inputs.gate, sequence_, h),
@@ -180,7 +214,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
   pack_strips(shared_.query_strips.sub(held_tile(g, tile)), q, i0, n, plan_.rules.query_factor(), own_.packing);
   pack_panels(query_panels(g, tile), 0, q, i0, n, own_.packing);
-  std::fill_n(shared_.dq.at(held_tile(g, tile)), kTile * plan_.D_padded, T{0});
+  std::fill_n(shared_.dq.at(held_tile(g, tile)), padded * plan_.D_padded, T{0});
   shared_.dq_turns(held_tile(g, tile)) = 0;
 }
 
@@ -267,13 +301,10 @@ template <typename T>
 bool BackwardWorker<T>::score_tile(const Tile& t) const {
   const KeyRange hull = t.visibility.rows(t.i0, t.i0 + t.rows);
   if (std::max(hull.begin, t.j0) >= std::min(hull.end, t.j0 + kBlock)) return false;
-  for (std::int64_t r = 0; r < kTile; r += kMR) {
-    const std::int64_t rows = std::clamp<std::int64_t>(t.rows - r, 0, kMR);
-    KeyRange seen{};
-    if (rows > 0) {
-      seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
-      seen = {std::max(seen.begin, t.j0) - t.j0, std::min(seen.end, t.j0 + kBlock) - t.j0};
-    }
+  for (std::int64_t r = 0; r < t.rows; r += kMR) {
+    const std::int64_t rows = std::min(t.rows - r, kMR);
+    KeyRange seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
+    seen = {std::max(seen.begin, t.j0) - t.j0, std::min(seen.end, t.j0 + kBlock) - t.j0};
     if (seen.empty()) {
       std::fill_n(own_.probabilities.at(r), kMR * Plan::kScoreStride, T{0});
       std::fill_n(own_.ds.at(r), kMR * Plan::kScoreStride, T{0});
@@ -291,6 +322,9 @@ template <typename T>
 void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
                                          const Strip& s) const {
   for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
+    if (plan_.asks_ahead) {
+      for (RowPrefetch& rows : ahead_) rows.step();
+    }
     multiply_tile<kMR, kNV, typename Plan::StripLeft, ProductWrite::overwrite>(
         left, right.at(c / kNR<T>), right.shape[1], to.at(s.r, c), Plan::kScoreStride);
   }
@@ -324,7 +358,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
     for (std::int64_t j = seen.begin / kLanes<T> * kLanes<T>; j < end; j += kLanes<T>)
       hn::Store(exp2_fast(d, hn::Sub(hn::Load(d, row + j), lse)), d, row + j);
     std::fill(row, row + seen.begin, T{0});
-    std::fill(row + seen.end, row + kBlock, T{0});
+    std::fill(row + seen.end, row + plan_.block_rows, T{0});
   }
 }
 
@@ -342,7 +376,7 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
       hn::Store(hn::Mul(hn::Load(d, probability + j), hn::Sub(hn::Load(d, ds + j), delta)), d, ds + j);
     }
     std::fill(ds, ds + s.c0, T{0});
-    std::fill(ds + s.c1, ds + kBlock, T{0});
+    std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
   }
   if (p_.gradients.dbias.present()) {
     const std::int64_t n = std::min(s.c1, t.keys) - s.c0;
@@ -511,7 +545,7 @@ void backward_typed(const BackwardProblem& p) {
   const auto hold_next = [&] {
     held = batches.next(cursor, shared.parts.data);
     order_parts(shared.parts.data, held.parts, p.group);
-    list_tasks(shared.tasks, shared.parts, held);
+    if (!plan.whole_heads) list_tasks(shared.tasks, shared.parts, held);
     next.store(0, std::memory_order_relaxed);
   };
   hold_next();
@@ -531,6 +565,16 @@ void backward_typed(const BackwardProblem& p) {
     for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_dbias_row(n);
     while (held.parts > 0) {
       const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
+      if (plan.whole_heads) {
+        const std::int64_t in_turn = heads_in_turn(held.heads, plan.threads);
+#pragma omp for schedule(dynamic, in_turn)
+        for (std::int64_t n = 0; n < held.heads; ++n)
+          worker.run_head(held_head(parts, held, n), held_head(parts, held, n + 1));
+        if (last) break;
+#pragma omp single
+        hold_next();
+        continue;
+      }
 #pragma omp for schedule(dynamic, 1) nowait
       for (std::int64_t n = 0; n < held.blocks; ++n) {
         const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "attention/cpu/head_batches.hpp"
+#include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/problem.hpp"
@@ -29,7 +30,6 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 struct BackwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
-  static constexpr std::int64_t tile_rows = kTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;             // blocks are packed whole
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
@@ -43,13 +43,22 @@ struct BackwardPlan {
 
   explicit BackwardPlan(const BackwardProblem& problem)
       : p(problem), rules(problem), D_padded(round_up(p.D, kLanes<T>)), Dv_padded(round_up(p.Dv, kLanes<T>)) {
+    const Sequence longest = longest_sequence(p);
+    tile_rows = std::clamp(round_up(longest.T, kMR), kMR, kTile);
+    block_rows = std::clamp(std::max(round_up(longest.S, kMR), round_up(longest.S, kNR<T>)), kMR, kBlock);
+    const TensorView& dbias = p.gradients.dbias;
+    const HeadBatches batches(*this);
+    const HeadSurvey heads = batches.survey();
+    largest = heads.largest;
+    whole_heads = !dbias.present() && heads_are_tasks(heads, p.context.threads);
+    asks_ahead = whole_heads && next_head_fits(heads.largest_bytes);
     HeadCursor end;
-    most = HeadBatches(*this).most(end);
+    most = batches.most(end);
     all_tiles = end.tiles_before;
     dbias_parts = end.tile_blocks_before;
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
-    const TensorView& dbias = p.gradients.dbias;
+    if (whole_heads) most.hold_one_each(largest, p.group, threads);
     if (!dbias.present()) return;
     dbias_over_sequences = dbias.shape[0] == 1 && !p.packed();
     if (dbias_over_sequences) dbias_parts /= std::max<std::int64_t>(p.B, 1);
@@ -71,9 +80,13 @@ struct BackwardPlan {
   const BackwardProblem& p;
   ScoreRules<T> rules;
   std::int64_t D_padded, Dv_padded;
-  HeldSizes most;              ///< what is held packed at a time
-  std::int64_t all_tiles = 0;  ///< of a query head, in all sequences
+  std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole strips and panels
+  HeadPieces largest;                  ///< of a head
+  HeldSizes most;                      ///< what is held packed at a time
+  std::int64_t all_tiles = 0;          ///< of a query head, in all sequences
   int threads = 1;
+  bool whole_heads = false;           ///< each thread packs heads of its own; not with dbias: there heads wait in turns
+  bool asks_ahead = false;            ///< and asks for the rows of the next while it works on one
   std::int64_t dbias_parts = 0;       ///< tiles by key blocks of one head's dbias, in all sequences that it has
   bool dbias_over_sequences = false;  ///< each of its elements is a sum over the batches
   bool dbias_over_queries = false;    ///< each of its elements is a sum over queries
@@ -88,8 +101,8 @@ struct BackwardScratch {
     const std::int64_t widest = std::max(plan.D_padded, plan.Dv_padded);
     probabilities = ws.take<T>("probabilities", Plan::kTile, Plan::kScoreStride);
     ds = ws.take<T>("ds", Plan::kTile, Plan::kScoreStride);
-    dk = ws.take<T>("dk", Plan::kBlock, plan.D_padded);
-    dv = ws.take<T>("dv", Plan::kBlock, plan.Dv_padded);
+    dk = ws.take<T>("dk", plan.block_rows, plan.D_padded);
+    dv = ws.take<T>("dv", plan.block_rows, plan.Dv_padded);
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), widest);
     dy = ws.take<T>("dy", plan.Dv_padded);
     y = ws.take<T>("y", plan.Dv_padded);
@@ -127,24 +140,24 @@ struct BlockTask {
 template <typename T>
 struct BackwardBuffers {
   BackwardBuffers(Workspace& ws, const BackwardPlan<T>& plan) {
-    using Plan = BackwardPlan<T>;
     const BackwardProblem& p = plan.p;
-    constexpr std::int64_t kPanels = Plan::kBlock / kNR<T>, kStrips = Plan::kTile / kMR;
+    const std::int64_t rows = plan.tile_rows, keys_rows = plan.block_rows;
+    const std::int64_t panels = divide_up(keys_rows, kNR<T>), strips = rows / kMR;
     const std::int64_t tiles = plan.most.tiles, blocks = plan.most.blocks;
-    keys_t = ws.take<T>("keys, transposed", blocks, kPanels, p.D, kNR<T>);
-    keys = ws.take<T>("keys", blocks, Plan::kBlock * plan.D_padded);
-    values_t = ws.take<T>("values, transposed", blocks, kPanels, p.Dv, kNR<T>);
-    query_strips = ws.take<T>("q strips", tiles, kStrips, p.D, kMR);
-    query_panels = ws.take<T>("q panels", tiles, Plan::kTile * plan.D_padded);
-    out_strips = ws.take<T>("do strips", tiles, kStrips, p.Dv, kMR);
-    out_panels = ws.take<T>("do panels", tiles, Plan::kTile * plan.Dv_padded);
-    dq = ws.take<T>("dq", tiles, Plan::kTile, plan.D_padded);
-    lse = ws.take<T>("lse", tiles, Plan::kTile);
-    delta = ws.take<T>("delta", tiles, Plan::kTile);
+    keys_t = ws.take<T>("keys, transposed", blocks, panels, p.D, kNR<T>);
+    keys = ws.take<T>("keys", blocks, keys_rows * plan.D_padded);
+    values_t = ws.take<T>("values, transposed", blocks, panels, p.Dv, kNR<T>);
+    query_strips = ws.take<T>("q strips", tiles, strips, p.D, kMR);
+    query_panels = ws.take<T>("q panels", tiles, rows * plan.D_padded);
+    out_strips = ws.take<T>("do strips", tiles, strips, p.Dv, kMR);
+    out_panels = ws.take<T>("do panels", tiles, rows * plan.Dv_padded);
+    dq = ws.take<T>("dq", tiles, rows, plan.D_padded);
+    lse = ws.take<T>("lse", tiles, rows);
+    delta = ws.take<T>("delta", tiles, rows);
     sink_parts = ws.take<double>("dsinks by tile", plan.all_tiles, p.Hq);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<HeldHeads>("parts", plan.most.parts);
-    tasks = ws.take<BlockTask>("key blocks", blocks);
+    tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
     dbias = p.gradients.dbias;
     if (dbias.present()) {
       const Shape& shape = dbias.shape;

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "attention/cpu/head_batches.hpp"
+#include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
@@ -456,9 +457,15 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
 bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence) {
-  // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md).
-  constexpr std::int64_t kMostSharedRows = 64;
-  return sequence.T > 0 && sequence.T * problem.group <= kMostSharedRows && !problem.outputs.weights.present();
+  // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md), and earlier where what is
+  // packed stays in the second-level cache of the thread that uses it (docs/notes/2026-11-22-dense-speed.md).
+  // The two kernels differ in their last bits: threads, and the other sequences of a packed batch (B = 1), have no say.
+  constexpr std::int64_t kMostSharedRows = 64, kMostQueriesOfManyHeads = 8, kManyHeads = 32;
+  if (sequence.T == 0 || sequence.T * problem.group > kMostSharedRows || problem.outputs.weights.present())
+    return false;
+  const double bytes = sizeof(float) * static_cast<double>(sequence.S) * static_cast<double>(problem.D + problem.Dv);
+  const bool many = problem.B * problem.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
+  return !many || sequence.T <= kMostQueriesOfManyHeads;
 }
 
 void few_queries_forward(const ForwardProblem& problem) {

@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -29,6 +30,30 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// Exponents that grow too large: told by the sums of their exponentials, or where those could wrap around by the
+/// largest exponent, of which every one is looked at.
+template <typename T>
+class LargestExponent {
+ public:
+  /// Of what `seen` (lanes) has; it takes in what this sees.
+  explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
+    if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
+  }
+  HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
+    if constexpr (!kExp2Saturates<T>) {
+      max0_ = hn::Max(x0, max0_);  // in this order MAXPS passes NaN by, and keeps what another row has
+      max1_ = hn::Max(x1, max1_);
+    }
+  }
+  HWY_INLINE void store() const {
+    if constexpr (!kExp2Saturates<T>) hn::Store(hn::Max(max0_, max1_), Tag<T>(), seen_);
+  }
+
+ private:
+  T* seen_;
+  hn::Vec<Tag<T>> max0_, max1_;
+};
+
 /// p = exp2(start + ab) for a tile of kRows rows and one panel, made in registers: p is written once.
 /// sums (kRows, lanes) take in p, largest (lanes) the exponents. Layout and b as for multiply_add; p: row stride ldp.
 template <std::int64_t kRows, class Layout, typename T>
@@ -41,18 +66,16 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   hn::Vec<Tag<T>> x[kRows][kNV];
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) x[m][0] = x[m][1] = hn::Set(d, start[m]);
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
-  auto max0 = hn::Load(d, largest);
-  auto max1 = max0;
+  LargestExponent<T> exponents(largest);
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-    max0 = hn::Max(x[m][0], max0);  // in this order MAXPS passes NaN by, and keeps what another row has
-    max1 = hn::Max(x[m][1], max1);
+    exponents.see(x[m][0], x[m][1]);
     const auto p0 = exp2_fast(d, x[m][0]);
     const auto p1 = exp2_fast(d, x[m][1]);
     hn::Store(p0, d, p + m * ldp);
     hn::Store(p1, d, p + m * ldp + kN);
     hn::Store(hn::Add(hn::Load(d, sums + m * kN), hn::Add(p0, p1)), d, sums + m * kN);
   }
-  hn::Store(hn::Max(max0, max1), d, largest);
+  exponents.store();
 }
 
 /// One thread's part of the forward pass.
@@ -66,6 +89,7 @@ class ForwardWorker {
       : plan_(plan),
         p_(plan.p),
         shared_(shared),
+        thread_(thread),
         own_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
   /// Lists the open rows of tile `tile` of query head h, the `number`-th of the batch, and writes the outputs of the
@@ -99,6 +123,16 @@ class ForwardWorker {
                 end - begin, own_.packing);
   }
 
+  /// All of a key/value head, which the thread packs for itself. `next`: the head that it may take after it.
+  void run_head(const HeldHead& head, const HeldHead& next) {
+    const HeldHeads own = head.alone(plan_.largest, p_.group, thread_);
+    for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      if (plan_.asks_ahead) ask_ahead(own, g + 1 < p_.group ? head : next, (g + 1) % p_.group);
+      for (std::int64_t tile = 0; tile < own.tiles; ++tile) run_tile(own, head.h * p_.group + g, tile);
+    }
+  }
+
   /// Query tile `tile` of query head h, which reads a packed key/value head of the part: the next of its open rows.
   void run_tile(const HeldHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
@@ -125,7 +159,25 @@ class ForwardWorker {
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   /// How far, in powers of two, scores may exceed the running maximum before it follows: exp2 of it, times the number
   /// of keys, stays far from overflow.
-  static constexpr T kSlack = 16;
+  static constexpr int kSlack = 16;
+
+  /// Has the products of one query head of `own` ask for what query head g of `next`'s group reads, if there is one.
+  void ask_ahead(const HeldHeads& own, const HeldHead& next, std::int64_t g) {
+    ahead_ = {};
+    if (next.part == nullptr) return;
+    const Sequence& s = next.part->sequence;
+    const std::int64_t h = next.h * p_.group + g;
+    const std::int64_t steps = divide_up(own.sequence.T, kMR) * (own.panels + divide_up(plan_.Dv_padded, kNR<T>));
+    ahead_[0] = prefetch_rows(query_rows(p_.inputs.q, s, h), steps);
+    ahead_[1] = prefetch_rows(query_rows(p_.inputs.gate, s, h), steps);
+    if (g != 0) return;
+    ahead_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
+    ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
+  }
+  void step_ahead() const {
+    if (!plan_.asks_ahead) return;
+    for (RowPrefetch& rows : ahead_) rows.step();
+  }
 
   /// Queries [begin, end).
   struct RowRange {
@@ -204,6 +256,7 @@ class ForwardWorker {
     std::int64_t c0 = 0, c1 = 0;          // columns of the whole panels that hold those
     std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
     bool near_maxima = false;             // takes the path of the common case
+    std::int64_t done = 0;                // columns before it have their exponentials already
     T start[kMR];                       // minus the running maxima; −∞ beyond rows, which changes no sum or maximum
     HWY_ALIGN T largest[kLanes<T>];     // of the block's exponents
     HWY_ALIGN T sums[kMR * kLanes<T>];  // of the block's exponentials
@@ -274,13 +327,17 @@ class ForwardWorker {
       ++count;
     }
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
-      for (std::int64_t n = 0; n < count; ++n) exponentials_near_maxima(visibility, strips[n], c);
+      for (std::int64_t n = 0; n < count; ++n) {
+        step_ahead();
+        exponentials_near_maxima(visibility, strips[n], c);
+      }
     }
     for (std::int64_t n = 0; n < count; ++n) end_block(visibility, strips[n]);
     const ColumnPanels<T> v = values(head_values_, j0 / kBlock);
     for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
       for (std::int64_t n = 0; n < count; ++n) {
         const Strip& s = strips[n];
+        step_ahead();
         multiply_strip<typename Plan::ValueLeft, ProductWrite::accumulate>(
             s.rows, v.width(x) / kLanes<T>, s.scores + s.begin, v.at(s.begin, x), s.end - s.begin, own_.out.at(s.r, x),
             plan_.Dv_padded);
@@ -294,11 +351,16 @@ class ForwardWorker {
     std::fill_n(s.sums, kMR * kLanes<T>, T{0});
     s.near_maxima = !plan_.rules.any();
     if (!s.near_maxima) return;
+    s.done = s.c0;
     if (lowest_maximum(s) == kHidden) {
-      products<ProductWrite::overwrite>(s, s.c0, s.c0 + kNR<T>);
-      rule_and_hide(visibility, s, s.c0, s.c0 + kNR<T>);
-      raise_maxima(s, s.c0, s.c0 + kNR<T>);
+      s.done += kNR<T>;
+      products<ProductWrite::overwrite>(s, s.c0, s.done);
+      rule_and_hide(visibility, s, s.c0, s.done);
+      raise_maxima(s, s.c0, s.done);
       s.near_maxima = lowest_maximum(s) != kHidden;
+      if (!s.near_maxima) return;
+      subtract_maxima(s, s.c0, s.done);
+      exponentials(s, s.c0, s.done);
     }
     for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -own_.maxima(s.r + m) : kHidden;
   }
@@ -306,7 +368,7 @@ class ForwardWorker {
   /// The common case, panel at column c: the running maxima stay as they are while no score exceeds one by more than
   /// kSlack. The product starts at −maximum; where every row sees the whole panel, exponentials follow in registers.
   void exponentials_near_maxima(const Visibility& visibility, Strip& s, std::int64_t c) const {
-    if (!s.near_maxima || c < s.c0 || c >= s.c1) return;
+    if (!s.near_maxima || c < s.done || c >= s.c1) return;
     if (c >= s.whole0 && c < s.whole1) {
       with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
         multiply_exponentials<kRows, typename Plan::ScoreLeft>(s.queries, s.keys.at(c / kNR<T>), p_.D, s.scores + c,
@@ -323,7 +385,7 @@ class ForwardWorker {
   void end_block(const Visibility& visibility, Strip& s) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
-    if (!s.near_maxima || !(hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack)) {
+    if (!s.near_maxima || !within_slack(s)) {
       products<ProductWrite::overwrite>(s, s.c0, s.c1);
       rule_and_hide(visibility, s, s.c0, s.c1);
       raise_maxima(s, s.c0, s.c1);
@@ -335,6 +397,15 @@ class ForwardWorker {
     for (std::int64_t x = 0; x < s.rows * kN; x += kN) {
       hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
     }
+  }
+
+  /// Whether no exponent of the strip's block exceeds kSlack, by the sums a little less; NaN aside.
+  bool within_slack(const Strip& s) const {
+    const Tag<T> d;
+    if constexpr (!kExp2Saturates<T>) return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack;
+    auto sum = hn::Zero(d);
+    for (std::int64_t m = 0; m < kMR; ++m) sum = hn::Max(hn::Load(d, s.sums + m * kLanes<T>), sum);
+    return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};
   }
 
   T lowest_maximum(const Strip& s) const {
@@ -382,8 +453,7 @@ class ForwardWorker {
   void exponentials(Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
-    auto max0 = hn::Load(d, s.largest);
-    auto max1 = max0;
+    LargestExponent<T> exponents(s.largest);
     for (std::int64_t m = 0; m < s.rows; ++m) {
       T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
       T* HWY_RESTRICT sum = s.sums + m * kN;
@@ -392,8 +462,7 @@ class ForwardWorker {
       for (std::int64_t j = c0; j < c1; j += 2 * kN) {
         const auto x0 = hn::Load(d, row + j);
         const auto x1 = hn::Load(d, row + j + kN);
-        max0 = hn::Max(x0, max0);  // in this order MAXPS passes NaN by, and keeps what another row has
-        max1 = hn::Max(x1, max1);
+        exponents.see(x0, x1);
         const auto p0 = exp2_fast(d, x0);
         const auto p1 = exp2_fast(d, x1);
         hn::Store(p0, d, row + j);
@@ -403,7 +472,7 @@ class ForwardWorker {
       }
       hn::Store(hn::Add(sum0, sum1), d, sum);
     }
-    hn::Store(hn::Max(max0, max1), d, s.largest);
+    exponents.store();
   }
 
   T row_sum(std::int64_t r) const {
@@ -467,11 +536,13 @@ class ForwardWorker {
   const Plan& plan_;
   const ForwardProblem& p_;
   const ForwardBuffers<T>& shared_;
+  int thread_;
   const ForwardScratch<T> own_;
   Sequence sequence_;
   std::int64_t h_ = 0, count_ = 0;
-  View<T, 3> head_keys_;    // (panels, D, kNR)
-  View<T, 2> head_values_;  // (panels, kNR · Dv_padded)
+  View<T, 3> head_keys_;                        // (panels, D, kNR)
+  View<T, 2> head_values_;                      // (panels, kNR · Dv_padded)
+  mutable std::array<RowPrefetch, 4> ahead_{};  // rows of the next head
 };
 
 template <typename T>
@@ -496,6 +567,16 @@ void forward_typed(const ForwardProblem& p) {
     ForwardWorker<T> worker(plan, shared, omp_get_thread_num());
     while (held.parts > 0) {
       const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
+      if (plan.whole_heads) {
+        const std::int64_t in_turn = heads_in_turn(held.heads, plan.threads);
+#pragma omp for schedule(dynamic, in_turn)
+        for (std::int64_t n = 0; n < held.heads; ++n)
+          worker.run_head(held_head(parts, held, n), held_head(parts, held, n + 1));
+        if (last) break;
+#pragma omp single
+        hold_next();
+        continue;
+      }
       if (plan.selects()) {
 #pragma omp for schedule(static)
         for (std::int64_t n = 0; n < held.tiles; ++n) {

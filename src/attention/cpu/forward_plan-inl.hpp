@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "attention/cpu/head_batches.hpp"
+#include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
@@ -48,9 +49,15 @@ struct ForwardPlan {
         rules(problem),
         Dv_padded(round_up(p.Dv, kLanes<T>)),
         tile_rows(p.gate_threshold > 0 ? kOpenTile : kTile) {
+    const HeadBatches batches(*this);
+    const HeadSurvey heads = batches.survey();
+    largest = heads.largest;
+    whole_heads = !selects() && heads_are_tasks(heads, p.context.threads);
+    asks_ahead = whole_heads && p.page == 0 && next_head_fits(heads.largest_bytes);
     HeadCursor end;
-    most = HeadBatches(*this).most(end);
+    most = batches.most(end);
     threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
+    if (whole_heads) most.hold_one_each(largest, p.group, threads);
   }
 
   /// Whether rows that the gate closes are left out.
@@ -66,8 +73,11 @@ struct ForwardPlan {
   ScoreRules<T> rules;
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< queries of a tile, at most
+  HeadPieces largest;      ///< of a head
   HeldSizes most;          ///< what is held packed at a time
   int threads = 1;
+  bool whole_heads = false;  ///< each thread packs heads of its own; not where rows are selected, for all heads at once
+  bool asks_ahead = false;   ///< and asks for the rows of the next while it works on one
 };
 
 /// What one thread works in.

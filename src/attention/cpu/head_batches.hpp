@@ -3,10 +3,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "attention/problem.hpp"
 
 namespace headgate {
+
+/// What one head is cut into.
+struct HeadPieces {
+  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of a query head, key blocks of a key/value head
+  std::int64_t panels = 0;             ///< of a key/value head's keys
+};
 
 /// Key/value heads of one sequence that are held packed at the same time as others.
 struct HeldHeads {
@@ -19,7 +26,7 @@ struct HeldHeads {
   std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of a head, in the sequences before this one
   // What is held is numbered through all parts of the batch: query tiles by part, query head, tile; key blocks and
   // panels by part, key/value head, block or panel. These are the first numbers of the part.
-  std::int64_t first_tile = 0, first_block = 0, first_panel = 0;
+  std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
 
   /// The first panel and block of key/value head h, the first tile of query head g of its group.
   std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
@@ -29,10 +36,41 @@ struct HeldHeads {
   }
 };
 
+/// One key/value head of a part.
+struct HeldHead {
+  const HeldHeads* part = nullptr;  ///< null: none
+  std::int64_t h = 0;
+
+  /// As a part of its own, in the `place`-th of places that each have room for `largest`.
+  HeldHeads alone(const HeadPieces& largest, std::int64_t group, std::int64_t place) const {
+    HeldHeads own = *part;
+    own.h0 = h;
+    own.heads = 1;
+    own.first_tile = place * group * largest.tiles;
+    own.first_block = place * largest.blocks;
+    own.first_panel = place * largest.panels;
+    return own;
+  }
+};
+
 /// What heads that are held at the same time add up to.
 struct HeldSizes {
-  std::int64_t parts = 0;
+  std::int64_t parts = 0, heads = 0;
   std::int64_t tiles = 0, blocks = 0, panels = 0;
+
+  /// Instead of all at the same time, one head in each of `places`.
+  void hold_one_each(const HeadPieces& largest, std::int64_t group, std::int64_t places) {
+    tiles = places * group * largest.tiles;
+    blocks = places * largest.blocks;
+    panels = places * largest.panels;
+  }
+};
+
+/// All key/value heads that a kernel takes.
+struct HeadSurvey {
+  HeadPieces largest;        ///< the most of each that a head has
+  double largest_bytes = 0;  ///< packed, of a head
+  double all_bytes = 0;
 };
 
 /// A sequence and head to go on with.
@@ -43,8 +81,8 @@ struct HeadCursor {
 
 /// Cuts the key/value heads of all sequences, in their order, into batches whose packed operands fit a budget, at least
 /// one head each. Plan has the problem p; tile_rows, kBlock and kPanel, the lengths at which a head is cut;
-/// kPackedBudget_bytes; head_bytes(part), what one head of a part takes; and takes(sequence), whether the kernel
-/// computes it.
+/// kPackedBudget_bytes; whole_heads, whether threads hold a head at a time, so that no budget applies;
+/// head_bytes(part), what one head of a part takes; and takes(sequence), whether the kernel computes it.
 template <class Plan>
 class HeadBatches {
  public:
@@ -53,7 +91,7 @@ class HeadBatches {
   /// Goes on to the next batch, whose parts are put into `parts` unless it is null; no parts at the end.
   HeldSizes next(HeadCursor& cursor, HeldHeads* parts) const {
     HeldSizes held;
-    double left = Plan::kPackedBudget_bytes;
+    double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : double{Plan::kPackedBudget_bytes};
     while (p_.Hkv > 0 && cursor.n < p_.sequences() && held.parts < kMostParts) {
       HeldHeads part = part_at(cursor);
       if (plan_.takes(part.sequence)) {
@@ -65,6 +103,7 @@ class HeadBatches {
         left -= bytes * static_cast<double>(part.heads);
         if (parts != nullptr) parts[held.parts] = part;
         ++held.parts;
+        held.heads += part.heads;
         held.tiles += part.heads * p_.group * part.tiles;
         held.blocks += part.heads * part.blocks;
         held.panels += part.heads * part.panels;
@@ -78,11 +117,27 @@ class HeadBatches {
 
   bool at_end(const HeadCursor& cursor) const { return cursor.n >= p_.sequences(); }
 
+  HeadSurvey survey() const {
+    HeadSurvey all;
+    for (HeadCursor cursor; p_.Hkv > 0 && cursor.n < p_.sequences(); ++cursor.n) {
+      const HeldHeads part = part_at(cursor);
+      if (!plan_.takes(part.sequence)) continue;
+      const double bytes = plan_.head_bytes(part);
+      all.largest.tiles = std::max(all.largest.tiles, part.tiles);
+      all.largest.blocks = std::max(all.largest.blocks, part.blocks);
+      all.largest.panels = std::max(all.largest.panels, part.panels);
+      all.largest_bytes = std::max(all.largest_bytes, bytes);
+      all.all_bytes += bytes * static_cast<double>(part.heads);
+    }
+    return all;
+  }
+
   /// For each measure the most that a batch has. `cursor` goes on to the end.
   HeldSizes most(HeadCursor& cursor) const {
     HeldSizes most;
     for (HeldSizes held = next(cursor, nullptr); held.parts > 0; held = next(cursor, nullptr)) {
       most.parts = std::max(most.parts, held.parts);
+      most.heads = std::max(most.heads, held.heads);
       most.tiles = std::max(most.tiles, held.tiles);
       most.blocks = std::max(most.blocks, held.blocks);
       most.panels = std::max(most.panels, held.panels);
@@ -122,9 +177,11 @@ inline void order_parts(HeldHeads* parts, std::int64_t count, std::int64_t group
   });
   HeldSizes before;
   for (HeldHeads* part = parts; part != parts + count; ++part) {
+    part->first_head = before.heads;
     part->first_tile = before.tiles;
     part->first_block = before.blocks;
     part->first_panel = before.panels;
+    before.heads += part->heads;
     before.tiles += part->heads * group * part->tiles;
     before.blocks += part->heads * part->blocks;
     before.panels += part->heads * part->panels;
@@ -137,6 +194,13 @@ const Holder& holder_of(const Holder* all, std::int64_t count, std::int64_t Hold
   // One that holds nothing shares its first number with the next: the last one that begins at or before `at`.
   const auto before = [first](std::int64_t number, const Holder& each) { return number < each.*first; };
   return std::upper_bound(all, all + count, at, before)[-1];
+}
+
+/// The head of a batch with number n; none from held.heads on.
+inline HeldHead held_head(const HeldHeads* parts, const HeldSizes& held, std::int64_t n) {
+  if (n >= held.heads) return {};
+  const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_head, n);
+  return {&part, part.h0 + n - part.first_head};
 }
 
 }  // namespace headgate

@@ -45,10 +45,12 @@ class OutputRows {
     const T* y = o;
     if (logits_.present()) {
       const T* z = gate_logits(logits_, i, p_.Dv, gate_.data);
-      gate_row_forward(gated_.data, o, z, padded, p_.gate_fn, p_.gate_op);
-      y = gated_.data;
+      const bool in_place = y_.dtype == dtype_of<T>() && y_.stride == 1 && p_.Dv == padded;
+      T* gated = in_place ? y_.template at<T>(i, 0, p_.Dv) : gated_.data;
+      gate_row_forward(gated, o, z, padded, p_.gate_fn, p_.gate_op);
+      y = in_place ? nullptr : gated;
     }
-    store_row(y_, y, i, 0, p_.Dv);
+    if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
     if (!lse_.present()) return;
     const double lse = (static_cast<double>(max) + std::log2(static_cast<double>(sum))) * kLn2;
     store_row(lse_, &lse, i, 0, 1);

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/row_prefetch.hpp"
 #include "attention/problem.hpp"
 #include "core/convert.hpp"
 #include "core/view.hpp"
@@ -154,6 +155,14 @@ HeadRows<Void> map_rows(const BasicTensorView<Void>& tensor, const Sequence& s, 
   return query_rows(tensor, s, h).columns(s.k0, s.S);
 }
 
+/// Asks for all rows within so many steps; for nothing where they are absent or not dense.
+inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t steps) {
+  if (!from.present() || from.stride != 1) return {};
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(from.dtype));
+  return {static_cast<const char*>(from.data) + from.start * bytes, from.rows, from.cols * bytes,
+          from.row_stride * bytes, steps};
+}
+
 /// to[0 .. n) = columns first … first + n of row i.
 template <typename T>
 HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from, std::int64_t i, std::int64_t first,
@@ -265,47 +274,69 @@ const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Four rows of f32, two of f64: 16 bytes, the block that targets with vectors transpose in.
+/// Four rows of f32, two of f64: 16 bytes, the block within which vectors are transposed.
 template <typename T>
 inline constexpr std::int64_t kQuad = 16 / sizeof(T);
 
-/// to[c · stride + r] = factor · rows[r][c] for c, r < kQuad.
-template <typename T>
-HWY_INLINE void transpose_quad(T* HWY_RESTRICT to, const T* const* rows, std::int64_t c, T factor,
-                               std::int64_t stride) {
-  const hn::FixedTag<T, kQuad<T>> d;
+/// The vector of D whose block b is kQuad elements at rows[b · kQuad] + c.
+template <class D, typename T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const T* const* rows, std::int64_t c) {
+  constexpr std::int64_t kN = hn::MaxLanes(d);
+  if constexpr (kN == kQuad<T>) {
+    return hn::LoadU(d, rows[0] + c);
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, load_blocks(half, rows + kN / 2, c), load_blocks(half, rows, c));
+  }
+}
+
+/// to[c · stride + r] = factor · rows[r][from + c] for c < kQuad and r < lanes of D.
+template <class D, typename T = hn::TFromD<D>>
+HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, const T* const* rows, std::int64_t from, T factor,
+                                 std::int64_t stride) {
   const auto f = hn::Set(d, factor);
-  const auto row = [&](std::int64_t r) HWY_ATTR { return hn::Mul(f, hn::LoadU(d, rows[r] + c)); };
+  const auto row = [&](std::int64_t r) HWY_ATTR { return hn::Mul(f, load_blocks(d, rows + r, from)); };
   const auto low = hn::InterleaveLower(d, row(0), row(1));
   const auto high = hn::InterleaveUpper(d, row(0), row(1));
   if constexpr (kQuad<T> == 2) {
     hn::StoreU(low, d, to);
     hn::StoreU(high, d, to + stride);
   } else {
-    const auto low2 = hn::InterleaveLower(d, row(2), row(3));
-    const auto high2 = hn::InterleaveUpper(d, row(2), row(3));
-    hn::StoreU(hn::ConcatLowerLower(d, low2, low), d, to);
-    hn::StoreU(hn::ConcatUpperUpper(d, low2, low), d, to + stride);
-    hn::StoreU(hn::ConcatLowerLower(d, high2, high), d, to + 2 * stride);
-    hn::StoreU(hn::ConcatUpperUpper(d, high2, high), d, to + 3 * stride);
+    const hn::Repartition<double, D> pair;
+    const auto pairs = [&](auto v) HWY_ATTR { return hn::BitCast(pair, v); };
+    const auto low2 = pairs(hn::InterleaveLower(d, row(2), row(3)));
+    const auto high2 = pairs(hn::InterleaveUpper(d, row(2), row(3)));
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, pairs(low), low2)), d, to);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, pairs(low), low2)), d, to + stride);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, pairs(high), high2)), d, to + 2 * stride);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, pairs(high), high2)), d, to + 3 * stride);
   }
+}
+
+/// interleave_rows for as many of rows r … n as are whole vectors of D, then of half its lanes; moves r past them.
+template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
+HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* rows, std::int64_t& r, std::int64_t n,
+                                   std::int64_t cols, T factor) {
+  constexpr std::int64_t kN = hn::MaxLanes(d);
+  for (; r + kN <= n; r += kN) {
+    const std::int64_t whole_cols = cols / kQuad<T> * kQuad<T>;
+    for (std::int64_t c = 0; c < whole_cols; c += kQuad<T>)
+      transpose_blocks(d, out + c * kRows + r, rows + r, c, factor, kRows);
+    for (std::int64_t c = whole_cols; c < cols; ++c) {
+      for (std::int64_t x = 0; x < kN; ++x) out[c * kRows + r + x] = factor * rows[r + x][c];
+    }
+  }
+  if constexpr (kN > kQuad<T>) interleave_vectors<kRows>(hn::Half<D>(), out, rows, r, n, cols, factor);
 }
 #endif
 
-/// A matrix's transpose, element by element: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows, c < cols.
+/// A matrix's transpose: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows, c < cols.
 template <std::int64_t kRows, typename T>
 HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::int64_t n, std::int64_t cols,
                                 T factor) {
   std::int64_t r = 0;
 #if HWY_TARGET != HWY_SCALAR
-  const std::int64_t whole_cols = cols / kQuad<T> * kQuad<T>;
-  for (; r + kQuad<T> <= n; r += kQuad<T>) {
-    for (std::int64_t c = 0; c < whole_cols; c += kQuad<T>)
-      transpose_quad(out + c * kRows + r, rows + r, c, factor, kRows);
-    for (std::int64_t c = whole_cols; c < cols; ++c) {
-      for (std::int64_t x = 0; x < kQuad<T>; ++x) out[c * kRows + r + x] = factor * rows[r + x][c];
-    }
-  }
+  interleave_vectors<kRows>(Tag<T>(), out, rows, r, n, cols, factor);
 #endif
   for (; r < n; ++r) {
     for (std::int64_t c = 0; c < cols; ++c) out[c * kRows + r] = factor * rows[r][c];

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/cpu/head_batches.hpp"
+#include "attention/problem.hpp"
+
+namespace headgate {
+
+/// What is packed of a head that stays in the second-level cache of the thread that uses it.
+inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
+
+/// Whether each key/value head, with all that a kernel packs of it, is one thread's task. Its operands then stay in
+/// that thread's second-level cache, and threads meet at the end alone. That asks for enough heads to share out evenly,
+/// by the measure of the largest (docs/notes/2026-11-22-dense-speed.md).
+inline bool heads_are_tasks(const HeadSurvey& heads, int threads) {
+  constexpr double kHeadsPerThread = 4;
+  return heads.largest_bytes > 0 && heads.largest_bytes <= kOwnHead_bytes &&
+         heads.all_bytes >= kHeadsPerThread * threads * heads.largest_bytes;
+}
+
+/// The most queries and the most keys that a sequence has.
+inline Sequence longest_sequence(const Problem& p) {
+  Sequence longest;
+  if (!p.packed()) return {.T = p.T, .S = p.S};
+  for (std::int64_t n = 0; n < p.sequences(); ++n) {
+    const Sequence each = p.sequence(n);
+    longest.T = std::max(longest.T, each.T);
+    longest.S = std::max(longest.S, each.S);
+  }
+  return longest;
+}
+
+/// Whether the next head's rows fit the second-level cache beside the head that is worked on, of `bytes` packed.
+inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
+
+/// Heads that a thread takes at a time where they are tasks: short ones by the handful.
+inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
+  constexpr std::int64_t kTurns = 32, kMost = 8;
+  const std::int64_t share = heads / (kTurns * threads);
+  return share < 1 ? 1 : share > kMost ? kMost : share;
+}
+
+}  // namespace headgate
