@@ -27,11 +27,18 @@ std::string cell(std::optional<double> value, int width, int decimals) {
   return value ? fmt::format("{:>{}.{}f}", *value, width, decimals) : fmt::format("{:>{}}", "-", width);
 }
 
-/// Figures that the tables of layers and models have a column for.
-Figures columns_of(const metrics::Report& report) {
-  Figures out = metrics::figures_of(report.metrics, /*of_triggers=*/false);
+/// Figures of these metrics that the tables of layers and models have a column for.
+Figures columns_of(const std::vector<const Metric*>& all) {
+  Figures out = metrics::figures_of(all, /*of_triggers=*/false);
   std::erase_if(out, [](const Figure* figure) { return figure->column.width == 0; });
   return out;
+}
+
+/// Those that whole models have.
+Figures columns_of_models(const metrics::Report& report) {
+  std::vector<const Metric*> all = report.metrics;
+  std::erase_if(all, [](const Metric* metric) { return metric->scope == metrics::Scope::layers; });
+  return columns_of(all);
 }
 
 /// Whether some metric has a column with a value for each layer.
@@ -155,7 +162,7 @@ std::string layers_text(const EvaluatedModel& model) {
     if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
   }
   if (has_layer_columns(report)) {
-    const Figures columns = columns_of(report);
+    const Figures columns = columns_of(report.metrics);
     out += fmt::format("\n{:>6}{}", "layer", header_line(columns));
     for (std::size_t i = 0; i < report.layers.size(); ++i) {
       out += fmt::format("{:>6}{}", i, cells_line(columns, report.layers[i]));
@@ -181,12 +188,7 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
     out += fmt::format("{:{}}  {:{}}  {} parameters\n", model.name, width, layers::gate_name(model.config.gate),
                        gate_width, models::parameter_count(model.config));
   }
-  Figures columns = columns_of(models.front().evaluation.report);
-  std::erase_if(columns, [&](const Figure* figure) {  // those of layers alone
-    return std::none_of(models.begin(), models.end(), [&](const EvaluatedModel& model) {
-      return model.evaluation.report.overall.find(*figure).has_value();
-    });
-  });
+  const Figures columns = columns_of_models(models.front().evaluation.report);
   if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
     out += "\nfigures of layers are compared with --json, or shown for one model\n";
   }
