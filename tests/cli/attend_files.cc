@@ -174,7 +174,7 @@ verify::Kernels kernels_by_command(const std::string& directory, Order order) {
     if (out.topk_index.present()) command.insert(command.end(), {"--top-k", std::to_string(out.topk_index.shape[3])});
     std::string rows;
     for (std::int64_t n = 0; n < selection.queries.shape[3]; ++n) {
-      rows += (n == 0 ? "" : ",") + std::to_string(load_index(selection.queries, n));
+      rows += fmt::format("{}{}", n == 0 ? "" : ",", load_index(selection.queries, n));
     }
     if (!rows.empty()) command.insert(command.end(), {"--rows", rows});
     run(command);
