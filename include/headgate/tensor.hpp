@@ -142,9 +142,10 @@ constexpr ViewOf<T> make_view(T* data, const Shape& shape) {
 }
 
 /// View (B,H,T,D) of contiguous (B,T,H,D) memory, the layout of projections: what q, k, v, gate and y are in a model.
-template <typename T>
-constexpr ViewOf<T> make_bthd_view(T* data, std::int64_t B, std::int64_t T_, std::int64_t H, std::int64_t D) {
-  return make_view(data, Shape{B, H, T_, D}, Shape{T_ * H * D, D, H * D, 1});
+template <typename Element>
+constexpr ViewOf<Element> make_bthd_view(Element* data, std::int64_t B, std::int64_t T, std::int64_t H,
+                                         std::int64_t D) {
+  return make_view(data, Shape{B, H, T, D}, Shape{T * H * D, D, H * D, 1});
 }
 
 /// View of a contiguous vector of n elements, as shape (1,1,1,n).

@@ -94,8 +94,8 @@ class Decoder {
   /// out(N,vocab) = log p of every token that could follow each of tokens(N), in nats.
   void log_probabilities(T* out, const T* parameters, const std::int32_t* tokens);
 
-  /// The same loss as loss(); gradients(total) += gradient_scale · its gradient. For Purpose::train. Gradient accumulation over A
-  /// batches: gradient_scale 1/A.
+  /// The same loss as loss(); gradients(total) += gradient_scale · its gradient. For Purpose::train. Gradient
+  /// accumulation over A batches: gradient_scale 1/A.
   double loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
                             double gradient_scale = 1.0, T* token_losses = nullptr);
 

@@ -48,7 +48,8 @@ struct Backward : BackwardArrays {
 
 Forward forward(const AttentionInputs& inputs, const AttentionOptions& options);
 
-/// Row i of head h in batch b alone: y and attn (Dv), lse (1), weights (S). Not of a packed batch. Not of a packed batch.
+/// Row i of head h in batch b alone: y and attn (Dv), lse (1), weights (S). Not of a packed batch. Not of a packed
+/// batch.
 Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
                     std::int64_t i);
 

@@ -46,8 +46,8 @@ class Corpus {
   void add_file(io::MappedFile file);
   std::size_t file_at(std::int64_t position) const;
 
-  std::vector<io::MappedFile> files_;     ///< none empty
-  std::vector<std::int64_t> starts_;  ///< of each file
+  std::vector<io::MappedFile> files_;  ///< none empty
+  std::vector<std::int64_t> starts_;   ///< of each file
   std::int64_t size_ = 0;
   LeftOut left_out_;
 };

@@ -23,7 +23,7 @@ namespace headgate::train {
 struct EvaluationChoices {
   std::vector<std::string> data, include, metrics;
   std::string token_ids;  ///< a .npy file in place of `data`
-  std::string task;  ///< empty: the task that the models were trained on
+  std::string task;       ///< empty: the task that the models were trained on
   std::optional<std::int64_t> seq_len, tokens;
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
