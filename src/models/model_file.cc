@@ -108,7 +108,7 @@ class SafetensorsWeights : public WeightFiles {
       }
       const auto [shard, first] = shards.emplace(name, nullptr);
       if (shards.size() > kMaxShards) fail(path_, "more than {} files", kMaxShards);
-      if (first) shard->second = &add(directory + "/" + name);
+      if (first) shard->second = &add(fmt::format("{}/{}", directory, name));
       if (shard->second->find(item.key()) == nullptr) fail(shard->second->path(), "tensor '{}' is missing", shown);
     }
   }
