@@ -396,8 +396,8 @@ void Case::fill_gate() {
   Random random(spec_.seed, kGate);
   fill(gate_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
     const double z = random.normal();
-    const auto heads_from_last = static_cast<double>(spec_.Hkv - 1 - h / spec_.group);
-    store(gate_, b, h, i, d, factor * (spec_.closed_by_group ? 0.25 * z - 2.0 * heads_from_last : z));
+    const std::int64_t heads_from_last = spec_.Hkv - 1 - h / spec_.group;
+    store(gate_, b, h, i, d, factor * (spec_.closed_by_group ? 0.25 * z - 2.0 * static_cast<double>(heads_from_last) : z));
   });
   if (spec_.closed_share < 0) return;
   options_.gate_threshold = threshold_that_closes(spec_.closed_share, gate_, spec_.gate_fn);

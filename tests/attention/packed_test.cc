@@ -2,7 +2,6 @@
 // Packed batches: each sequence gets the bits that it gets by itself.
 
 #include <cstdint>
-#include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -42,7 +41,7 @@ void expect_equal(const TensorView& alone, const ConstTensorView& packed, const 
         for (std::int64_t x = 0; x < n[3]; ++x) {
           const double a = load(alone, b, h, i, x);
           const double p = load(packed, b, h, i, x);
-          ASSERT_EQ(std::memcmp(&a, &p, sizeof a), 0)
+          ASSERT_EQ(std::bit_cast<std::uint64_t>(a), std::bit_cast<std::uint64_t>(p))
               << what << " [" << h << "," << i << "," << x << "] " << a << " " << p;
         }
       }

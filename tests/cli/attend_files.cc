@@ -58,7 +58,7 @@ std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOp
   };
   const auto file = [&](const std::string& option, const ConstTensorView& view, std::size_t rank) {
     if (!view.present()) return;
-    const std::string path = fmt::format("{}/{}.npy", directory, std::string_view(option).substr(2));
+    const std::string path = fmt::format("{}/{}.npy", directory, option.substr(2));
     write_npy(path, view, rank, order);
     say(option, path);
   };
