@@ -397,7 +397,8 @@ void Case::fill_gate() {
   fill(gate_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
     const double z = random.normal();
     const std::int64_t heads_from_last = spec_.Hkv - 1 - h / spec_.group;
-    store(gate_, b, h, i, d, factor * (spec_.closed_by_group ? 0.25 * z - 2.0 * static_cast<double>(heads_from_last) : z));
+    store(gate_, b, h, i, d,
+          factor * (spec_.closed_by_group ? 0.25 * z - 2.0 * static_cast<double>(heads_from_last) : z));
   });
   if (spec_.closed_share < 0) return;
   options_.gate_threshold = threshold_that_closes(spec_.closed_share, gate_, spec_.gate_fn);

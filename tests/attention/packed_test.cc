@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed batches: each sequence gets the bits that it gets by itself.
 
+#include <bit>
 #include <cstdint>
 #include <numeric>
 #include <string>
