@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/model_file.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -301,7 +302,7 @@ struct GgufModel {
       for (const auto& [ours, theirs] : names) {
         const auto at = name.find("." + ours + ".");
         if (at == std::string::npos) continue;
-        name = "blk." + name.substr(13, at - 13) + "." + theirs + name.substr(at + ours.size() + 1);
+        name = fmt::format("blk.{}.{}{}", name.substr(13, at - 13), theirs, name.substr(at + ours.size() + 1));
         const bool turned = ours == "self_attn.q_proj" || ours == "self_attn.k_proj";
         if (architecture == "llama" && turned && p.shape.size() == 2) values = in_pairs(values, p.shape);
       }
