@@ -336,7 +336,7 @@ void Case::fill_sequences() {
     std::vector<std::int64_t> at(n + 1, 0);
     at[n] = total;
     const bool one_long = random.below(3) == 0;
-    const std::int64_t longest = random.below(n) + 1;
+    const std::int64_t longest = random.below(std::max<std::int64_t>(n, 1)) + 1;
     for (std::int64_t i = 1; i < n; ++i) {
       const std::int64_t some = random.below(one_long ? 2 : total + 1);
       if (!given.empty()) {
