@@ -16,9 +16,10 @@ namespace headgate {
 HEADGATE_API void convert(const TensorView& to, const ConstTensorView& from);
 
 /// Rows to int8: to[i] = round(from[i] / scale), to nearest, with scale = max_i |from[i]| / 127; a row of zeros has
-/// scale 0. So |to · scale − from| ≤ scale / 2 but for roundings.
-/// from: (n0,n1,n2,D) of f32, f64, bf16 or f16, finite; to: the same shape, i8; scale: (n0,n1,n2,1), f32. Any strides;
-/// they must not overlap. Throws Error, before anything is written, on views that do not fit.
+/// scale 0. So |to · scale − from| ≤ scale / 2 but for roundings. A row with NaN or an infinity becomes zeros with that
+/// as its scale, so that attention to it is NaN. from: (n0,n1,n2,D) of f32, f64, bf16 or f16; to: the same shape, i8;
+/// scale: (n0,n1,n2,1), f32. Any strides; they must not overlap. Throws Error, before anything is written, on views
+/// that do not fit.
 HEADGATE_API void quantize(const TensorView& to, const TensorView& scale, const ConstTensorView& from);
 
 }  // namespace headgate

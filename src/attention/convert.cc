@@ -89,12 +89,14 @@ void quantize_rows(const TensorView& to, const TensorView& scale, const ConstTen
     auto* out = static_cast<std::int8_t*>(to.data) + offset_of(to, a, b, c, 0);
     float largest = 0.0F;
     for (std::int64_t i = 0; i < n; ++i) {
-      largest = std::max(largest, std::abs(static_cast<float>(widened(in[i * from.strides[3]]))));
+      const float x = std::abs(static_cast<float>(widened(in[i * from.strides[3]])));
+      if (x > largest || std::isnan(x)) largest = x;  // NaN stays: nothing is larger
     }
     const float s = largest / kLargest;
+    const bool divides = s > 0.0F && std::isfinite(s);
     // A scale below the smallest normal number has lost bits: the quotient could then leave the range.
     for (std::int64_t i = 0; i < n; ++i) {
-      const float x = s > 0.0F ? static_cast<float>(widened(in[i * from.strides[3]])) / s : 0.0F;
+      const float x = divides ? static_cast<float>(widened(in[i * from.strides[3]])) / s : 0.0F;
       out[i * to.strides[3]] = static_cast<std::int8_t>(std::lrint(std::clamp(x, -kLargest, kLargest)));
     }
     static_cast<float*>(scale.data)[offset_of(scale, a, b, c, 0)] = s;

@@ -294,6 +294,13 @@ TEST(Convert, RoundsAndQuantizes) {
            make_view(rows.data(), Shape{1, 1, 2, 3}));
   EXPECT_EQ(bytes, (std::vector<std::int8_t>{64, -127, 32, 0, 0, 0}));
   EXPECT_EQ(scale, (std::vector<float>{2.0F / 127.0F, 0.0F}));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> broken{kNaN, 5.0F, 1.0F, 1.0F, -kInfinity, 2.0F};
+  quantize(make_view(bytes.data(), Shape{1, 1, 2, 3}), make_view(scale.data(), Shape{1, 1, 2, 1}),
+           make_view(broken.data(), Shape{1, 1, 2, 3}));
+  EXPECT_EQ(bytes, std::vector<std::int8_t>(6, 0));
+  EXPECT_TRUE(std::isnan(scale[0])) << scale[0];
+  EXPECT_EQ(scale[1], kInfinity);
   EXPECT_EQ(said_by([&] { convert(make_vector_view(scale.data(), 2), make_vector_view(x.data(), n)); }),
             "convert: to has shape (1,1,1,2) but must have (1,1,1,6)");
   EXPECT_EQ(said_by([&] { quantize(make_vector_view(scale.data(), 2), {}, make_vector_view(x.data(), n)); }),
