@@ -60,13 +60,14 @@ GateFn to_gate_fn(headgate_gate_fn gate_fn) {
   return gate_fn == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(gate_fn);
 }
 
-/// Options before they had target and backend.
-constexpr std::size_t kFirstOptions_bytes = offsetof(headgate_attention_options, target);
+/// Options before they had target and backend, and before they had gate_threshold.
+constexpr auto kOlderOptions_bytes = {offsetof(headgate_attention_options, target),
+                                      offsetof(headgate_attention_options, gate_threshold)};
 
 AttentionOptions to_options(const headgate_attention_options* given) {
   AttentionOptions options;
   if (given == nullptr) return options;
-  const auto c = read_sized(given, "options", kFirstOptions_bytes);
+  const auto c = read_sized(given, "options", kOlderOptions_bytes);
   require(c.has_scale == 0 || c.has_scale == 1, "options.has_scale is {} but must be 0 or 1", c.has_scale);
   require(c.has_scale == 1 || c.scale == 0.0, "options.scale is {} but has_scale is 0", c.scale);
   require(c.has_window == 0 || c.has_window == 1, "options.has_window is {} but must be 0 or 1", c.has_window);
@@ -89,10 +90,10 @@ AttentionOptions to_options(const headgate_attention_options* given) {
 }
 
 /// Inputs before they had query_offsets.
-constexpr std::size_t kFirstInputs_bytes = offsetof(headgate_attention_inputs, query_offsets);
+constexpr auto kOlderInputs_bytes = {offsetof(headgate_attention_inputs, query_offsets)};
 
 AttentionInputs to_inputs(const headgate_attention_inputs* given) {
-  const auto c = read_sized(given, "inputs", kFirstInputs_bytes);
+  const auto c = read_sized(given, "inputs", kOlderInputs_bytes);
   AttentionInputs inputs;
   inputs.q = to_view(c.q, "q");
   inputs.k = to_view(c.k, "k");
@@ -153,7 +154,7 @@ void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* g
     std::copy(from.begin(), from.end(), to);
     return to_c(make_vector_view(static_cast<const std::int64_t*>(to), static_cast<std::int64_t>(from.size())));
   };
-  headgate_attention_inputs c = read_sized(given, "inputs", kFirstInputs_bytes);
+  headgate_attention_inputs c = read_sized(given, "inputs", kOlderInputs_bytes);
   c.struct_size = sizeof c;
   c.k = to_c(narrowed.k);
   c.v = to_c(narrowed.v);

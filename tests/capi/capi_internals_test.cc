@@ -54,40 +54,51 @@ struct SecondVersion {
   std::int64_t b;
 };
 
-SecondVersion read_second(const void* given) {
-  return read_sized(static_cast<const SecondVersion*>(given), "s", sizeof(FirstVersion));
+struct ThirdVersion {
+  std::size_t struct_size;
+  std::int64_t a;
+  std::int64_t b;
+  std::int64_t c;
+};
+
+ThirdVersion read_third(const void* given) {
+  return read_sized(static_cast<const ThirdVersion*>(given), "s", {sizeof(FirstVersion), sizeof(SecondVersion)});
 }
 
-TEST(ReadSized, AnOlderCallerLeavesLaterFieldsZero) {
-  const FirstVersion old{sizeof(FirstVersion), 5};
-  const SecondVersion read = read_second(&old);
-  EXPECT_EQ(read.a, 5);
-  EXPECT_EQ(read.b, 0);
+TEST(ReadSized, OlderCallersLeaveLaterFieldsZero) {
+  const FirstVersion first{sizeof(FirstVersion), 5};
+  const ThirdVersion of_first = read_third(&first);
+  EXPECT_EQ(of_first.a, 5);
+  EXPECT_EQ(of_first.b, 0);
+  const SecondVersion second{sizeof(SecondVersion), 5, 6};
+  const ThirdVersion of_second = read_third(&second);
+  EXPECT_EQ(of_second.b, 6);
+  EXPECT_EQ(of_second.c, 0);
 }
 
 TEST(ReadSized, TheSameVersionIsCopied) {
-  const SecondVersion same{sizeof(SecondVersion), 5, 6};
-  EXPECT_EQ(read_second(&same).b, 6);
+  const ThirdVersion same{sizeof(ThirdVersion), 5, 6, 7};
+  EXPECT_EQ(read_third(&same).c, 7);
 }
 
 TEST(ReadSized, ANewerCallerMustLeaveUnknownBytesZero) {
   struct {
-    SecondVersion known;
+    ThirdVersion known;
     std::int64_t later;
-  } newer{{sizeof(newer), 5, 6}, 0};
-  EXPECT_EQ(read_second(&newer).b, 6);
+  } newer{{sizeof(newer), 5, 6, 7}, 0};
+  EXPECT_EQ(read_third(&newer).c, 7);
   newer.later = std::int64_t{1} << 56;
-  EXPECT_THROW(read_second(&newer), Error);
+  EXPECT_THROW(read_third(&newer), Error);
 }
 
 TEST(ReadSized, SizesOfNoVersionAreRefused) {
-  SecondVersion s{0, 5, 6};
-  for (const std::size_t size :
-       {std::size_t{0}, std::size_t{8}, sizeof(FirstVersion) - 1, kMaxStructSize + 1, static_cast<std::size_t>(-1)}) {
+  ThirdVersion s{0, 5, 6, 7};
+  for (const std::size_t size : {std::size_t{0}, std::size_t{8}, sizeof(FirstVersion) - 1, sizeof(FirstVersion) + 1,
+                                 sizeof(SecondVersion) + 1, kMaxStructSize + 1, static_cast<std::size_t>(-1)}) {
     s.struct_size = size;
-    EXPECT_THROW(read_second(&s), Error) << size;
+    EXPECT_THROW(read_third(&s), Error) << size;
   }
-  EXPECT_THROW(read_second(nullptr), Error);
+  EXPECT_THROW(read_third(nullptr), Error);
 }
 
 }  // namespace
