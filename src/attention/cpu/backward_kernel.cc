@@ -566,10 +566,7 @@ void backward_typed(const BackwardProblem& p) {
     while (held.parts > 0) {
       const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
       if (plan.whole_heads) {
-        const std::int64_t in_turn = heads_in_turn(held.heads, plan.threads);
-#pragma omp for schedule(dynamic, in_turn)
-        for (std::int64_t n = 0; n < held.heads; ++n)
-          worker.run_head(held_head(parts, held, n), held_head(parts, held, n + 1));
+        run_heads(worker, parts, held, plan.threads);
         if (last) break;
 #pragma omp single
         hold_next();
