@@ -417,7 +417,8 @@ typedef struct headgate_attention_statistics_outputs {
 /* Statistics of the weights that a forward pass on the same inputs and options has used, without T*S memory.
  * `inputs`: v is not read and may be absent; gate is read for first_gated alone. `lse`: (B,Hq,T,1), f32 or f64, of that
  * forward pass; where it is infinite the row has no weights and its figures are 0, where it is NaN they are NaN, and
- * topk_index is -1. `selection` and `options` may be NULL. Deterministic: the same bits for any number of threads. */
+ * topk_index is -1. Packed batches and caches are refused. `selection` and `options` may be NULL. Deterministic: the
+ * same bits for any number of threads. */
 HEADGATE_API headgate_status headgate_attention_statistics(const headgate_attention_statistics_outputs* outputs,
                                                            const headgate_attention_inputs* inputs,
                                                            const headgate_const_tensor* lse,

@@ -60,6 +60,7 @@ struct AttentionStatistics {
 /// Statistics of the weights P = exp(s − lse) that a forward pass on the same inputs and options has used.
 ///
 /// `inputs`: as for attention_forward, but v is not read and may be absent, and gate is read for first_gated alone.
+/// Packed batches and caches (cu_seqlens_q and _k, block_table, k_scale, v_scale) are refused.
 /// `lse`: (B,Hq,T,1), f32 or f64, of that forward pass. Where it is −∞ or +∞ the row has no weights and all its figures
 /// are 0; where it is NaN they are NaN, and topk_index is −1.
 /// Computed in f32, in f64 for f64. Deterministic: the same bits for any number of threads. Outputs must not overlap

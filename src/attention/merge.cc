@@ -44,18 +44,10 @@ void check_parts(Call& call, std::span<const MergePart> parts, std::vector<std::
   m.parts = parts;
 }
 
-/// +∞ marks rows that were not computed.
-void check_rows_computed(const Call& call, const MergeProblem& m) {
+/// `names`: as check_parts has left them.
+void check_parts_computed(const Call& call, const MergeProblem& m, const std::vector<std::string>& names) {
   for (std::size_t n = 0; n < m.parts.size(); ++n) {
-    const ConstTensorView& lse = m.parts[n].lse;
-    for (std::int64_t b = 0; b < m.B; ++b) {
-      for (std::int64_t h = 0; h < m.Hq; ++h) {
-        for (std::int64_t i = 0; i < m.T; ++i) {
-          if (load(lse, b, h, i, 0) != std::numeric_limits<double>::infinity()) continue;
-          call.fail("parts[{}].lse[{},{},{}] is inf, which marks a row that was not computed", n, b, h, i);
-        }
-      }
-    }
+    check_rows_computed(call, {names[2 * n + 1].c_str(), m.parts[n].lse});
   }
 }
 
@@ -68,13 +60,7 @@ void check_gate(Call& call, const ConstTensorView& view, const AttentionOptions&
   }
   const Argument gate{"gate", view};
   if (!call.given(gate)) return;
-  call.input(gate, {m.dtype, DType::f32});
-  const Shape elementwise{m.B, m.Hq, m.T, m.Dv};
-  const Shape headwise{m.B, m.Hq, m.T, 1};
-  if (view.shape != headwise && view.shape != elementwise) {
-    call.fail("gate has shape {} but must be (B,Hq,T,1) = {} or (B,Hq,T,Dv) = {}", shape_text(view.shape),
-              shape_text(headwise), shape_text(elementwise));
-  }
+  check_gate_logits(call, gate, m.dtype, {m.B, m.Hq, m.T, m.Dv});
   m.gate_fn = options.gate_fn;
   m.gate_op = options.gate_op;
   if (m.gate_fn != GateFn::none) m.gate = view;
@@ -173,7 +159,7 @@ void attention_merge(const AttentionOutputs& outputs, std::span<const MergePart>
     call.fail("y, attn and lse are all absent");
   }
   call.no_overlap();
-  check_rows_computed(call, m);
+  check_parts_computed(call, m, names);
   m.outputs = outputs;
   cpu_merge(m);
 }
@@ -215,7 +201,7 @@ void attention_merge_backward(std::span<const MergePartGradients> gradients, con
     call.shape(gate_gradient, "gate", gate.shape);
   }
   call.no_overlap();
-  check_rows_computed(call, m);
+  check_parts_computed(call, m, names);
   m.incoming = incoming;
   m.gradients = gradients;
   m.dgate = dgate;

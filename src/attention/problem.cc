@@ -150,14 +150,8 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
 void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {
   const Argument gate{"gate", in.gate};
   if (!call.given(gate)) return;
-  call.input(gate, {in.q.dtype, DType::f32});
+  check_gate_logits(call, gate, in.q.dtype, {p.B, p.Hq, p.T, p.Dv});
   p.gate_headwise = gate.view.shape[3] == 1;
-  const Shape elementwise{p.B, p.Hq, p.T, p.Dv};
-  const Shape headwise{p.B, p.Hq, p.T, 1};
-  if (gate.view.shape != headwise && gate.view.shape != elementwise) {
-    call.fail("gate has shape {} but must be (B,Hq,T,1) = {} or (B,Hq,T,Dv) = {}", shape_text(gate.view.shape),
-              shape_text(headwise), shape_text(elementwise));
-  }
   p.gate_fn = options.gate_fn;
   p.gate_op = options.gate_op;
   if (p.gate_fn == GateFn::none) p.inputs.gate = {};
@@ -327,27 +321,6 @@ void check_saved(Call& call, const AttentionInputs& in, const AttentionSaved& sa
   }
 }
 
-template <typename T>
-void check_computed(const Call& call, const ConstTensorView& lse) {
-  const auto& [B, Hq, T_rows, one] = lse.shape;
-  for (std::int64_t b = 0; b < B; ++b) {
-    for (std::int64_t h = 0; h < Hq; ++h) {
-      const T* row = static_cast<const T*>(lse.data) + b * lse.strides[0] + h * lse.strides[1];
-      for (std::int64_t i = 0; i < T_rows; ++i) {
-        if (row[i * lse.strides[2]] != std::numeric_limits<T>::infinity()) continue;
-        call.fail("lse[{},{},{}] is inf: the forward pass left this row out, by gate_threshold", b, h, i);
-      }
-    }
-  }
-}
-
-/// Rows that were not computed have no gradients.
-void check_all_rows_computed(const Call& call, const AttentionSaved& saved) {
-  if (saved.lse.numel() == 0) return;
-  if (saved.lse.dtype == DType::f64) return check_computed<double>(call, saved.lse);
-  check_computed<float>(call, saved.lse);
-}
-
 void check_incoming(Call& call, const AttentionInputs& in, const AttentionIncoming& incoming, const Problem& p) {
   const Argument dy{"dy", incoming.dy};
   call.require_given(dy);
@@ -486,7 +459,7 @@ BackwardProblem check_backward(const AttentionGradients& gradients, const Attent
   check_gradient(call, {"dbias", gradients.dbias}, {"bias", inputs.bias});
   check_gradient(call, {"dsinks", gradients.dsinks}, {"sinks", inputs.sinks});
   call.no_overlap();
-  check_all_rows_computed(call, saved);
+  check_rows_computed(call, {"lse", saved.lse});
   leave_out_empty(p);
   return p;
 }

@@ -372,8 +372,30 @@ TEST(NarrowKeys, RefusesWhatDoesNotFit) {
   in.cu_seqlens_q = in.key_lengths;
   expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "packed batch");
   in.cu_seqlens_q = {};
+  in.block_table = in.key_lengths;
+  expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "block_table is given");
+  in.block_table = {};
+  in.k_scale = in.key_lengths;
+  expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "k_scale has shape (1,1,1,");
+  in.k_scale = {};
   in.key_lengths.shape[3] = 1;
   expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "key_lengths has shape (1,1,1,1)");
+}
+
+TEST(NarrowKeys, TakesTheScalesOfItsKeys) {
+  CaseSpec spec;
+  spec.Hkv = 2;
+  spec.S = 12;
+  spec.quantized = true;
+  verify::Case problem(spec);
+  KeyRangeVectors vectors;
+  const AttentionInputs range = narrow_keys(problem.inputs(), 5, 9, vectors);
+  for (const auto scale : {&AttentionInputs::k_scale, &AttentionInputs::v_scale}) {
+    const ConstTensorView &part = range.*scale, &whole = problem.inputs().*scale;
+    ASSERT_EQ(part.shape[2], 4);
+    EXPECT_EQ(load(part, 0, 1, 0, 0), load(whole, 0, 1, 5, 0));
+    EXPECT_EQ(load(part, 0, 1, 3, 0), load(whole, 0, 1, 8, 0));
+  }
 }
 
 }  // namespace

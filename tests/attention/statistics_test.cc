@@ -5,9 +5,12 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/property.hpp"
+#include "attention/sample_call.hpp"
 
 namespace headgate {
 namespace {
@@ -81,6 +84,28 @@ TEST(Statistics, RowsWithoutWeightsAndRowsOfNaN) {
   EXPECT_TRUE(std::isnan(max[2]) && std::isnan(entropy[2]) && std::isnan(first[2]) && std::isnan(weight[4]));
   EXPECT_EQ(index[4], -1);
   EXPECT_GT(first[3], 0.0);
+}
+
+/// Neither can be read as rows of one sequence.
+TEST(Statistics, RefusePackedBatchesAndCaches) {
+  testing::SampleCall call;
+  for (const auto& [member, name] :
+       {std::pair{&AttentionInputs::cu_seqlens_q, "cu_seqlens_q"},
+        std::pair{&AttentionInputs::cu_seqlens_k, "cu_seqlens_k"},
+        std::pair{&AttentionInputs::block_table, "block_table"}, std::pair{&AttentionInputs::k_scale, "k_scale"},
+        std::pair{&AttentionInputs::v_scale, "v_scale"}}) {
+    call.in.*member = call.vector<std::int32_t>({0, 1});
+    const auto before = call.snapshot();
+    try {
+      call.look();
+      ADD_FAILURE() << name << " is taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()), "attention_statistics: " + std::string(name) +
+                                               " is given but statistics take no packed batches and no caches");
+    }
+    EXPECT_TRUE(call.unchanged_since(before)) << name;
+    call.in.*member = {};
+  }
 }
 
 }  // namespace
