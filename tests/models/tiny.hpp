@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,8 +28,8 @@ inline DecoderConfig tiny_config() {
   return config;
 }
 
-/// What Qwen2, Mistral and Llama 3 have that Qwen3 lacks, some of it on each side of every limit.
-inline DecoderConfig other_families() {
+/// What Qwen2, Mistral and Llama 3 have that Qwen3 lacks, some of it on each side of every limit; with a gate besides.
+inline std::array<DecoderConfig, 2> other_families() {
   DecoderConfig config = tiny_config();
   config.qk_norm = QkNorm::none;
   config.qkv_bias = QkvBias::learned;
@@ -39,7 +40,12 @@ inline DecoderConfig other_families() {
   config.rope_original_seq_len = 8;  // the three pairs turn 1.3, 0.5 and 0.2 times in it
   config.rope_low_freq_factor = 0.3;
   config.rope_high_freq_factor = 1.0;
-  return config;
+  DecoderConfig gated = config;
+  gated.gate = layers::parse_gate("g2-elementwise");
+  gated.qk_norm = QkNorm::per_head;
+  gated.rope_scaling = layers::RopeScalingKind::linear;
+  gated.window = 2;
+  return {config, gated};
 }
 
 inline constexpr BatchShape kTinyBatch{2, 7};
