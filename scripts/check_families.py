@@ -7,11 +7,9 @@
 Random small checkpoints of llama (with Llama 3's RoPE scaling), mistral (with a window), qwen2 and qwen3 are made here, as
 one file, as shards, in bf16, and as GGUF where the package gguf knows the architecture; SmolLM2 is compared where
 scripts/real_model.sh has put it into BUILD/models. Fails when a log-probability differs by more than 1e-4. Needs
-PyTorch, transformers and gguf (pip install torch transformers gguf). Exits with 77 where they are missing;
-HEADGATE_PYTHON names an interpreter that has them.
+PyTorch, transformers and gguf (pip install torch transformers gguf); exits with 77 where they are missing.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,10 +21,6 @@ try:
     import torch
     import transformers
 except ImportError:
-    other = os.environ.get("HEADGATE_PYTHON")
-    if other and not os.environ.get("HEADGATE_PYTHON_TRIED"):
-        os.environ["HEADGATE_PYTHON_TRIED"] = "1"
-        os.execvp(other, [other, *sys.argv])
     print("check_families: torch, transformers or gguf is missing")
     sys.exit(77)
 
