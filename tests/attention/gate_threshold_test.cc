@@ -125,6 +125,21 @@ TEST(GateThreshold, ARowWithNaNInItsGateIsOpen) {
   EXPECT_EQ(load(out.lse, 0, 0, 4, 0), kInfinity);
 }
 
+TEST(GateThreshold, ARowIsOpenByOneNegativeGateOfItsFeatures) {
+  CaseSpec spec = gated_spec(GateInput::elementwise, 1.0);
+  spec.gate_fn = GateFn::identity;
+  spec.lse = DType::f64;
+  Case problem(spec);
+  AttentionInputs in = problem.inputs();
+  const_cast<float*>(static_cast<const float*>(in.gate.data))[5 * spec.Dv + 3] =
+      static_cast<float>(-2.0 * problem.options().gate_threshold);
+  const AttentionOutputs out = problem.outputs();
+  attention_forward(out, in, problem.options());
+  EXPECT_NE(load(out.y, 0, 0, 5, 3), 0.0);
+  EXPECT_TRUE(std::isfinite(load(out.lse, 0, 0, 5, 0)));
+  EXPECT_EQ(load(out.lse, 0, 0, 4, 0), kInfinity);
+}
+
 TEST(GateThreshold, BackwardRefusesWhatWasNotComputed) {
   Case problem(gated_spec(GateInput::headwise, 0.5));
   attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
