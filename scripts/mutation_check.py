@@ -4,8 +4,8 @@
 
 Changes one formula at a time in a copy of the source tree (mutations.py: mostly a flipped sign), builds the test that
 covers it and demands that it fails. A text that is not found exactly once, a mutant that does not build, or one that
-passes is an error: exit status 1. A mutant takes some 10 to 30 s; one vector target is compiled, for the formulas are
-written once.
+passes is an error: exit status 1. A mutant takes some 10 to 30 s; one portable target is compiled, for the formulas
+are written once, and one of short vectors for those that vectors alone have.
 
   scripts/mutation_check.py [--only REGEX] [--sample N [--seed S]] [--keep] [--jobs N]
   scripts/mutation_check.py --patterns      only whether the table fits the code, at once
@@ -23,13 +23,18 @@ import subprocess
 import sys
 import tempfile
 
-from mutations import GROUPS
+from mutations import GROUPS, VECTOR_GROUPS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPIED = ("CMakeLists.txt", "README.md", "cmake", "docs", "examples", "include", "src", "tests")
 
-Mutation = collections.namedtuple("Mutation", "test file name text changed")
-MUTATIONS = [Mutation(test, file, *row) for test, file, rows in GROUPS for row in rows]
+Mutation = collections.namedtuple("Mutation", "target test file name text changed")
+MUTATIONS = [Mutation(target, test, file, *row) for target, groups in (("portable", GROUPS), ("vectors", VECTOR_GROUPS))
+             for test, file, rows in groups for row in rows]
+# Highway then compiles for one target, the best that the flags allow.
+TARGET_FLAGS = {"portable": "-DHWY_COMPILE_ONLY_STATIC",
+                "vectors": "-DHWY_COMPILE_ONLY_STATIC"
+                           + (" -msse4.2 -maes -mpclmul" if platform.machine() == "x86_64" else "")}
 
 
 def title(mutation):
@@ -40,11 +45,10 @@ def run(command, **options):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-def configure(tree, build):
-    """One target, of short vectors, and little optimisation: mutants build fast."""
-    vectors = " -msse4.2 -maes -mpclmul" if platform.machine() == "x86_64" else ""
+def configure(tree, build, target):
+    """One target and little optimisation: mutants build fast."""
     command = ["cmake", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-               "-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC" + vectors, "-DHEADGATE_TOOLS=ON", "-DHEADGATE_INSTALL=OFF",
+               "-DCMAKE_CXX_FLAGS=" + TARGET_FLAGS[target], "-DHEADGATE_TOOLS=ON", "-DHEADGATE_INSTALL=OFF",
                "-DHEADGATE_WERROR=OFF"]
     if shutil.which("ninja"):
         command += ["-G", "Ninja"]
@@ -109,19 +113,20 @@ def mutate(tree, build, mutation, jobs):
 
 def check_mutants(work, chosen, jobs):
     """Complaints about the mutants that were not caught, in a copy of the tree below `work`."""
-    tree, build = work / "tree", work / "build"
+    tree = work / "tree"
     tree.mkdir()
     for name in COPIED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tree / name)
-    configure(tree, build)
-    for test in sorted({m.test for m in chosen}):
-        passed, output = build_and_test(build, test, jobs)
+    for target in sorted({m.target for m in chosen}):
+        configure(tree, work / target, target)
+    for target, test in sorted({(m.target, m.test) for m in chosen}):
+        passed, output = build_and_test(work / target, test, jobs)
         if not passed:
             sys.exit(f"mutation_check: {test} fails on the unchanged tree:\n{output}")
     complaints = []
     for number, mutation in enumerate(chosen, 1):
-        complaint = mutate(tree, build, mutation, jobs)
+        complaint = mutate(tree, work / mutation.target, mutation, jobs)
         print(f"[{number}/{len(chosen)}] {complaint or 'caught: ' + title(mutation)}", flush=True)
         if complaint:
             complaints.append(complaint)
