@@ -374,8 +374,10 @@ HEADGATE_API headgate_status headgate_attention_merge_backward(const headgate_me
 /* Which keys and queries statistics are of. */
 typedef struct headgate_statistics_selection {
   size_t struct_size;
-  headgate_const_tensor keys;    /* (1,1,1,N), i32 or i64, 0 <= j < S, any order, may repeat: those of key_weights */
-  headgate_const_tensor queries; /* (1,1,1,R), i32 or i64, 0 <= i < T, any order, may repeat: those of rows */
+  headgate_const_tensor keys;    /* (1,1,1,J), i32 or i64, 0 <= j < S, any order, may repeat: those of key_weights. In a
+                                    packed batch key j of each sequence; one that it does not have has weight 0 */
+  headgate_const_tensor queries; /* (1,1,1,R), i32 or i64, 0 <= i < T, any order, may repeat: those of rows. In a packed
+                                    batch rows of q */
   int64_t window;                /* W >= 0, read when a window share is asked for */
 } headgate_statistics_selection;
 
@@ -384,7 +386,9 @@ typedef struct headgate_statistics_selection {
 
 /* What headgate_attention_statistics overwrites, of the weights P = exp(s - lse); each may be absent, and what is
  * absent is not computed. All are f32 or f64, topk_index i32 or i64. Means are over the queries of a sequence, rows
- * that see nothing among them. */
+ * that see nothing among them; of a packed batch they have N, its sequences, in place of B. There key_mass and rows
+ * have the S columns of all sequences, rows 0 in those of others, while first, key_weights and topk_index count keys
+ * within the query's own sequence. */
 typedef struct headgate_attention_statistics_outputs {
   size_t struct_size;
   headgate_tensor row_max;           /* (B,Hq,T,1): max over j of P_ij; the largest score is log(row_max) + lse */
@@ -393,13 +397,13 @@ typedef struct headgate_attention_statistics_outputs {
   headgate_tensor first;             /* (B,Hq,T,1): P_i0 */
   headgate_tensor first_gated;       /* (B,Hq,T,1): P_i0 * mean over features of g(z_i), of a gate that multiplies */
   headgate_tensor window_share;      /* (B,Hq,T,1): sum of P_ij over |at_i - j| <= W */
-  headgate_tensor key_weights;       /* (B,Hq,T,N): P_ij of the selection's keys */
+  headgate_tensor key_weights;       /* (B,Hq,T,J): P_ij of the selection's keys */
   headgate_tensor mean_row_max;      /* (B,Hq,1,1) */
   headgate_tensor mean_entropy;      /* (B,Hq,1,1) */
   headgate_tensor mean_first;        /* (B,Hq,1,1) */
   headgate_tensor mean_first_gated;  /* (B,Hq,1,1) */
   headgate_tensor mean_window_share; /* (B,Hq,1,1) */
-  headgate_tensor mean_key_weights;  /* (B,Hq,1,N) */
+  headgate_tensor mean_key_weights;  /* (B,Hq,1,J) */
   headgate_tensor key_mass;          /* (B,Hq,1,S): sum over i of P_ij, what key j receives */
   headgate_tensor topk_index;        /* (B,Hq,T,K), 1 <= K <= 1024: the K keys of the largest scores, largest first, of
                                         equal ones the lower index first; -1 where fewer have a weight above 0 */
@@ -417,7 +421,7 @@ typedef struct headgate_attention_statistics_outputs {
 /* Statistics of the weights that a forward pass on the same inputs and options has used, without T*S memory.
  * `inputs`: v is not read and may be absent; gate is read for first_gated alone. `lse`: (B,Hq,T,1), f32 or f64, of that
  * forward pass; where it is infinite the row has no weights and its figures are 0, where it is NaN they are NaN, and
- * topk_index is -1. Packed batches and caches are refused. `selection` and `options` may be NULL. Deterministic: the
+ * topk_index is -1. `selection` and `options` may be NULL. Deterministic: the
  * same bits for any number of threads. */
 HEADGATE_API headgate_status headgate_attention_statistics(const headgate_attention_statistics_outputs* outputs,
                                                            const headgate_attention_inputs* inputs,
