@@ -107,7 +107,9 @@ class HEADGATE_API KvCache {
   const CacheShape& shape() const { return shape_; }
   const CacheTensors& tensors() const { return tensors_; }
 
-  /// The sequences as a batch whose T queries are the last T tokens of each; T at most the shortest length.
+  /// The sequences as a batch whose T queries are the last T tokens of each; T at most the shortest length. For packed
+  /// queries (cu_seqlens_q), of as many tokens of each as they say, take T = 0 and leave query_offsets out of the
+  /// inputs.
   CacheBatch batch(std::span<const std::int64_t> sequences, std::int64_t T) const;
 
   /// More pages, in memory of the cache's own; views of its tensors end. For a cache that has memory of its own.

@@ -10,7 +10,8 @@
 
 /*
  * Gated attention (arXiv 2505.06708), exact, in O(T) memory: the C API, C99. It is the C++ API of
- * headgate/attention.hpp and headgate/runtime.hpp argument for argument, and computes the same bits.
+ * headgate/attention.hpp, merge.hpp, statistics.hpp, cache.hpp and runtime.hpp argument for argument, and computes the
+ * same bits.
  *
  *   s    = softcap(scale . q k^T) - slope_h . |at_i - j| + bias             softcap(x) = c . tanh(x / c)
  *   lse  = log( sum over visible j of exp(s_j), + exp(sink_h) )             natural logarithm
@@ -374,8 +375,10 @@ HEADGATE_API headgate_status headgate_attention_merge_backward(const headgate_me
 /* Which keys and queries statistics are of. */
 typedef struct headgate_statistics_selection {
   size_t struct_size;
-  headgate_const_tensor keys;    /* (1,1,1,N), i32 or i64, 0 <= j < S, any order, may repeat: those of key_weights */
-  headgate_const_tensor queries; /* (1,1,1,R), i32 or i64, 0 <= i < T, any order, may repeat: those of rows */
+  headgate_const_tensor keys;    /* (1,1,1,J), i32 or i64, 0 <= j < S, any order, may repeat: those of key_weights. In a
+                                    packed batch key j of each sequence; one that it does not have has weight 0 */
+  headgate_const_tensor queries; /* (1,1,1,R), i32 or i64, 0 <= i < T, any order, may repeat: those of rows. In a packed
+                                    batch rows of q */
   int64_t window;                /* W >= 0, read when a window share is asked for */
 } headgate_statistics_selection;
 
@@ -384,7 +387,9 @@ typedef struct headgate_statistics_selection {
 
 /* What headgate_attention_statistics overwrites, of the weights P = exp(s - lse); each may be absent, and what is
  * absent is not computed. All are f32 or f64, topk_index i32 or i64. Means are over the queries of a sequence, rows
- * that see nothing among them. */
+ * that see nothing among them; of a packed batch they have N, its sequences, in place of B. There key_mass and rows
+ * have the S columns of all sequences, rows 0 in those of others, while first, key_weights and topk_index count keys
+ * within the query's own sequence. */
 typedef struct headgate_attention_statistics_outputs {
   size_t struct_size;
   headgate_tensor row_max;           /* (B,Hq,T,1): max over j of P_ij; the largest score is log(row_max) + lse */
@@ -393,13 +398,13 @@ typedef struct headgate_attention_statistics_outputs {
   headgate_tensor first;             /* (B,Hq,T,1): P_i0 */
   headgate_tensor first_gated;       /* (B,Hq,T,1): P_i0 * mean over features of g(z_i), of a gate that multiplies */
   headgate_tensor window_share;      /* (B,Hq,T,1): sum of P_ij over |at_i - j| <= W */
-  headgate_tensor key_weights;       /* (B,Hq,T,N): P_ij of the selection's keys */
+  headgate_tensor key_weights;       /* (B,Hq,T,J): P_ij of the selection's keys */
   headgate_tensor mean_row_max;      /* (B,Hq,1,1) */
   headgate_tensor mean_entropy;      /* (B,Hq,1,1) */
   headgate_tensor mean_first;        /* (B,Hq,1,1) */
   headgate_tensor mean_first_gated;  /* (B,Hq,1,1) */
   headgate_tensor mean_window_share; /* (B,Hq,1,1) */
-  headgate_tensor mean_key_weights;  /* (B,Hq,1,N) */
+  headgate_tensor mean_key_weights;  /* (B,Hq,1,J) */
   headgate_tensor key_mass;          /* (B,Hq,1,S): sum over i of P_ij, what key j receives */
   headgate_tensor topk_index;        /* (B,Hq,T,K), 1 <= K <= 1024: the K keys of the largest scores, largest first, of
                                         equal ones the lower index first; -1 where fewer have a weight above 0 */
@@ -417,13 +422,124 @@ typedef struct headgate_attention_statistics_outputs {
 /* Statistics of the weights that a forward pass on the same inputs and options has used, without T*S memory.
  * `inputs`: v is not read and may be absent; gate is read for first_gated alone. `lse`: (B,Hq,T,1), f32 or f64, of that
  * forward pass; where it is infinite the row has no weights and its figures are 0, where it is NaN they are NaN, and
- * topk_index is -1. Packed batches and caches are refused. `selection` and `options` may be NULL. Deterministic: the
+ * topk_index is -1. `selection` and `options` may be NULL. Deterministic: the
  * same bits for any number of threads. */
 HEADGATE_API headgate_status headgate_attention_statistics(const headgate_attention_statistics_outputs* outputs,
                                                            const headgate_attention_inputs* inputs,
                                                            const headgate_const_tensor* lse,
                                                            const headgate_statistics_selection* selection,
                                                            const headgate_attention_options* options);
+
+/* --- keys and values of past tokens -------------------------------------------------------------------------- */
+
+/* Keys and values of tokens seen so far, for decoding: pages of tokens, and which sequence has which of them. One token
+ * more of a sequence, its query last among those that the sequence holds:
+ *
+ *   headgate_cache_append(cache, &sequence, 1, &k, &v);               k (1,Hkv,1,D), v (1,Hkv,1,Dv)
+ *   headgate_cache_batch(cache, &inputs, block_table, capacity, &key_length, &query_offset, &sequence, 1, 1);
+ *   inputs.q = ...;
+ *   headgate_attention_forward(&outputs, &inputs, &options);
+ *
+ * A contiguous cache, (B,Hkv,S,D) with a slot for each sequence, is one whose pages are as long as a sequence can get.
+ * What fails changes nothing. A cache is not to be changed by one thread while another uses it. */
+typedef struct headgate_cache headgate_cache;
+
+/* The sizes of a cache. */
+typedef struct headgate_cache_shape {
+  size_t struct_size;
+  int64_t kv_heads;     /* Hkv, at least 1 */
+  int64_t head_dim;     /* D, 1 to 512 */
+  int64_t value_dim;    /* Dv, 1 to 512 */
+  int64_t page;         /* tokens of a page; 0: 16 */
+  int64_t pages;        /* P, 0 to 2^31 - 1 */
+  headgate_dtype dtype; /* f32 (also for 0), f64, bf16 or f16; i8: a scale for each token and head, max|x| / 127 */
+  int32_t reserved;     /* 0 */
+} headgate_cache_shape;
+
+#define HEADGATE_CACHE_SHAPE_INIT \
+  { sizeof(headgate_cache_shape), 0, 0, 0, 0, 0, HEADGATE_DTYPE_NONE, 0 }
+
+/* The memory of a cache. */
+typedef struct headgate_cache_tensors {
+  size_t struct_size;
+  headgate_tensor k;       /* (P,Hkv,page,D) */
+  headgate_tensor v;       /* (P,Hkv,page,Dv), dtype of k */
+  headgate_tensor k_scale; /* (P,Hkv,page,1), f32, with k and v of dtype i8; else absent */
+  headgate_tensor v_scale; /* as k_scale */
+} headgate_cache_tensors;
+
+#define HEADGATE_CACHE_TENSORS_INIT \
+  { sizeof(headgate_cache_tensors), HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT, HEADGATE_ABSENT }
+
+/* *bytes = what a cache of this shape takes. */
+HEADGATE_API headgate_status headgate_cache_bytes(size_t* bytes, const headgate_cache_shape* shape);
+
+/* *tensors, whose struct_size is set, become contiguous tensors of this shape in `memory`, headgate_cache_bytes bytes
+ * aligned to 8. Writes nothing to the memory. */
+HEADGATE_API headgate_status headgate_cache_place(headgate_cache_tensors* tensors, void* memory,
+                                                  const headgate_cache_shape* shape);
+
+/* *cache = a cache with memory of its own, or over memory of the caller's, which must outlive it: any strides.
+ * headgate_cache_destroy frees it; of NULL it does nothing. */
+HEADGATE_API headgate_status headgate_cache_create(headgate_cache** cache, const headgate_cache_shape* shape);
+HEADGATE_API headgate_status headgate_cache_create_over(headgate_cache** cache, const headgate_cache_tensors* tensors);
+HEADGATE_API void headgate_cache_destroy(headgate_cache* cache);
+
+/* *sequence = the number of a new sequence without tokens. */
+HEADGATE_API headgate_status headgate_cache_add_sequence(headgate_cache* cache, int64_t* sequence);
+
+/* *made = the number of a sequence with the tokens of `sequence`. They share pages; the last one, if it is not full, is
+ * copied by the first of them that appends. */
+HEADGATE_API headgate_status headgate_cache_fork(headgate_cache* cache, int64_t* made, int64_t sequence);
+
+/* Its number is free for another. */
+HEADGATE_API headgate_status headgate_cache_remove_sequence(headgate_cache* cache, int64_t sequence);
+
+/* T new tokens at the end of each of `count` different sequences: k (count,Hkv,T,D), v (count,Hkv,T,Dv), of one dtype,
+ * f32, f64, bf16 or f16; converted to the cache's, or quantized. */
+HEADGATE_API headgate_status headgate_cache_append(headgate_cache* cache, const int64_t* sequences, size_t count,
+                                                   const headgate_const_tensor* k, const headgate_const_tensor* v);
+
+/* Leaves the first `length` tokens that the sequence holds. */
+HEADGATE_API headgate_status headgate_cache_truncate(headgate_cache* cache, int64_t sequence, int64_t length);
+
+/* Drops whole pages that hold neither one of the first `sinks` tokens nor one of the last `window`. The tokens that
+ * stay are keys 0 ... length - 1 from then on, while headgate_cache_position goes on counting those that were dropped:
+ * keys and queries that RoPE has turned by it keep their true distances. All calls for a sequence must keep as many
+ * pages of sinks. */
+HEADGATE_API headgate_status headgate_cache_slide(headgate_cache* cache, int64_t sequence, int64_t sinks,
+                                                  int64_t window);
+
+/* The tokens that the sequence holds; the position of its next token, which counts dropped ones too. */
+HEADGATE_API headgate_status headgate_cache_length(const headgate_cache* cache, int64_t* length, int64_t sequence);
+HEADGATE_API headgate_status headgate_cache_position(const headgate_cache* cache, int64_t* position, int64_t sequence);
+
+/* Pages that no sequence has. */
+HEADGATE_API headgate_status headgate_cache_free_pages(const headgate_cache* cache, int64_t* pages);
+
+/* *tensors, whose struct_size is set, become the cache's: valid until it grows, moves or is destroyed. */
+HEADGATE_API headgate_status headgate_cache_get_tensors(const headgate_cache* cache, headgate_cache_tensors* tensors);
+
+/* *entries = those of a block table of these sequences: `count` times the most pages that one of them has. */
+HEADGATE_API headgate_status headgate_cache_table_entries(const headgate_cache* cache, size_t* entries,
+                                                          const int64_t* sequences, size_t count);
+
+/* The sequences as a batch B = count whose T queries are the last T tokens of each; T at most the shortest length. Sets
+ * k, v, k_scale, v_scale, block_table, key_lengths and query_offsets of *inputs, whose struct_size is set. Their
+ * numbers go to the caller's memory, which must live as long as *inputs is used: `block_table` has room for `capacity`
+ * entries, at least headgate_cache_table_entries; `key_lengths` and `query_offsets` for `count`. For packed queries
+ * (cu_seqlens_q), as many of each as they say, take T = 0 and clear query_offsets of *inputs. */
+HEADGATE_API headgate_status headgate_cache_batch(const headgate_cache* cache, headgate_attention_inputs* inputs,
+                                                  int32_t* block_table, size_t capacity, int64_t* key_lengths,
+                                                  int64_t* query_offsets, const int64_t* sequences, size_t count,
+                                                  int64_t T);
+
+/* More pages, P = `pages` in all, in memory of the cache's own; for a cache that has such memory. Tensors and inputs
+ * that point into the old one end. */
+HEADGATE_API headgate_status headgate_cache_grow(headgate_cache* cache, int64_t pages);
+
+/* Copies every page to larger tensors of the caller's, which differ in P alone, and goes on there. */
+HEADGATE_API headgate_status headgate_cache_move_to(headgate_cache* cache, const headgate_cache_tensors* tensors);
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */
 

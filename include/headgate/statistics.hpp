@@ -18,13 +18,20 @@ inline constexpr std::int64_t kMaxTopKeys = 1024;
 
 /// Which keys and queries statistics are of.
 struct StatisticsSelection {
-  ConstTensorView keys{};     ///< (1,1,1,N), i32 or i64, 0 ≤ j < S, any order, may repeat: those of key_weights
-  ConstTensorView queries{};  ///< (1,1,1,R), i32 or i64, 0 ≤ i < T, any order, may repeat: those of `rows`
-  std::int64_t window = 0;    ///< W ≥ 0, read when a window share is asked for
+  /// (1,1,1,J), i32 or i64, 0 ≤ j < S, any order, may repeat: those of key_weights. In a packed batch key j of each
+  /// sequence; one that it does not have has weight 0.
+  ConstTensorView keys{};
+  /// (1,1,1,R), i32 or i64, 0 ≤ i < T, any order, may repeat: those of `rows`. In a packed batch rows of q.
+  ConstTensorView queries{};
+  std::int64_t window = 0;  ///< W ≥ 0, read when a window share is asked for
 };
 
 /// What attention_statistics overwrites; each may be absent, and what is absent is not computed. All are f32 or f64,
 /// topk_index i32 or i64.
+///
+/// Of a packed batch, means have the number of its sequences, N, in place of B. key_mass and rows then have the S
+/// columns of all sequences, rows 0 in those of others, while first, key_weights and topk_index count keys within the
+/// query's own sequence.
 ///
 /// cost, in forward passes              | outputs
 /// a few keys' share                    | first, first_gated, key_weights
@@ -39,7 +46,7 @@ struct AttentionStatistics {
   TensorView first{};         ///< P_i0
   TensorView first_gated{};   ///< P_i0 · mean over features of g(z_i): what passes a gate that multiplies
   TensorView window_share{};  ///< Σ P_ij over |at_i − j| ≤ W; the rest of 1 lies outside the window or in the sink
-  TensorView key_weights{};   ///< (B,Hq,T,N): P_ij of selection.keys
+  TensorView key_weights{};   ///< (B,Hq,T,J): P_ij of selection.keys
 
   // Means of those over the queries of a sequence, rows that see nothing among them: (B,Hq,1,1).
   TensorView mean_row_max{};
@@ -47,7 +54,7 @@ struct AttentionStatistics {
   TensorView mean_first{};
   TensorView mean_first_gated{};
   TensorView mean_window_share{};
-  TensorView mean_key_weights{};  ///< (B,Hq,1,N)
+  TensorView mean_key_weights{};  ///< (B,Hq,1,J)
 
   TensorView key_mass{};  ///< (B,Hq,1,S): Σᵢ P_ij, what key j receives
   /// (B,Hq,T,K), 1 ≤ K ≤ kMaxTopKeys: the K keys of the largest scores, largest first, of equal ones the lower index
@@ -59,13 +66,11 @@ struct AttentionStatistics {
 
 /// Statistics of the weights P = exp(s − lse) that a forward pass on the same inputs and options has used.
 ///
-/// `inputs`: as for attention_forward, but v is not read and may be absent, and gate is read for first_gated alone.
-/// Packed batches and caches (cu_seqlens_q and _k, block_table, k_scale, v_scale) are refused.
-/// `lse`: (B,Hq,T,1), f32 or f64, of that forward pass. Where it is −∞ or +∞ the row has no weights and all its figures
-/// are 0; where it is NaN they are NaN, and topk_index is −1.
-/// Computed in f32, in f64 for f64. Deterministic: the same bits for any number of threads. Outputs must not overlap
-/// inputs or each other. Throws headgate::Error, before anything is written, on arguments that do not fit;
-/// std::bad_alloc when memory runs out.
+/// `inputs`: as for attention_forward, but v and v_scale are not read and may be absent, and gate is read for
+/// first_gated alone. `lse`: (B,Hq,T,1), f32 or f64, of that forward pass. Where it is −∞ or +∞ the row has no weights
+/// and all its figures are 0; where it is NaN they are NaN, and topk_index is −1. Computed in f32, in f64 for f64.
+/// Deterministic: the same bits for any number of threads. Outputs must not overlap inputs or each other. Throws
+/// headgate::Error, before anything is written, on arguments that do not fit; std::bad_alloc when memory runs out.
 HEADGATE_API void attention_statistics(const AttentionStatistics& outputs, const AttentionInputs& inputs,
                                        const ConstTensorView& lse, const StatisticsSelection& selection = {},
                                        const AttentionOptions& options = {});

@@ -152,7 +152,10 @@ io::Array make_statistic(const StatisticsOutput& output, const io::Array& q, con
 void run_statistics(const Statistics& wanted, const Arrays& a, const AttentionInputs& in,
                     const AttentionOptions& options, Results& r) {
   const auto R = static_cast<std::int64_t>(wanted.queries.size());
-  const StatisticsSizes sizes{in.q.shape[0], in.q.shape[1], in.q.shape[2], in.k.shape[2], 0, R, wanted.top_keys};
+  StatisticsSizes sizes{in.q.shape[0], in.q.shape[1], in.q.shape[2], keys_of(in)};
+  sizes.sequences = in.cu_seqlens_q.present() ? in.cu_seqlens_q.shape[3] - 1 : sizes.B;
+  sizes.chosen_rows = R;
+  sizes.top_keys = wanted.top_keys;
   AttentionStatistics outputs;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
     const StatisticsOutput& output = kStatisticsOutputs[n];

@@ -344,11 +344,11 @@ void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
   }
 }
 
-/// Indices in [0, size), any number of them.
-void check_indices(Call& call, const Argument& arg, const char* letter, std::int64_t size) {
+/// Indices in [0, size), any number of them: `letters` is their shape.
+void check_indices(Call& call, const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
   if (!call.given(arg)) return;
   call.input(arg, {DType::i32, DType::i64});
-  call.shape(arg, "(1,1,1,N)", {1, 1, 1, arg.view.shape[3]});
+  call.shape(arg, letters, {1, 1, 1, arg.view.shape[3]});
   for (std::int64_t n = 0; n < arg.view.shape[3]; ++n) {
     const std::int64_t index = load_index(arg.view, n);
     if (index < 0 || index >= size) {
@@ -360,11 +360,6 @@ void check_indices(Call& call, const Argument& arg, const char* letter, std::int
 /// What of the inputs statistics read. Nothing of v: k stands in for its sizes, with the gate's Dv.
 AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
                                    const AttentionOptions& options) {
-  for (const Argument& arg : {Argument{"cu_seqlens_q", given.cu_seqlens_q},
-                              Argument{"cu_seqlens_k", given.cu_seqlens_k}, Argument{"block_table", given.block_table},
-                              Argument{"k_scale", given.k_scale}, Argument{"v_scale", given.v_scale}}) {
-    if (call.given(arg)) call.fail("{} is given but statistics take no packed batches and no caches", arg.name);
-  }
   AttentionInputs in = given;
   if (!wants_figure(outputs, kFirstGated)) {
     in.gate = {};
@@ -376,6 +371,7 @@ AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& 
     call.fail("first_gated is asked for but gate_op is add, and nothing passes a gate that is added");
   }
   in.v = in.k;
+  in.v_scale = in.k_scale;
   in.v.shape[3] = in.gate.present() ? std::clamp<std::int64_t>(in.gate.shape[3], 1, kMaxHeadDim) : 1;
   in.v.strides[3] = 0;
   return in;
@@ -383,8 +379,8 @@ AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& 
 
 void check_selection(Call& call, const AttentionStatistics& outputs, const StatisticsSelection& selection,
                      const Problem& p) {
-  check_indices(call, {"keys", selection.keys}, "S", p.S);
-  check_indices(call, {"queries", selection.queries}, "T", p.T);
+  check_indices(call, {"keys", selection.keys}, "(1,1,1,J)", "S", p.S);
+  check_indices(call, {"queries", selection.queries}, "(1,1,1,R)", "T", p.T);
   for (const TensorView AttentionStatistics::*member :
        {&AttentionStatistics::key_weights, &AttentionStatistics::mean_key_weights}) {
     if ((outputs.*member).present() && !selection.keys.present()) {
@@ -472,7 +468,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
   all_rows.gate_threshold = 0.0;
   StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows), lse, selection,
                       outputs};
-  p.inputs.v = {};
+  p.inputs.v = p.inputs.v_scale = {};
   const Argument log_sum{"lse", lse};
   call.require_given(log_sum);
   call.input(log_sum, {DType::f32, DType::f64});
@@ -480,7 +476,8 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
   check_selection(call, outputs, selection, p);
 
   const ConstTensorView top = outputs.topk_index.present() ? outputs.topk_index : outputs.topk_weight;
-  const StatisticsSizes sizes{p.B, p.Hq, p.T, p.S, selection.keys.shape[3], selection.queries.shape[3], top.shape[3]};
+  const StatisticsSizes sizes{p.B,         p.Hq, p.T, p.S, p.N, selection.keys.shape[3], selection.queries.shape[3],
+                              top.shape[3]};
   if (top.present() && (sizes.top_keys < 1 || sizes.top_keys > kMaxTopKeys)) {
     call.fail("{} has shape {}: K is {} but must be 1 to {}",
               outputs.topk_index.present() ? "topk_index" : "topk_weight", shape_text(top.shape), sizes.top_keys,
@@ -498,7 +495,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
     } else {
       call.output(arg, {DType::f32, DType::f64});
     }
-    call.shape(arg, letters_of(output).data(), sizes.shape(output));
+    call.shape(arg, letters_of(output, p.packed() ? "N" : "B").c_str(), sizes.shape(output));
     sums = sums || output.third == StatisticsDim::one;
   }
   call.no_overlap();

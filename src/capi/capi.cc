@@ -9,6 +9,7 @@
 
 #include "capi/sized.hpp"
 #include "capi/status.hpp"
+#include "capi/tensors.hpp"
 #include "core/check.hpp"
 #include "headgate/attention.hpp"
 #include "headgate/convert.hpp"
@@ -42,16 +43,6 @@ static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 6 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_statistics_selection) == 8 + 2 * 80 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_statistics_outputs) == 8 + 16 * 80);
-
-Shape to_shape(const int64_t (&values)[4]) { return {values[0], values[1], values[2], values[3]}; }
-
-/// The view of member `name`.
-template <typename Tensor>
-auto to_view(const Tensor& tensor, const char* name) {
-  using View = std::conditional_t<std::is_same_v<Tensor, headgate_tensor>, TensorView, ConstTensorView>;
-  require(tensor.reserved == 0, "{}.reserved is {} but must be 0", name, tensor.reserved);
-  return View(tensor.data, static_cast<DType>(tensor.dtype), to_shape(tensor.shape), to_shape(tensor.strides));
-}
 
 /// Zero is the default in C and no gate in C++; other numbers are the same (gates/gate_functions.hpp), and the call
 /// refuses those of no function.
@@ -132,15 +123,6 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
   const auto c = read_sized(given, "gradients");
   return {to_view(c.dq, "dq"),       to_view(c.dk, "dk"),       to_view(c.dv, "dv"),
           to_view(c.dgate, "dgate"), to_view(c.dbias, "dbias"), to_view(c.dsinks, "dsinks")};
-}
-
-headgate_const_tensor to_c(const ConstTensorView& view) {
-  headgate_const_tensor tensor{};
-  tensor.data = view.data;
-  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
-  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
-  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
-  return tensor;
 }
 
 void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* given, std::int64_t begin,
@@ -225,12 +207,6 @@ Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, st
   std::swap(tensor.shape[1], tensor.shape[2]);
   std::swap(tensor.strides[1], tensor.strides[2]);
   return tensor;
-}
-
-template <typename Tensor>
-auto to_view_of(const Tensor* tensor, const char* name) {
-  require(tensor != nullptr, "{} is null", name);
-  return to_view(*tensor, name);
 }
 
 /// The lists never change, so that their strings can be handed out.

@@ -132,21 +132,26 @@ void add_files(VerbOptions& verb, attend::Files& files, std::string& rows) {
        "Log-sum-exp of each row's scores (B,Hq,T), natural logarithm, sink "
        "included; f64 if q is, f32 otherwise");
   file("Outputs", "--weights", files.weights, "P.npy", "Softmax weights (B,Hq,T,S), in the dtype of q");
-  Option stats = file("Statistics", "--stats", files.statistics.directory, "DIR",
-                      "Where to write statistics of the softmax weights: row_max.npy (the largest of each row), "
-                      "entropy.npy (nats, a sink included), first.npy (on key 0), all (B,Hq,T); key_mass.npy (B,Hq,S), "
-                      "what each key receives; first_gated.npy, first times the mean of the row's gates, with a gate "
-                      "that multiplies. f64 if q is, f32 otherwise. Made if missing (its parent is not)");
+  Option stats =
+      file("Statistics", "--stats", files.statistics.directory, "DIR",
+           "Where to write statistics of the softmax weights: row_max.npy (the largest of each row), "
+           "entropy.npy (nats, a sink included), first.npy (on key 0), all (B,Hq,T); key_mass.npy (B,Hq,S), "
+           "what each key receives; first_gated.npy, first times the mean of the row's gates, with a gate "
+           "that multiplies. Of a packed batch (1,Hq,T) and (1,Hq,S), over the rows of q and k. f64 if q is, f32 "
+           "otherwise. Made if missing (its parent is not)");
   verb.value("--top-k", files.statistics.top_keys, "K",
              "topk_index.npy (int64) and topk_weight.npy (B,Hq,T,K) too: the keys of the K largest scores, of equal "
-             "ones the lower first; -1 where fewer have a weight")
+             "ones the lower first, counted within the query's sequence; -1 where fewer have a weight")
       .range<std::int64_t>(1, kMaxTopKeys)
       .needs(stats);
   verb.value("--window-share", files.statistics.window, "W",
              "window_share.npy (B,Hq,T) too: the weight on keys j with |at_i - j| <= W")
       .range<std::int64_t>(0, std::numeric_limits<std::int64_t>::max())
       .needs(stats);
-  verb.value("--rows", rows, "I,J,...", "rows.npy (B,Hq,R,S) too: all weights of queries I, J, ...").needs(stats);
+  verb.value("--rows", rows, "I,J,...",
+             "rows.npy (B,Hq,R,S) too: all weights of queries I, J, ...; of a "
+             "packed batch rows I, J, ... of q, 0 at keys of other sequences")
+      .needs(stats);
   Option grad_out =
       file("Gradients", "--grad-out", files.grad_out, "DY.npy", "Incoming gradient of the result (B,Hq,T,Dv)");
   Option grad_dir = file("Gradients", "--grad-dir", files.grad_dir, "DIR",

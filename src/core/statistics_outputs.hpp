@@ -4,7 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <string>
 
 #include "headgate/statistics.hpp"
 
@@ -21,6 +21,8 @@ struct StatisticsOutput {
   StatisticsDim third, fourth;
 
   constexpr bool is_index() const { return member == &AttentionStatistics::topk_index; }
+  /// A mean over the queries of a sequence, of which a packed batch has several.
+  constexpr bool of_sequence() const { return third == StatisticsDim::one && fourth != StatisticsDim::keys; }
 };
 
 /// In the order of AttentionStatistics.
@@ -65,6 +67,7 @@ inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure)
 /// The sizes that the dimensions of outputs have.
 struct StatisticsSizes {
   std::int64_t B = 0, Hq = 0, T = 0, S = 0;
+  std::int64_t sequences = 0;  ///< B, or those of a packed batch
   std::int64_t chosen_keys = 0, chosen_rows = 0, top_keys = 0;
 
   std::int64_t of(StatisticsDim dim) const {
@@ -78,17 +81,26 @@ struct StatisticsSizes {
     }
     return 1;
   }
-  Shape shape(const StatisticsOutput& output) const { return {B, Hq, of(output.third), of(output.fourth)}; }
+  Shape shape(const StatisticsOutput& output) const {
+    return {output.of_sequence() ? sequences : B, Hq, of(output.third), of(output.fourth)};
+  }
 };
 
-/// "(B,Hq,T,K)".
-constexpr std::string_view letters_of(const StatisticsOutput& output) {
-  if (output.fourth == StatisticsDim::top_keys) return "(B,Hq,T,K)";
-  if (output.third == StatisticsDim::chosen_rows) return "(B,Hq,R,S)";
-  if (output.fourth == StatisticsDim::keys) return "(B,Hq,1,S)";
-  const bool of_keys = output.fourth == StatisticsDim::chosen_keys;
-  if (output.third == StatisticsDim::one) return of_keys ? "(B,Hq,1,N)" : "(B,Hq,1,1)";
-  return of_keys ? "(B,Hq,T,N)" : "(B,Hq,T,1)";
+/// "(B,Hq,T,K)"; what there is one of for each sequence has `sequences`, "B" or "N", as its first letter.
+inline std::string letters_of(const StatisticsOutput& output, const char* sequences) {
+  const auto letter = [](StatisticsDim dim) {
+    switch (dim) {
+      case StatisticsDim::queries: return "T";
+      case StatisticsDim::keys: return "S";
+      case StatisticsDim::chosen_keys: return "J";
+      case StatisticsDim::chosen_rows: return "R";
+      case StatisticsDim::top_keys: return "K";
+      case StatisticsDim::one: break;
+    }
+    return "1";
+  };
+  return std::string("(") + (output.of_sequence() ? sequences : "B") + ",Hq," + letter(output.third) + "," +
+         letter(output.fourth) + ")";
 }
 
 }  // namespace headgate

@@ -61,15 +61,27 @@ struct Window {
   std::int64_t row = 0, column = 0;            // the block's first
 };
 
-void put(std::vector<double>& to, const std::vector<double>& from, const Window& w) {
-  to.resize(w.heads * w.all_rows * w.all_columns);
-  std::size_t next = 0;
+/// Calls visit(n, at) for each element of the block: its number in the block and in the array.
+template <typename Visit>
+void for_each(const Window& w, const Visit& visit) {
+  std::int64_t next = 0;
   for (std::int64_t h = 0; h < w.heads; ++h) {
     for (std::int64_t i = 0; i < w.rows; ++i) {
       const std::int64_t at = (h * w.all_rows + w.row + i) * w.all_columns + w.column;
-      for (std::int64_t x = 0; x < w.columns; ++x) to[at + x] = from[next++];
+      for (std::int64_t x = 0; x < w.columns; ++x) visit(next++, at + x);
     }
   }
+}
+
+void put(std::vector<double>& to, const std::vector<double>& from, const Window& w) {
+  to.resize(w.heads * w.all_rows * w.all_columns);
+  for_each(w, [&](std::int64_t n, std::int64_t at) { to[at] = from[n]; });
+}
+
+std::vector<double> cut(const std::vector<double>& from, const Window& w) {
+  std::vector<double> block(w.heads * w.rows * w.columns);
+  for_each(w, [&](std::int64_t n, std::int64_t at) { block[n] = from[at]; });
+  return block;
 }
 
 void put_forward(ForwardArrays& to, const ForwardArrays& from, const AttentionInputs& in, const Place& at) {
@@ -98,6 +110,55 @@ void put_backward(BackwardArrays& to, const BackwardArrays& from, const Attentio
   for (std::size_t h = 0; h < from.dsinks.size(); ++h) to.dsinks[h] += from.dsinks[h];
 }
 
+/// What statistics read of a forward pass.
+ForwardArrays cut_forward(const ForwardArrays& from, const AttentionInputs& in, const Place& at) {
+  const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = in.k.shape[2];
+  ForwardArrays own;
+  own.lse = cut(from.lse, {Hq, at.T, 1, T, 1, at.q0, 0});
+  own.weights = cut(from.weights, {Hq, at.T, at.S, T, S, at.q0, at.k0});
+  return own;
+}
+
+/// The listed queries that are the sequence's, counted in it.
+std::vector<std::int64_t> queries_of(const StatisticsSelection& selection, const Place& at) {
+  std::vector<std::int64_t> own;
+  for (std::int64_t r = 0; r < selection.queries.shape[3]; ++r) {
+    const std::int64_t i = load_index(selection.queries, r) - at.q0;
+    if (i >= 0 && i < at.T) own.push_back(i);
+  }
+  return own;
+}
+
+/// rows (Hq,R,S) of the sequence's listed queries, which are not all that are listed.
+void put_rows(std::vector<double>& to, const std::vector<double>& from, const AttentionInputs& in,
+              const StatisticsSelection& selection, const Place& at) {
+  const std::int64_t Hq = in.q.shape[1], S = in.k.shape[2], R = selection.queries.shape[3];
+  const auto listed = static_cast<std::int64_t>(queries_of(selection, at).size());
+  std::int64_t next = 0;
+  for (std::int64_t r = 0; r < R; ++r) {
+    const std::int64_t i = load_index(selection.queries, r) - at.q0;
+    if (i < 0 || i >= at.T) continue;
+    put(to, cut(from, {Hq, 1, at.S, listed, at.S, next++, 0}), {Hq, 1, at.S, R, S, r, at.k0});
+  }
+}
+
+/// One output of a sequence, its array's elements in the order of the output's shape.
+void put_statistic(std::vector<double>& to, const std::vector<double>& from, const StatisticsOutput& output,
+                   const AttentionInputs& in, const StatisticsSelection& selection, const Place& at) {
+  const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = in.k.shape[2];
+  if (output.of_sequence()) {
+    to.insert(to.end(), from.begin(), from.end());
+  } else if (output.third == StatisticsDim::chosen_rows) {
+    put_rows(to, from, in, selection, at);
+  } else if (output.fourth == StatisticsDim::keys) {
+    put(to, from, {Hq, 1, at.S, 1, S, 0, at.k0});
+  } else {
+    const std::int64_t rows = Hq * at.T;
+    const std::int64_t width = rows > 0 ? static_cast<std::int64_t>(from.size()) / rows : 0;
+    if (rows > 0) put(to, from, {Hq, at.T, width, T, width, at.q0, 0});
+  }
+}
+
 }  // namespace
 
 Forward packed_forward(const AttentionInputs& inputs, const AttentionOptions& options) {
@@ -122,6 +183,26 @@ Backward packed_backward(const AttentionInputs& inputs, const AttentionIncoming&
     put_backward(out.magnitude, one.magnitude, inputs, at);
     put_backward(out.inherited, one.inherited, inputs, at);
     put_backward(out.like_terms, one.like_terms, inputs, at);
+  }
+  return out;
+}
+
+Statistics packed_statistics(const Forward& forward, const AttentionInputs& inputs, const AttentionOptions& options,
+                             const StatisticsSelection& selection, std::int64_t top_keys) {
+  Statistics out;
+  for (std::int64_t n = 0; n < sequences(inputs); ++n) {
+    const Place at = place_of(inputs, n);
+    const std::vector<std::int64_t> queries = queries_of(selection, at);
+    StatisticsSelection own = selection;
+    own.queries = make_vector_view(queries.data(), static_cast<std::int64_t>(queries.size()));
+    Forward part_of_forward{cut_forward(forward, inputs, at), cut_forward(forward.magnitude, inputs, at)};
+    const Statistics one = statistics(part_of_forward, sequence_inputs(inputs, n, at), options, own, top_keys);
+    for (std::size_t o = 0; o < kStatisticsOutputs.size(); ++o) {
+      for (const auto member : {&StatisticsArray::value, &StatisticsArray::magnitude, &StatisticsArray::like_terms}) {
+        if (kStatisticsOutputs[o].is_index()) continue;
+        put_statistic(out.outputs[o].*member, one.outputs[o].*member, kStatisticsOutputs[o], inputs, selection, at);
+      }
+    }
   }
   return out;
 }

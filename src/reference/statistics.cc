@@ -8,6 +8,7 @@
 
 #include "core/element.hpp"
 #include "core/sum_blocks.hpp"
+#include "reference/packed.hpp"
 #include "reference/sums.hpp"
 
 namespace headgate::reference {
@@ -67,7 +68,7 @@ class Pass {
         selection_(selection),
         top_keys_(top_keys),
         T_(in.q.shape[2]),
-        S_(in.k.shape[2]),
+        S_(in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2]),
         roundoff_(in.q.dtype == DType::f64 ? 0x1p-53 : 0x1p-24),
         floor_(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
         gated_(in.gate.present() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul) {}
@@ -91,7 +92,9 @@ class Pass {
     to.like_terms.push_back(x.like_terms);
   }
 
+  /// 0 where the sequence has no key j.
   Bounded weight(std::int64_t i, std::int64_t j) const {
+    if (j >= S_) return {};
     const auto at = static_cast<std::size_t>((head_ * T_ + i) * S_ + j);
     return {f_.weights[at], f_.magnitude.weights[at], 0.0};
   }
@@ -199,6 +202,7 @@ class Pass {
   /// Σᵢ p_ij
   BoundedSum received(std::int64_t j) const {
     BoundedSum sum(roundoff_);
+    if (j >= S_) return sum;
     for (std::int64_t i = 0; i < T_; ++i) {
       const Bounded p = weight(i, j);
       sum.add(p.value, p.magnitude, i / kQueryTile);
@@ -222,6 +226,7 @@ class Pass {
 
 Statistics statistics(const Forward& forward, const AttentionInputs& inputs, const AttentionOptions& options,
                       const StatisticsSelection& selection, std::int64_t top_keys) {
+  if (inputs.cu_seqlens_q.present()) return packed_statistics(forward, inputs, options, selection, top_keys);
   Statistics out;
   Pass(out, forward, inputs, options, selection, top_keys).run();
   return out;

@@ -130,8 +130,7 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   options_.gate_op = spec.gate_op;
   options_.context.threads = spec.threads;
   const bool backward = (passes == Passes::forward_and_backward || passes == Passes::all) && !spec.forward_only();
-  const bool statistics =
-      (passes == Passes::forward_and_statistics || passes == Passes::all) && spec.takes_statistics();
+  const bool statistics = passes == Passes::forward_and_statistics || passes == Passes::all;
   place_inputs();
   if (backward) place_incoming();
   fill_inputs();
@@ -294,15 +293,20 @@ void Case::place_statistics() {
   const CaseSpec& s = spec_;
   const StatisticsSpec& wanted = s.statistics;
   Random random(s.seed, kSelection);
-  const auto indices = [&](const char* name, std::int64_t n, std::int64_t size) {
+  const auto indices = [&](const char* name, std::int64_t n, std::int64_t size, std::int64_t common) {
     const TensorView view = place(input_slabs_, name, wanted.index_dtype, {1, 1, 1, size > 0 ? n : 0});
-    for (std::int64_t x = 0; x < view.shape[3]; ++x) store_integer(view, x, random.below(size));
+    for (std::int64_t x = 0; x < view.shape[3]; ++x) {
+      store_integer(view, x, random.below(x % 2 == 0 ? std::max<std::int64_t>(common, 1) : size));
+    }
     return view;
   };
-  selection_ = {indices("keys", wanted.keys, s.S), indices("queries", wanted.queries, s.T), wanted.window};
+  // Few sequences of a packed batch have most of its keys: every other index is one that most have.
+  const std::int64_t mean_keys = s.S / std::max<std::int64_t>(s.cu_seqlens == DType::none ? 1 : s.packed, 1);
+  selection_ = {indices("keys", wanted.keys, s.S, mean_keys), indices("queries", wanted.queries, s.T, s.T),
+                wanted.window};
   const bool gated = gate_.present() && s.gate_fn != GateFn::none && s.gate_op == GateOp::mul;
   const StatisticsSizes sizes{
-      s.B, s.Hq(), s.T, s.S, selection_.keys.shape[3], selection_.queries.shape[3], wanted.top_keys};
+      s.B, s.Hq(), s.T, s.S, s.sequences(), selection_.keys.shape[3], selection_.queries.shape[3], wanted.top_keys};
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
     const StatisticsOutput& output = kStatisticsOutputs[n];
     const bool of_gate =
@@ -353,6 +357,14 @@ void Case::fill_sequences() {
   const std::uint64_t seed = spec_.seed;
   cut(cu_seqlens_q_, spec_.T, spec_.packed_queries, Random(seed, kSequences));
   cut(cu_seqlens_k_, spec_.S, spec_.packed_keys, Random(seed + seed % 2, kSequences));
+}
+
+Case::KeyColumns Case::columns_of_query(std::int64_t i) const {
+  if (!cu_seqlens_q_.present()) return {0, spec_.S};
+  std::int64_t n = 0;
+  while (i >= load_index(cu_seqlens_q_, n + 1)) ++n;
+  const Rows rows = rows_of(n);
+  return {rows.k0, rows.S};
 }
 
 Case::Rows Case::rows_of(std::int64_t n) const {

@@ -43,6 +43,12 @@ class Case {
   const AttentionIncoming& incoming() const { return incoming_; }
   const AttentionGradients& gradients() const { return gradients_; }
 
+  /// Where the keys of query row i's own sequence stand among the columns of weights.
+  struct KeyColumns {
+    std::int64_t first, count;
+  };
+  KeyColumns columns_of_query(std::int64_t i) const;
+
   const StatisticsSelection& selection() const { return selection_; }
   const AttentionStatistics& statistics() const { return statistics_; }
 

@@ -161,11 +161,12 @@ std::optional<std::string> check_top_keys(const Case& problem, const reference::
   const TensorView& index = out.topk_index;
   if (!index.present()) return std::nullopt;
   const auto [B, Hq, T, K] = index.shape;
-  const std::int64_t S = problem.spec().S;
+  const std::int64_t columns = problem.spec().S;
   for (std::int64_t row = 0; row < B * Hq * T; ++row) {
     const std::int64_t b = row / T / Hq, h = row / T % Hq, i = row % T;
-    const double* p = want.weights.data() + row * S;
-    const double* magnitude = want.magnitude.weights.data() + row * S;
+    const auto [first, S] = problem.columns_of_query(i);
+    const double* p = want.weights.data() + row * columns + first;
+    const double* magnitude = want.magnitude.weights.data() + row * columns + first;
     const auto wrong = [&](std::int64_t n, const std::string& what) {
       return fmt::format("topk_index[{},{},{},{}] = {:.0f}, {}: {}", b, h, i, n, load(index, b, h, i, n), what,
                          describe(problem.spec()));
@@ -199,7 +200,6 @@ std::optional<std::string> check_top_keys(const Case& problem, const reference::
 
 std::optional<std::string> check_statistics_case(Case& problem, const Kernels& kernels, WorstError* worst) {
   const CaseSpec& spec = problem.spec();
-  if (!spec.takes_statistics()) return std::nullopt;
   problem.poison_outputs();
   problem.poison_gradients();
   problem.poison_statistics();
@@ -238,13 +238,13 @@ std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels
     problem.poison_gradients();
     kernels.forward(problem.outputs(), problem.inputs(), problem.options());
     std::vector<std::uint8_t> bytes = problem.output_bytes();
-    if (problem.spec().forward_only()) return bytes;
     kernels.forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
-    kernels.backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
-                     problem.backward_options());
-    const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
-    bytes.insert(bytes.end(), gradients.begin(), gradients.end());
-    if (!problem.spec().takes_statistics()) return bytes;
+    if (!problem.spec().forward_only()) {
+      kernels.backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
+                       problem.backward_options());
+      const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
+      bytes.insert(bytes.end(), gradients.begin(), gradients.end());
+    }
     problem.poison_statistics();
     kernels.statistics(problem.statistics(), problem.inputs(), problem.saved().lse, problem.selection(),
                        problem.options());

@@ -127,8 +127,6 @@ struct CaseSpec {
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
   /// What the forward pass alone takes.
   bool forward_only() const { return page > 0 || quantized; }
-  /// attention_statistics takes neither caches nor packed batches.
-  bool takes_statistics() const { return !forward_only() && cu_seqlens == DType::none; }
   DType key_dtype() const { return quantized ? DType::i8 : dtype; }
   /// Pages that a sequence may have, and all that there are: a few are no sequence's.
   std::int64_t pages_each() const { return page > 0 ? S / page : 0; }

@@ -10,6 +10,7 @@
 #include "attention/property.hpp"
 #include "core/element.hpp"
 #include "headgate/merge.hpp"
+#include "headgate/statistics.hpp"
 
 namespace headgate {
 namespace {
@@ -57,6 +58,8 @@ void expect_sequences_as_alone(verify::Case& problem) {
   const AttentionGradients& gradients = problem.gradients();
   attention_forward(out, in, problem.options());
   attention_backward(gradients, in, problem.saved(), problem.incoming(), problem.options());
+  const AttentionStatistics& statistics = problem.statistics();
+  attention_statistics(statistics, in, out.lse, problem.selection(), problem.options());
 
   std::int64_t q0 = 0;
   std::int64_t k0 = 0;
@@ -89,6 +92,18 @@ void expect_sequences_as_alone(verify::Case& problem) {
     expect_equal(dv.view, keys(gradients.dv), which + "dv");
     expect_equal(dgate.view, rows(gradients.dgate), which + "dgate");
     expect_equal(dbias.view, part(rows(gradients.dbias), 3, k0, k1), which + "dbias");
+    const Owned entropy(rows(statistics.entropy)), mass(part(statistics.key_mass, 3, k0, k1));
+    const Owned top(rows(statistics.topk_weight)), mean(part(statistics.mean_row_max, 0, n, n + 1));
+    AttentionStatistics own_statistics;
+    own_statistics.entropy = entropy.view;
+    own_statistics.key_mass = mass.view;
+    own_statistics.topk_weight = top.view;
+    own_statistics.mean_row_max = mean.view;
+    attention_statistics(own_statistics, own, lse.view, {}, problem.options());
+    expect_equal(entropy.view, rows(statistics.entropy), which + "entropy");
+    expect_equal(mass.view, part(statistics.key_mass, 3, k0, k1), which + "key_mass");
+    expect_equal(top.view, rows(statistics.topk_weight), which + "topk_weight");
+    expect_equal(mean.view, part(statistics.mean_row_max, 0, n, n + 1), which + "mean_row_max");
     q0 = q1;
     k0 = k1;
   }

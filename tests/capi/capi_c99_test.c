@@ -454,6 +454,151 @@ static void test_struct_sizes(void) {
   CHECK_NEAR(p.y[0], 3.0);
 }
 
+/* The same problem from a cache: one token at a time, in pages of one. */
+static headgate_status append_one(headgate_cache* cache, int64_t sequence, float k, float v) {
+  const headgate_const_tensor keys = headgate_make_const_tensor(&k, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  const headgate_const_tensor values = headgate_make_const_tensor(&v, HEADGATE_DTYPE_F32, 1, 1, 1, 1);
+  return headgate_cache_append(cache, &sequence, 1, &keys, &values);
+}
+
+static headgate_cache_shape small_cache(int64_t page, int64_t pages) {
+  headgate_cache_shape shape = HEADGATE_CACHE_SHAPE_INIT;
+  shape.kv_heads = shape.head_dim = shape.value_dim = 1;
+  shape.page = page;
+  shape.pages = pages;
+  return shape;
+}
+
+static void attend_cached(const headgate_cache* cache, int64_t sequence, float want) {
+  int32_t table[8];
+  int64_t key_length = -1;
+  int64_t query_offset = -1;
+  int64_t length = -1;
+  size_t entries = 0;
+  Problem p;
+  setup(&p);
+  p.outputs.weights.dtype = HEADGATE_DTYPE_NONE;
+  p.outputs.weights.data = NULL;
+  CHECK_STATUS(headgate_cache_length(cache, &length, sequence), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_table_entries(cache, &entries, &sequence, 1), HEADGATE_OK);
+  CHECK(entries >= 1 && entries <= 8);
+  CHECK_STATUS(headgate_cache_batch(cache, &p.inputs, table, entries - 1, &key_length, &query_offset, &sequence, 1, 1),
+               HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("but the block table has");
+  CHECK(key_length == -1 && p.inputs.block_table.data == NULL);
+  CHECK_STATUS(headgate_cache_batch(cache, &p.inputs, table, entries, &key_length, &query_offset, &sequence, 1, 1),
+               HEADGATE_OK);
+  CHECK(key_length == length && query_offset == length - 1);
+  CHECK(p.inputs.block_table.data == table && p.inputs.block_table.shape[3] == (int64_t)entries);
+  CHECK(p.inputs.key_lengths.data == &key_length && p.inputs.query_offsets.data == &query_offset);
+  CHECK_STATUS(forward(&p), HEADGATE_OK);
+  CHECK_NEAR(p.y[0], want);
+}
+
+static void test_cache_with_its_own_memory(void) {
+  const headgate_cache_shape shape = small_cache(1, 2);
+  headgate_cache* cache = NULL;
+  headgate_cache_tensors tensors = HEADGATE_CACHE_TENSORS_INIT;
+  int64_t first = -1;
+  int64_t second = -1;
+  int64_t number = -1;
+  CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_OK);
+  CHECK(cache != NULL);
+  CHECK_STATUS(headgate_cache_add_sequence(cache, &first), HEADGATE_OK);
+  CHECK_STATUS(append_one(cache, first, 0.0F, 0.0F), HEADGATE_OK);
+  CHECK_STATUS(append_one(cache, first, logf(3.0F), 4.0F), HEADGATE_OK);
+  attend_cached(cache, first, 1.5F);
+
+  CHECK_STATUS(headgate_cache_fork(cache, &second, first), HEADGATE_OK);
+  CHECK(second != first);
+  CHECK_STATUS(append_one(cache, second, 0.0F, 4.0F), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_cache_append: 1 tokens for each of 1 sequences need 1 pages but 0 are free");
+  CHECK_STATUS(headgate_cache_grow(cache, 4), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_free_pages(cache, &number), HEADGATE_OK);
+  CHECK(number == 2);
+  CHECK_STATUS(append_one(cache, second, 0.0F, 4.0F), HEADGATE_OK);
+  attend_cached(cache, second, 1.6F); /* weights 1/5, 3/5, 1/5 */
+  attend_cached(cache, first, 1.5F);
+
+  CHECK_STATUS(headgate_cache_truncate(cache, second, 1), HEADGATE_OK);
+  attend_cached(cache, second, 0.0F);
+  CHECK_STATUS(headgate_cache_slide(cache, first, 0, 1), HEADGATE_OK);
+  attend_cached(cache, first, 2.0F);
+  CHECK_STATUS(headgate_cache_length(cache, &number, first), HEADGATE_OK);
+  CHECK(number == 1);
+  CHECK_STATUS(headgate_cache_position(cache, &number, first), HEADGATE_OK);
+  CHECK(number == 2);
+  CHECK_STATUS(headgate_cache_get_tensors(cache, &tensors), HEADGATE_OK);
+  CHECK(tensors.k.data != NULL && tensors.k.shape[0] == 4 && tensors.k_scale.dtype == HEADGATE_DTYPE_NONE);
+
+  CHECK_STATUS(headgate_cache_remove_sequence(cache, second), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_length(cache, &number, second), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_cache_length: ");
+  CHECK_SAYS("is no sequence");
+  headgate_cache_destroy(cache);
+  headgate_cache_destroy(NULL);
+}
+
+static void test_cache_over_memory(void) {
+  const headgate_cache_shape shape = small_cache(0, 1); /* pages of 16 */
+  const headgate_cache_shape larger = small_cache(16, 3);
+  double memory[64];
+  double more[128];
+  headgate_cache_tensors tensors = HEADGATE_CACHE_TENSORS_INIT;
+  headgate_cache* cache = NULL;
+  int64_t sequence = -1;
+  size_t bytes = 0;
+  CHECK_STATUS(headgate_cache_bytes(&bytes, &shape), HEADGATE_OK);
+  CHECK(bytes >= 2 * 16 * sizeof(float) && bytes <= sizeof memory);
+  CHECK_STATUS(headgate_cache_place(&tensors, memory, &shape), HEADGATE_OK);
+  CHECK(tensors.k.data == memory && tensors.k.shape[2] == 16 && tensors.v.dtype == HEADGATE_DTYPE_F32);
+  CHECK_STATUS(headgate_cache_create_over(&cache, &tensors), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_add_sequence(cache, &sequence), HEADGATE_OK);
+  CHECK_STATUS(append_one(cache, sequence, 0.0F, 0.0F), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_grow(cache, 2), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_cache_grow: the memory is the caller's");
+  CHECK_STATUS(headgate_cache_bytes(&bytes, &larger), HEADGATE_OK);
+  CHECK(bytes <= sizeof more);
+  CHECK_STATUS(headgate_cache_place(&tensors, more, &larger), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_move_to(cache, &tensors), HEADGATE_OK);
+  CHECK_STATUS(append_one(cache, sequence, logf(3.0F), 4.0F), HEADGATE_OK);
+  attend_cached(cache, sequence, 1.5F);
+  headgate_cache_destroy(cache);
+}
+
+static void test_cache_refusals(void) {
+  headgate_cache_shape shape = small_cache(2, 2);
+  headgate_cache_tensors tensors = HEADGATE_CACHE_TENSORS_INIT;
+  headgate_cache* cache = NULL;
+  int64_t sequence = 0;
+  shape.dtype = HEADGATE_DTYPE_BOOL;
+  CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("dtype is bool but must be");
+  CHECK(cache == NULL);
+  shape = small_cache(2, 2);
+  shape.struct_size = 8;
+  CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("shape.struct_size is 8");
+  tensors.struct_size = 0;
+  CHECK_STATUS(headgate_cache_create_over(&cache, &tensors), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("tensors.struct_size is 0");
+  CHECK_STATUS(headgate_cache_add_sequence(NULL, &sequence), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("headgate_cache_add_sequence: cache is null");
+  CHECK_STATUS(headgate_cache_bytes(NULL, &shape), HEADGATE_INVALID_ARGUMENT);
+  shape.struct_size = sizeof shape;
+  CHECK_STATUS(headgate_cache_create(NULL, &shape), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("cache is null");
+  CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_append(cache, NULL, 1, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("is null");
+  CHECK_STATUS(headgate_cache_add_sequence(cache, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_STATUS(headgate_cache_add_sequence(cache, &sequence), HEADGATE_OK);
+  CHECK(sequence == 0);
+  CHECK_STATUS(headgate_cache_append(cache, &sequence, 1, NULL, NULL), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("k is null");
+  headgate_cache_destroy(cache);
+}
+
 int main(void) {
   test_version_and_errors();
   test_targets();
@@ -466,6 +611,9 @@ int main(void) {
   test_backward();
   test_refusals();
   test_struct_sizes();
+  test_cache_with_its_own_memory();
+  test_cache_over_memory();
+  test_cache_refusals();
   if (failures != 0) fprintf(stderr, "%d checks failed\n", failures);
   return failures == 0 ? 0 : 1;
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 
+#include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
@@ -62,9 +63,9 @@ class StatisticsWorker {
       lane_before_[lane] = static_cast<Index>(std::max<std::int64_t>(lane - 1, 0));
   }
 
-  /// Packs a block of key/value head `head` (sequence · Hkv + h) into `slot`, as far as it is looked at.
-  void pack_block(std::int64_t head, std::int64_t slot, std::int64_t block) const {
-    const Sequence sequence = p_.sequence(head / p_.Hkv);
+  /// Packs a block of key/value head h of the part, as far as it is looked at.
+  void pack_block(const HeldHeads& part, std::int64_t h, std::int64_t block) const {
+    const Sequence& sequence = part.sequence;
     if (sequence.T == 0) return;
     const Visibility visibility(p_, sequence);
     const KeyRange seen =
@@ -72,63 +73,54 @@ class StatisticsWorker {
     const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
-    const View<T, 3> keys = shared_.keys[slot].range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
-    pack_transposed(keys, key_rows(p_.inputs.k, sequence, head % p_.Hkv), begin, end - begin, own_.packing);
+    const View<T, 3> keys = shared_.keys.range(0, part.panel_of(h) + begin / kNR<T>, divide_up(end - begin, kNR<T>));
+    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, own_.packing);
   }
 
   /// Packs the chosen keys; zeros for those that the sequence does not have.
-  void pack_chosen(std::int64_t head, std::int64_t slot) const {
-    const Sequence sequence = p_.sequence(head / p_.Hkv);
-    const HeadRows<const void> rows = key_rows(p_.inputs.k, sequence, head % p_.Hkv);
+  void pack_chosen(const HeldHeads& part, std::int64_t h) const {
+    const KeyRows rows = rows_of_keys(p_, part.sequence, h);
+    const View<T, 3> chosen = held_chosen(part, h);
     for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
       const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
       const T* source[kNR<T>];
       for (std::int64_t x = 0; x < count; ++x) {
         const std::int64_t j = chosen_key(c + x);
         source[x] = own_.packing.at(x);
-        if (j < sequence.keys) {
+        if (j < part.sequence.keys) {
           source[x] = dense_row(rows, j, own_.packing.at(x));
         } else {
           std::fill_n(own_.packing.at(x), p_.D, T{0});
         }
       }
-      T* to = shared_.chosen.at(slot, c / kNR<T>);
+      T* to = chosen.at(c / kNR<T>);
       if (count < kNR<T>) std::fill_n(to, kNR<T> * p_.D, T{0});
       interleave_rows<kNR<T>>(to, source, count, p_.D, T{1});
     }
   }
 
-  /// The `turn`-th query tile of query head h = hkv · group + g of sequence n, whose packed keys lie in `slot`: the
-  /// last queries come first.
-  void run_tile(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t turn) {
-    const std::int64_t g = h % p_.group;
-    sequence_ = p_.sequence(n);
-    h_ = h;
-    slot_ = slot;
-    first_ = (plan_.tiles - 1 - turn) * kTile;
-    count_ = std::clamp<std::int64_t>(sequence_.T - first_, 0, kTile);
-    KeyRange seen{};
-    if (count_ > 0) {
-      pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
-                  own_.packing);
-      const Visibility visibility(p_, sequence_);
-      seen = visited(visibility, sequence_, first_, first_ + count_);
-      reset(seen);
-      weigh_chosen(visibility);
-      const std::int64_t group = plan_.rules.any() ? kMR : Plan::kGroup;
-      for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
-        for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
-      }
-      finish_rows();
+  /// The `turn`-th query tile of query head h of the part: the last queries come first.
+  void run_tile(const HeldHeads& part, std::int64_t h, std::int64_t turn) {
+    begin_head(part, h);
+    first_ = (part.tiles - 1 - turn) * kTile;
+    count_ = std::min(sequence_.T - first_, kTile);
+    pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
+                own_.packing);
+    const Visibility visibility(p_, sequence_);
+    const KeyRange seen = visited(visibility, sequence_, first_, first_ + count_);
+    reset(seen);
+    weigh_chosen(visibility);
+    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kGroup;
+    for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
+      for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
     }
-    if (plan_.sums) add_sums(g, turn, seen);
+    finish_rows();
+    if (plan_.sums) add_sums(part, turn, seen);
   }
 
-  /// Weights of the chosen queries strip · kMR …, of query head h of sequence n, as far as the sequence has them.
-  void run_rows(std::int64_t n, std::int64_t h, std::int64_t slot, std::int64_t strip) {
-    sequence_ = p_.sequence(n);
-    h_ = h;
-    slot_ = slot;
+  /// Weights of the chosen queries strip · kMR …, of query head h of the part, as far as its sequence has them.
+  void run_rows(const HeldHeads& part, std::int64_t h, std::int64_t strip) {
+    begin_head(part, h);
     const std::int64_t end = std::min((strip + 1) * kMR, p_.selection.queries.shape[3]);
     ChosenRows rows;
     for (std::int64_t r = strip * kMR; r < end; ++r) {
@@ -138,30 +130,31 @@ class StatisticsWorker {
     if (rows.count > 0) write_rows(rows);
   }
 
-  /// What was summed over the queries of query head h = hkv · group + g of sequence n.
-  void write_sums(std::int64_t n, std::int64_t h, std::int64_t slot) const {
-    const Sequence sequence = p_.sequence(n);
-    const std::int64_t g = h % p_.group;
+  /// What was summed over the queries of query head h of the part.
+  void write_sums(const HeldHeads& part, std::int64_t h) const {
+    const Sequence& sequence = part.sequence;
+    const std::int64_t held = held_query_head(part, h);
     const double share = sequence.T > 0 ? 1.0 / static_cast<double>(sequence.T) : 0.0;
     for (std::size_t f = 0; f < kRowFigures; ++f) {
       const TensorView& mean = mean_of_figure(out_, f);
-      const double sum = shared_.figure_sums(slot, g, static_cast<std::int64_t>(f));
-      if (mean.present()) store(mean, n, h, 0, 0, share * sum);
+      const double sum = shared_.figure_sums(held, static_cast<std::int64_t>(f));
+      if (mean.present()) store(mean, part.n, h, 0, 0, share * sum);
     }
     for (std::int64_t c = 0; out_.mean_key_weights.present() && c < plan_.listed_keys; ++c) {
-      store(out_.mean_key_weights, n, h, 0, c, share * shared_.key_sums(slot, g, c));
+      store(out_.mean_key_weights, part.n, h, 0, c, share * shared_.key_sums(held, c));
     }
     if (!out_.key_mass.present()) return;
     const HeadRows<void> mass = HeadRows<void>(out_.key_mass, sequence.b, h).columns(sequence.k0, sequence.S);
-    store_row(mass, shared_.mass.at(slot, g), 0, 0, sequence.S);
+    store_row(mass, head_mass(part, h).data, 0, 0, sequence.S);
   }
 
-  void clear_sums(std::int64_t slot, std::int64_t g) const {
-    const auto clear = [](const View<double, 1>& sums) { std::fill_n(sums.data, sums.count(), 0.0); };
-    clear(shared_.figure_sums.sub(slot, g));
-    clear(shared_.key_sums.sub(slot, g));
-    clear(shared_.mass.sub(slot, g));
-    shared_.turns(slot, g) = 0;
+  void clear_sums(const HeldHeads& part, std::int64_t h) const {
+    const auto clear = [](const auto& sums) { std::fill_n(sums.data, sums.count(), 0.0); };
+    const std::int64_t held = held_query_head(part, h);
+    clear(shared_.figure_sums[held]);
+    clear(shared_.key_sums[held]);
+    if (shared_.mass.present()) clear(head_mass(part, h));
+    shared_.turns(held) = 0;
   }
 
  private:
@@ -190,6 +183,28 @@ class StatisticsWorker {
     bool is_first = false;                // of the blocks that its rows see, and top keys are looked for
     bool empty() const { return c0 >= c1; }
   };
+
+  void begin_head(const HeldHeads& part, std::int64_t h) {
+    sequence_ = part.sequence;
+    h_ = h;
+    if (plan_.packs_keys) head_keys_ = shared_.keys.range(0, part.panel_of(h / p_.group), part.panels);
+    if (plan_.chosen_keys > 0) head_chosen_ = held_chosen(part, h / p_.group);
+  }
+
+  View<T, 3> held_chosen(const HeldHeads& part, std::int64_t h) const {
+    return shared_.chosen[part.first_head + h - part.h0];
+  }
+
+  /// The number of query head h of the part among all that are held.
+  std::int64_t held_query_head(const HeldHeads& part, std::int64_t h) const {
+    return (part.first_head - part.h0) * p_.group + h;
+  }
+
+  /// What the part's keys receive of query head h.
+  View<double, 2> head_mass(const HeldHeads& part, std::int64_t h) const {
+    const std::int64_t first = part.panel_of(h / p_.group) * p_.group + h % p_.group * part.panels;
+    return shared_.mass.range(0, first, part.panels);
+  }
 
   /// Key of the c-th chosen column.
   std::int64_t chosen_key(std::int64_t c) const {
@@ -304,7 +319,7 @@ class StatisticsWorker {
 
   /// Panel c of the strip's scores: less lse where no rule comes after.
   void product(const Strip& s, std::int64_t c) const {
-    const T* keys = shared_.keys.at(slot_, (s.j0 + c) / kNR<T>);
+    const T* keys = head_keys_.at((s.j0 + c) / kNR<T>);
     if (plan_.rules.any()) {
       multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(s.rows, kNV, s.queries, keys, p_.D,
                                                                         s.scores + c, Plan::kScoreStride);
@@ -497,7 +512,7 @@ class StatisticsWorker {
       for (std::int64_t r = 0; r < count_; r += kMR) {
         const std::int64_t rows = std::min(kMR, count_ - r);
         multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(rows, kNV, own_.queries.at(r / kMR),
-                                                                          shared_.chosen.at(slot_, c / kNR<T>), p_.D,
+                                                                          head_chosen_.at(c / kNR<T>), p_.D,
                                                                           own_.scores.data, Plan::kScoreStride);
         for (std::int64_t m = 0; m < rows; ++m) {
           T* row = own_.scores.at(m);
@@ -600,19 +615,16 @@ class StatisticsWorker {
   }
 
   /// Adds the tile's sums to the head's, when those of the tiles before have been added.
-  void add_sums(std::int64_t g, std::int64_t turn, const KeyRange& seen) const {
-    const Turnstile turnstile(shared_.turns(slot_, g));
+  void add_sums(const HeldHeads& part, std::int64_t turn, const KeyRange& seen) const {
+    const std::int64_t held = held_query_head(part, h_);
+    const Turnstile turnstile(shared_.turns(held));
     turnstile.enter(turn);
-    if (count_ > 0) {
-      for (std::int64_t f = 0; f < own_.figure_sums.shape[0]; ++f) {
-        shared_.figure_sums(slot_, g, f) += own_.figure_sums(f);
-      }
-      for (std::int64_t c = 0; c < plan_.listed_keys; ++c) shared_.key_sums(slot_, g, c) += own_.key_sums(c);
-      if (own_.mass.present()) {
-        double* HWY_RESTRICT mass = shared_.mass.at(slot_, g);
-        const T* HWY_RESTRICT own = own_.mass.data;
-        for (std::int64_t j = seen.begin; j < seen.end; ++j) mass[j] += static_cast<double>(own[j]);
-      }
+    for (std::int64_t f = 0; f < own_.figure_sums.shape[0]; ++f) shared_.figure_sums(held, f) += own_.figure_sums(f);
+    for (std::int64_t c = 0; c < plan_.listed_keys; ++c) shared_.key_sums(held, c) += own_.key_sums(c);
+    if (own_.mass.present()) {
+      double* HWY_RESTRICT mass = head_mass(part, h_).data;
+      const T* HWY_RESTRICT own = own_.mass.data;
+      for (std::int64_t j = seen.begin; j < seen.end; ++j) mass[j] += static_cast<double>(own[j]);
     }
     turnstile.leave(turn);
   }
@@ -675,7 +687,8 @@ class StatisticsWorker {
   const StatisticsBuffers<T>& shared_;
   const StatisticsScratch<T> own_;
   Sequence sequence_;
-  std::int64_t h_ = 0, slot_ = 0, first_ = 0, count_ = 0;
+  std::int64_t h_ = 0, first_ = 0, count_ = 0;
+  View<T, 3> head_keys_, head_chosen_;                             // (panels, D, kNR)
   mutable bool begun_[kTile / kMR] = {};                           // whether a strip has seen a block
   HWY_ALIGN Index lane_before_[kLanes<T>];                         // of lane 0, itself
   HWY_ALIGN mutable T block_entropies_[Plan::kGroup * kLanes<T>];  ///< of the group and block at hand, by lane
@@ -684,44 +697,68 @@ class StatisticsWorker {
 template <typename T>
 void statistics_typed(const StatisticsProblem& p) {
   const StatisticsPlan<T> plan(p);
+  if (plan.most.parts == 0) return;
   const Placed<StatisticsBuffers<T>> placed(plan);
   const StatisticsBuffers<T>& shared = *placed;
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared)
+  HeldHeads* const parts = shared.parts.data;
+  const HeadBatches batches(plan);
+  HeadCursor cursor;
+  HeldSizes held;
+  const auto hold_next = [&] {
+    held = batches.next(cursor, parts);
+    order_parts(parts, held.parts, p.group);
+  };
+  hold_next();
+#pragma omp parallel num_threads(plan.threads) default(none) \
+    shared(plan, p, shared, parts, batches, cursor, held, hold_next)
   {
     StatisticsWorker<T> worker(plan, shared, omp_get_thread_num());
-    for (std::int64_t head0 = 0; head0 < plan.heads; head0 += plan.heads_at_once) {
-      const std::int64_t held = std::min(plan.heads_at_once, plan.heads - head0);
-      const auto query_head = [&](std::int64_t n) { return (head0 + n / p.group) % p.Hkv * p.group + n % p.group; };
+    // Calls run(part, query head, …) for the n-th query head that is held.
+    const auto with_query_head = [&](std::int64_t n, const auto& run) {
+      const HeldHead head = held_head(parts, held, n / p.group);
+      run(*head.part, head.h * p.group + n % p.group);
+    };
+    while (held.parts > 0) {
+      const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
 #pragma omp for schedule(static) nowait
-      for (std::int64_t n = 0; n < held * p.group; ++n) worker.clear_sums(n / p.group, n % p.group);
-      const std::int64_t packs = (plan.packs_keys ? plan.blocks : 0) + (plan.chosen_keys > 0 ? 1 : 0);
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held * packs; ++n) {
-        const std::int64_t slot = n / packs, block = n % packs;
-        if (plan.packs_keys && block < plan.blocks) {
-          worker.pack_block(head0 + slot, slot, block);
-        } else {
-          worker.pack_chosen(head0 + slot, slot);
+      for (std::int64_t n = 0; n < held.heads * p.group; ++n) {
+        with_query_head(n, [&](const HeldHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
+      }
+      if (plan.packs_keys) {
+#pragma omp for schedule(dynamic, 1) nowait
+        for (std::int64_t n = 0; n < held.blocks; ++n) {
+          const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
+          const std::int64_t at = n - part.first_block;
+          worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
         }
       }
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < (plan.chosen_keys > 0 ? held.heads : 0); ++n) {
+        const HeldHead head = held_head(parts, held, n);
+        worker.pack_chosen(*head.part, head.h);
+      }
 #pragma omp for schedule(dynamic, 1) nowait
-      for (std::int64_t n = 0; n < held * p.group * plan.row_strips; ++n) {
-        const std::int64_t head = n / plan.row_strips, slot = head / p.group;
-        worker.run_rows((head0 + slot) / p.Hkv, query_head(head), slot, n % plan.row_strips);
+      for (std::int64_t n = 0; n < held.heads * p.group * plan.row_strips; ++n) {
+        with_query_head(n / plan.row_strips,
+                        [&](const HeldHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
       }
       // A head's tiles are begun in the order of their turns (Turnstile), which puts the longest rows of a causal mask
       // first.
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held * p.group * plan.tiles; ++n) {
-        const std::int64_t head = n / plan.tiles, slot = head / p.group;
-        worker.run_tile((head0 + slot) / p.Hkv, query_head(head), slot, n % plan.tiles);
+      for (std::int64_t n = 0; n < (plan.by_tile ? held.tiles : 0); ++n) {
+        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+        const std::int64_t at = n - part.first_tile;
+        worker.run_tile(part, part.h0 * p.group + at / part.tiles, at % part.tiles);
       }
-      if (!plan.sums) continue;
+      if (plan.sums) {
 #pragma omp for schedule(static)
-      for (std::int64_t n = 0; n < held * p.group; ++n) {
-        const std::int64_t slot = n / p.group;
-        worker.write_sums((head0 + slot) / p.Hkv, query_head(n), slot);
+        for (std::int64_t n = 0; n < held.heads * p.group; ++n) {
+          with_query_head(n, [&](const HeldHeads& part, std::int64_t h) { worker.write_sums(part, h); });
+        }
       }
+      if (last) break;
+#pragma omp single
+      hold_next();
     }
   }
 }

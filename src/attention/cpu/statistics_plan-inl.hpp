@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/problem.hpp"
@@ -27,19 +28,17 @@ template <typename T>
 struct StatisticsPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
+  static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
   static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
   static constexpr std::int64_t kGroup = 48;
+  static constexpr std::int64_t tile_rows = kTile;
+  static constexpr bool whole_heads = false;
   static_assert(kTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
 
   using ScoreLeft = LeftLayout<1, kMR>;  // packed strips of q
 
-  explicit StatisticsPlan(const StatisticsProblem& problem)
-      : p(problem),
-        rules(problem),
-        panels(divide_up(p.S, kNR<T>)),
-        blocks(divide_up(p.S, kBlock)),
-        heads(p.sequences() * p.Hkv) {
+  explicit StatisticsPlan(const StatisticsProblem& problem) : p(problem), rules(problem) {
     const AttentionStatistics& out = p.outputs;
     exponentials = wants_figure(out, kEntropy) || out.key_mass.present();
     if (out.topk_index.present() || out.topk_weight.present()) {
@@ -53,40 +52,47 @@ struct StatisticsPlan {
     if (out.rows.present()) row_strips = divide_up(p.selection.queries.shape[3], kMR);
     sums = out.key_mass.present() || out.mean_key_weights.present();
     for (std::size_t f = 0; f < kRowFigures; ++f) sums = sums || mean_of_figure(out, f).present();
-    const bool by_tile = scan || window || chosen_keys > 0;
-    tiles = by_tile ? divide_up(p.T, kTile) : 0;
+    by_tile = scan || window || chosen_keys > 0;
     packs_keys = scan || window || row_strips > 0;
 
-    // A double, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
-    const double head_bytes =
-        sizeof(T) * static_cast<double>(packs_keys ? panels : 0) * static_cast<double>(kNR<T> * p.D);
-    const auto fit = static_cast<std::int64_t>(kPackedBudget_bytes / std::max(head_bytes, 1.0));
-    heads_at_once = std::clamp<std::int64_t>(std::min(fit, kMostHeads), 1, std::max<std::int64_t>(heads, 1));
-    threads = static_cast<int>(
-        std::clamp<std::int64_t>(heads_at_once * p.group * (tiles + row_strips), 1, p.context.threads));
+    const HeadBatches batches(*this);
+    longest_panels = batches.survey().largest.panels;
+    HeadCursor end;
+    most = batches.most(end);
+    threads = static_cast<int>(std::clamp<std::int64_t>(
+        std::max(by_tile ? most.tiles : 0, most.heads * p.group * row_strips), 1, p.context.threads));
+  }
+
+  /// Sums of no queries are written too: 0.
+  bool takes(const Sequence& sequence) const { return sums || sequence.T > 0; }
+  /// What is held for a key/value head. A double, as the sizes of tensors that lie nowhere in full (stride 0) can
+  /// multiply beyond 64 bits.
+  double head_bytes(const HeldHeads& part) const {
+    const auto keys = static_cast<double>(part.panels * kPanel);
+    const double packed = (packs_keys ? keys : 0.0) + static_cast<double>(round_up(chosen_keys, kPanel));
+    const double summed = static_cast<double>(kSumsOfHead + listed_keys) + (p.outputs.key_mass.present() ? keys : 0.0);
+    return sizeof(T) * packed * static_cast<double>(p.D) + sizeof(double) * summed * static_cast<double>(p.group);
   }
 
   const StatisticsProblem& p;
   ScoreRules<T> rules;
-  std::int64_t panels;  ///< of kNR keys, the last perhaps not full
-  std::int64_t blocks, heads;
-  std::int64_t tiles = 0;          ///< of queries whose figures are asked for
-  bool scan = false;               ///< all scores are looked at
-  bool exponentials = false;       ///< and all exponentials made
-  bool window = false;             ///< the exponentials of a window are added up
-  bool first = false;              ///< key 0 leads the chosen keys
-  bool sums = false;               ///< something is summed over queries
-  bool packs_keys = false;         ///< all keys, not the chosen alone
-  std::int64_t listed_keys = 0;    ///< of the selection
-  std::int64_t chosen_keys = 0;    ///< whose weights are computed by themselves: key 0 and those of the selection
-  std::int64_t top_keys = 0;       ///< K
-  std::int64_t row_strips = 0;     ///< of kMR chosen queries
-  std::int64_t heads_at_once = 1;  ///< key/value heads that are held packed at a time
+  bool by_tile = false;             ///< figures of queries, or sums of them, are asked for
+  bool scan = false;                ///< all scores are looked at
+  bool exponentials = false;        ///< and all exponentials made
+  bool window = false;              ///< the exponentials of a window are added up
+  bool first = false;               ///< key 0 leads the chosen keys
+  bool sums = false;                ///< something is summed over queries
+  bool packs_keys = false;          ///< all keys, not the chosen alone
+  std::int64_t listed_keys = 0;     ///< of the selection
+  std::int64_t chosen_keys = 0;     ///< whose weights are computed by themselves: key 0 and those of the selection
+  std::int64_t top_keys = 0;        ///< K
+  std::int64_t row_strips = 0;      ///< of kMR chosen queries
+  std::int64_t longest_panels = 0;  ///< of the longest sequence's keys
+  HeldSizes most;                   ///< what is held at a time
   int threads = 1;
 
  private:
-  /// Bounds what is held beside packed keys where none are packed.
-  static constexpr std::int64_t kMostHeads = 64;
+  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // and the turn
 };
 
 /// What one thread works in.
@@ -109,7 +115,7 @@ struct StatisticsScratch {
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), D);
     figure_sums = ws.take<double>("figure sums", static_cast<std::int64_t>(kRowFigures));
     if (plan.listed_keys > 0) key_sums = ws.take<double>("key sums", plan.listed_keys);
-    if (plan.p.outputs.key_mass.present()) mass = ws.take<T>("mass", plan.panels * kNR<T>);
+    if (plan.p.outputs.key_mass.present()) mass = ws.take<T>("mass", plan.longest_panels * kNR<T>);
     if (plan.top_keys > 0) {
       const std::int64_t padded = round_up(plan.top_keys, kLanes<T>);
       top_scores = ws.take<T>("top scores", Plan::kTile, padded);
@@ -142,29 +148,32 @@ struct StatisticsScratch {
   View<T, 1> gate, ones, gated;  ///< one query's gate logits, 1, and gates
 };
 
-/// What threads share, for heads_at_once key/value heads, each with `group` query heads.
+/// What threads share, for the heads of a batch.
 template <typename T>
 struct StatisticsBuffers {
   StatisticsBuffers(Workspace& ws, const StatisticsPlan<T>& plan) {
-    const std::int64_t held = plan.heads_at_once, group = plan.p.group;
-    if (plan.packs_keys) keys = ws.take<T>("keys", held, plan.panels, plan.p.D, kNR<T>);
+    const HeldSizes& most = plan.most;
+    const std::int64_t D = plan.p.D, query_heads = most.heads * plan.p.group;
+    parts = ws.take<HeldHeads>("parts", most.parts);
+    if (plan.packs_keys) keys = ws.take<T>("keys", most.panels, D, kNR<T>);
     if (plan.chosen_keys > 0) {
-      chosen = ws.take<T>("chosen keys", held, divide_up(plan.chosen_keys, kNR<T>), plan.p.D, kNR<T>);
+      chosen = ws.take<T>("chosen keys", most.heads, divide_up(plan.chosen_keys, kNR<T>), D, kNR<T>);
     }
-    figure_sums = ws.take<double>("figure sums", held, group, static_cast<std::int64_t>(kRowFigures));
-    key_sums = ws.take<double>("key sums", held, group, plan.listed_keys);
-    mass = ws.take<double>("mass", held, group, plan.p.outputs.key_mass.present() ? plan.p.S : 0);
-    turns = ws.take<std::int64_t>("turns", held, group);
+    figure_sums = ws.take<double>("figure sums", query_heads, static_cast<std::int64_t>(kRowFigures));
+    key_sums = ws.take<double>("key sums", query_heads, plan.listed_keys);
+    if (plan.p.outputs.key_mass.present()) mass = ws.take<double>("mass", most.panels * plan.p.group, kNR<T>);
+    turns = ws.take<std::int64_t>("turns", query_heads);
     const std::size_t bytes = count_bytes<StatisticsScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 4> keys;              ///< (held, panels, D, kNR), transposed
-  View<T, 4> chosen;            ///< likewise, of the chosen keys in their order
-  View<double, 3> figure_sums;  ///< (held, group, kRowFigures), over queries
-  View<double, 3> key_sums;     ///< (held, group, listed keys), over queries
-  View<double, 3> mass;         ///< (held, group, S), over queries
-  View<std::int64_t, 2> turns;  ///< a Turnstile for each head's sums
+  View<HeldHeads, 1> parts;     ///< of the batch
+  View<T, 3> keys;              ///< (held panels, D, kNR), transposed
+  View<T, 4> chosen;            ///< (held heads, panels, D, kNR), transposed: the chosen keys in their order
+  View<double, 2> figure_sums;  ///< (held query heads, kRowFigures), over queries
+  View<double, 2> key_sums;     ///< (held query heads, listed keys), over queries
+  View<double, 2> mass;         ///< (held panels · group, kNR), over queries; a query head's panels lie together
+  View<std::int64_t, 1> turns;  ///< a Turnstile for each held query head's sums
   View<std::byte, 2> scratch;   ///< a thread's StatisticsScratch
 };
 
