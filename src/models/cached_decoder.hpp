@@ -75,5 +75,4 @@ class CachedDecoder {
   std::unique_ptr<State> state_;
 };
 
-
 }  // namespace headgate::models
