@@ -6,6 +6,7 @@
 
 #include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
+#include "layers/widen.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layers/embedding.cc"
@@ -39,19 +40,28 @@ namespace {
 
 HEADGATE_TARGET_TABLE(scatter_columns);
 
+/// copy(to, row, C) for every token.
+template <typename T, typename M, class Copy>
+void gather(const View<T, 2>& y, const View<const M, 2>& table, const View<const std::int32_t, 1>& tokens,
+            const ExecutionContext& context, const Copy& copy) {
+  const std::int64_t N = y.shape[0], C = y.shape[1];
+  assert(table.shape[1] == C && tokens.shape[0] == N && has_whole_rows(y) && has_whole_rows(table));
+  for_parts(parts_of(context, N, C), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) copy(y.at(n), table.at(tokens(n)), C);
+  });
+}
+
 }  // namespace
 
 template <typename T>
 void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context) {
-  const std::int64_t N = y.shape[0], C = y.shape[1];
-  assert(table.shape[1] == C && tokens.shape[0] == N && has_whole_rows(y) && has_whole_rows(table));
-  for_parts(parts_of(context, N, C), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) {
-      const T* row = table.at(tokens(n));
-      std::copy(row, row + C, y.at(n));
-    }
-  });
+  gather(y, table, tokens, context, [](T* to, const T* row, std::int64_t C) { std::copy(row, row + C, to); });
+}
+
+void embedding_forward(View<float, 2> y, View<const BFloat16, 2> table, ConstView<std::int32_t, 1> tokens,
+                       const ExecutionContext& context) {
+  gather(y, table, tokens, context, widen);
 }
 
 template <typename T>

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "headgate/tensor.hpp"
 #include "layers/arguments.hpp"
 
 namespace headgate::layers {
@@ -10,6 +11,8 @@ namespace headgate::layers {
 /// y(N,C) = rows of table(V,C) named by tokens(N), each in [0, V).
 template <typename T>
 void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32_t, 1> tokens,
+                       const ExecutionContext& context);
+void embedding_forward(View<float, 2> y, View<const BFloat16, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
 
 /// dtable(V,C) += the rows of dy(N,C), in the order of tokens: the same bits at any number of threads.

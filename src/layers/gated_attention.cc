@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "headgate/tensor.hpp"
 #include "layers/elementwise.hpp"
 #include "layers/linear.hpp"
 #include "layers/rope.hpp"
@@ -27,13 +28,20 @@ View<T, 2> side_by_side(const View<T, 3>& heads) {
 template <typename T>
 GatedAttention<T>::GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared,
                                   const ExecutionContext& context)
-    : shape_(shape), shared_(shared), context_(context) {
+    : shape_(shape),
+      shared_(shared),
+      context_(context),
+      frequencies_(rope_frequencies(shape.rotary_dim, shape.rope_base, shape.rope_scaling)) {
   validate(shape.gate);
-  std::vector<std::int64_t> positions(static_cast<std::size_t>(shape.T));
-  std::iota(positions.begin(), positions.end(), 0);
-  rope_tables<T>(shared.cos, shared.sin, view_of(positions, shape.T),
-                 rope_frequencies(shape.rotary_dim, shape.rope_base, shape.rope_scaling));
+  set_first_position(0);
   if (shared.zero_sinks.present()) std::fill_n(shared.zero_sinks.data, shape.Hq, T{0});
+}
+
+template <typename T>
+void GatedAttention<T>::set_first_position(std::int64_t first) {
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(shape_.T));
+  std::iota(positions.begin(), positions.end(), first);
+  rope_tables<T>(shared_.cos, shared_.sin, view_of(positions, shape_.T), frequencies_);
 }
 
 // --- what attention is given -------------------------------------------------------------------------------------
@@ -49,7 +57,7 @@ ViewOf<U> GatedAttention<T>::by_head(const View<U, 3>& tokens) const {
 }
 
 template <typename T>
-View<const T, 3> GatedAttention<T>::logits(const AttentionWeights<const T>& weights,
+View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const T>& weights,
                                            const AttentionState<T>& state) const {
   if (!has_gate(shape_.gate)) return {};
   const auto [heads, features] = gate_logits(shape_);
@@ -59,7 +67,7 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionWeights<const T>& weig
 
 /// What the gate's place reads: z, or the gate itself where the heads share it.
 template <typename T>
-View<const T, 3> GatedAttention<T>::effective_logits(const AttentionWeights<const T>& weights,
+View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const T>& weights,
                                                      const AttentionState<T>& state) const {
   if (!shares_gate(shape_.gate)) return logits(weights, state);
   return {state.shared_gate.data, {shape_.N(), gate_logits(shape_).heads, shape_.D}, {shape_.D, 0, 1}};
@@ -89,7 +97,7 @@ AttentionOptions GatedAttention<T>::options() const {
 }
 
 template <typename T>
-AttentionInputs GatedAttention<T>::inputs(const AttentionWeights<const T>& weights,
+AttentionInputs GatedAttention<T>::inputs(const AttentionVectors<const T>& weights,
                                           const AttentionState<T>& state) const {
   AttentionInputs inputs;
   inputs.q = by_head(state.q);
@@ -103,7 +111,7 @@ AttentionInputs GatedAttention<T>::inputs(const AttentionWeights<const T>& weigh
 
 template <typename T>
 template <typename U, typename V, class Visit>
-void GatedAttention<T>::each_bias(const AttentionWeights<U>& weights, const View<V, 2>& projection,
+void GatedAttention<T>::each_bias(const AttentionVectors<U>& weights, const View<V, 2>& projection,
                                   const Visit& visit) const {
   if (shape_.qkv_bias == QkvBias::none) return;
   const ProjectionColumns columns = projection_columns(shape_);
@@ -115,8 +123,10 @@ void GatedAttention<T>::each_bias(const AttentionWeights<U>& weights, const View
 // --- forward -----------------------------------------------------------------------------------------------------
 
 template <typename T>
-void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T>& weights,
-                                const AttentionState<T>& state, Update update, AttentionSkip* skip) const {
+template <typename M>
+void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T, M>& weights,
+                                const AttentionState<T>& state, Update update, AttentionSkip* skip,
+                                AttentionCache* cache) const {
   const GateVariant& gate = shape_.gate;
   linear_forward(state.projection, h, weights.in, Update::overwrite, context_);
   each_bias(weights, state.projection,
@@ -134,7 +144,7 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
   rope_forward(state.q.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
   rope_forward(state.k.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
 
-  attend(weights, state, skip);
+  attend(weights, state, skip, cache);
 
   if (gate.output_control == OutputControl::head_rmsnorm) {
     rmsnorm_forward(state.controlled, state.head_rstd, state.y, weights.head_norm, shape_.norm, context_);
@@ -154,17 +164,23 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
 
 /// y, lse and, where it is kept, attn =.
 template <typename T>
-void GatedAttention<T>::attend(const AttentionWeights<const T>& weights, const AttentionState<T>& state,
-                               AttentionSkip* skip) const {
+void GatedAttention<T>::attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state,
+                               AttentionSkip* skip, AttentionCache* cache) const {
   AttentionOutputs outputs;
   outputs.y = by_head(state.y);
   outputs.lse = make_view(state.lse.data, Shape{shape_.B, shape_.Hq, shape_.T, 1});
   if (state.attn.present()) outputs.attn = by_head(state.attn);
   AttentionOptions how = options();
-  if (skip == nullptr) return attention_forward(outputs, inputs(weights, state), how);
+  AttentionInputs in = inputs(weights, state);
+  CacheBatch cached;
+  if (cache != nullptr) {
+    cached = cache->append(in.k, in.v);
+    cached.set(in);
+  }
+  if (skip == nullptr) return attention_forward(outputs, in, how);
   how.gate_threshold = skip->threshold;
   const auto start = std::chrono::steady_clock::now();
-  attention_forward(outputs, inputs(weights, state), how);
+  attention_forward(outputs, in, how);
   skip->attention_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const std::int64_t rows = state.lse.count();
   skip->rows += rows;
@@ -254,5 +270,15 @@ void GatedAttention<T>::attend_backward(const AttentionWeights<T>& gradients, co
 
 template class GatedAttention<float>;
 template class GatedAttention<double>;
+template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>, const AttentionWeights<const float>&,
+                                             const AttentionState<float>&, Update, AttentionSkip*,
+                                             AttentionCache*) const;
+template void GatedAttention<double>::forward(View<double, 2>, ConstView<double, 2>,
+                                              const AttentionWeights<const double>&, const AttentionState<double>&,
+                                              Update, AttentionSkip*, AttentionCache*) const;
+template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>,
+                                             const AttentionWeights<const float, const BFloat16>&,
+                                             const AttentionState<float>&, Update, AttentionSkip*,
+                                             AttentionCache*) const;
 
 }  // namespace headgate::layers

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "headgate/attention.hpp"
 #include "layers/arguments.hpp"
 #include "layers/attention_buffers.hpp"
+#include "layers/attention_cache.hpp"
 #include "layers/attention_skip.hpp"
 #include "layers/gate_apply.hpp"
 
@@ -12,20 +16,25 @@
 
 namespace headgate::layers {
 
-/// Weights (of const T) or their gradients (of T, all +=). What the variant lacks stays absent.
+/// Weights (of const T) or their gradients (of T, all +=) that no product reads. What the variant lacks stays absent.
 template <typename T>
-struct AttentionWeights {
-  View<T, 2> in;              ///< (width,C): rows of q_proj, gate_proj, k_proj, v_proj
+struct AttentionVectors {
   View<T, 1> gate_bias;       ///< (heads·features of the gate)
   View<T, 2> gate_parameter;  ///< (heads,features)
   View<T, 1> q_norm;          ///< (D)
   View<T, 1> k_norm;          ///< (D)
   View<T, 1> head_norm;       ///< (D)
   View<T, 1> sinks;           ///< (Hq)
-  View<T, 2> out;             ///< (C,Hq·D)
   View<T, 1> q_bias;          ///< (Hq·D)
   View<T, 1> k_bias;          ///< (Hkv·D)
   View<T, 1> v_bias;          ///< (Hkv·D)
+};
+
+/// The same with the matrices, whose elements may be of another type M: bf16 with T = float.
+template <typename T, typename M = T>
+struct AttentionWeights : AttentionVectors<T> {
+  View<M, 2> in;   ///< (width,C): rows of q_proj, gate_proj, k_proj, v_proj
+  View<M, 2> out;  ///< (C,Hq·D)
 };
 
 /// The layer's arithmetic. Its memory is the caller's.
@@ -36,16 +45,22 @@ class GatedAttention {
   /// resolved().
   GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared, const ExecutionContext& context);
 
-  /// out(N,C) = or += the layer of h(N,C). After one that skips rows there is no backward pass.
-  void forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T>& weights,
-               const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr) const;
+  /// Makes the T tokens those at positions first … first + T−1.
+  void set_first_position(std::int64_t first);
+
+  /// out(N,C) = or += the layer of h(N,C). With a cache, keys and values are appended to it, and attention is over all
+  /// that it holds. After a pass that skips rows or has a cache there is no backward pass.
+  template <typename M>
+  void forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T, M>& weights,
+               const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
+               AttentionCache* cache = nullptr) const;
 
   /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass.
   void backward(View<T, 2> dh, const AttentionWeights<T>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
                 const AttentionWeights<const T>& weights, const AttentionState<T>& state) const;
 
   /// z (N,heads,features), whose tokens lie at stride 0 where it does not depend on the input; absent without a gate.
-  View<const T, 3> logits(const AttentionWeights<const T>& weights, const AttentionState<T>& state) const;
+  View<const T, 3> logits(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
 
   /// Of the scores q·k.
   double scale() const;
@@ -53,15 +68,16 @@ class GatedAttention {
  private:
   /// visit(vector of `weights`, columns of `projection` that it is added to) for each bias of q, k and v.
   template <typename U, typename V, class Visit>
-  void each_bias(const AttentionWeights<U>& weights, const View<V, 2>& projection, const Visit& visit) const;
+  void each_bias(const AttentionVectors<U>& weights, const View<V, 2>& projection, const Visit& visit) const;
   GateRule rule() const;
-  View<const T, 3> effective_logits(const AttentionWeights<const T>& weights, const AttentionState<T>& state) const;
+  View<const T, 3> effective_logits(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
   AttentionOptions options() const;
-  AttentionInputs inputs(const AttentionWeights<const T>& weights, const AttentionState<T>& state) const;
+  AttentionInputs inputs(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
 
-  void attend(const AttentionWeights<const T>& weights, const AttentionState<T>& state, AttentionSkip* skip) const;
+  void attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state, AttentionSkip* skip,
+              AttentionCache* cache) const;
   void control_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
                         const AttentionState<T>& state) const;
   void attend_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
@@ -70,6 +86,7 @@ class GatedAttention {
   GatedAttentionShape shape_;
   AttentionShared<T> shared_;
   ExecutionContext context_;
+  std::vector<double> frequencies_;  // of RoPE
 };
 
 }  // namespace headgate::layers

@@ -7,7 +7,9 @@
 #include <cassert>
 
 #include "core/check.hpp"
+#include "layers/few_rows.hpp"
 #include "layers/parallel.hpp"
+#include "layers/widen.hpp"
 
 // Products run on our own threads, each calling a single-threaded BLAS on its slice of the result: OpenMP and BLAS
 // threads never compete, and sums have one order.
@@ -62,22 +64,31 @@ void gemm(const Product<double>& p) {
               static_cast<blasint>(p.b.strides[0]), p.beta, p.out.data, static_cast<blasint>(p.out.strides[0]));
 }
 
-/// The longer side is cut.
-template <typename T>
-void multiply(const Product<T>& p, const ExecutionContext& context) {
+/// How `cut` rows or columns of a result, `products` multiply-adds each, are cut among threads.
+Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products) {
   constexpr std::int64_t kTile = 16;  // a multiple of the register tiles of OpenBLAS, 4, 8 or 16 long
   // Of multiply-adds, 16 count as an operation: a part has 262 144 or more, 4.4 µs at the 118 GFLOP/s of a Zen 4 core,
   // since each part packs the operand that they share for itself.
   constexpr std::int64_t kPerOperation = 16;
-  assert(p.fits());
-  if (p.M() == 0 || p.N() == 0) return;
+  return parts_of(context, cut, products / kPerOperation, kTile);
+}
+
+void require_one_blas_thread() {
   require(openblas_get_num_threads() == 1,
           "linear: OpenBLAS has {} threads but must have 1, which layers::use_one_blas_thread() sets for the process",
           openblas_get_num_threads());
+}
+
+/// The longer side is cut.
+template <typename T>
+void multiply(const Product<T>& p, const ExecutionContext& context) {
+  assert(p.fits());
+  if (p.M() == 0 || p.N() == 0) return;
+  require_one_blas_thread();
   const bool by_rows = p.M() >= p.N();
   const std::int64_t cut = by_rows ? p.M() : p.N();
-  const std::int64_t work = p.M() * p.N() / cut * std::max<std::int64_t>(p.K(), 1) / kPerOperation;
-  for_parts(parts_of(context, cut, work, kTile), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+  const std::int64_t products = p.M() * p.N() / cut * std::max<std::int64_t>(p.K(), 1);
+  for_parts(parts_of_product(context, cut, products), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
     if (begin < end) gemm(by_rows ? p.rows(begin, end) : p.columns(begin, end));
   });
 }
@@ -94,7 +105,29 @@ void use_one_blas_thread() { openblas_set_num_threads(1); }
 template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update,
                     const ExecutionContext& context) {
+  if (x.shape[0] <= kFewRows) return few_rows_forward<T>(y, x, w, update, context);
   multiply(Product<T>{y, x, CblasNoTrans, w, CblasTrans, beta_of<T>(update)}, context);
+}
+
+void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16, 2> w, Update update,
+                    const ExecutionContext& context) {
+  if (x.shape[0] <= kFewRows) return few_rows_forward<BFloat16>(y, x, w, update, context);
+  // Rows of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
+  constexpr std::int64_t kWidened = std::int64_t{1} << 17;
+  const std::int64_t N = x.shape[0], C = x.shape[1], O = w.shape[0];
+  assert(has_whole_rows(w) && w.shape[1] == C);
+  require_one_blas_thread();
+  const Parts parts = parts_of_product(context, O, N * C);
+  const std::int64_t block = std::min(O, std::max<std::int64_t>(1, kWidened / std::max<std::int64_t>(C, 1)));
+  const View<float, 3> wide(scratch<float>(parts.count * block * C), {parts.count, block, C});
+  for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t o = begin; o < end; o += block) {
+      const View<float, 2> rows = wide[part].range(0, 0, std::min(block, end - o));
+      for (std::int64_t r = 0; r < rows.shape[0]; ++r) widen(rows.at(r), w.at(o + r), C);
+      const View<float, 2> out = y.range(1, o, rows.shape[0]);
+      gemm(Product<float>{out, x, CblasNoTrans, rows, CblasTrans, beta_of<float>(update)});
+    }
+  });
 }
 
 template <typename T>

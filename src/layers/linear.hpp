@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "headgate/tensor.hpp"
 #include "layers/arguments.hpp"
 
 namespace headgate::layers {
@@ -10,9 +11,12 @@ namespace headgate::layers {
 /// The products of this file throw Error where it is another.
 void use_one_blas_thread();
 
-/// y(N,O) = or += x(N,C) wᵀ, w(O,C).
+/// y(N,O) = or += x(N,C) wᵀ, w(O,C). Few rows of x read w in place (few_rows.hpp).
 template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update, const ExecutionContext& context);
+/// The same with w in bf16, widened as it is read: sums are made in f32.
+void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16, 2> w, Update update,
+                    const ExecutionContext& context);
 
 /// dx(N,C) = or += dy(N,O) w. dx may not overlap dy.
 template <typename T>

@@ -9,10 +9,10 @@
 #include "layers/cross_entropy.hpp"
 #include "layers/elementwise.hpp"
 #include "layers/embedding.hpp"
-#include "layers/gated_attention.hpp"
 #include "layers/linear.hpp"
 #include "layers/rmsnorm.hpp"
 #include "layers/swiglu.hpp"
+#include "models/decoder_blocks.hpp"
 #include "models/decoder_buffers.hpp"
 #include "models/weights.hpp"
 
@@ -32,35 +32,12 @@ void check_tokens(const char* what, const Tokens& tokens, std::int64_t vocab, st
   }
 }
 
-/// Working memory whose bytes can be counted in 63 bits. Bounds the sum of all widths of all layers' rows from above.
-void require_countable(const DecoderConfig& c, BatchShape shape) {
-  constexpr double kMost = 0x1p57;  // numbers
-  const auto of = [](std::int64_t size) { return static_cast<double>(size); };
-  const double q_width = of(c.heads) * of(c.head_dim), kv_width = of(c.kv_heads) * of(c.head_dim);
-  const double row = 12.0 * of(c.dim) + 10.0 * q_width + 6.0 * kv_width + 3.0 * of(c.ffn);
-  const double numbers = of(shape.batch) * of(shape.seq) * of(c.layers + 2) * row;
-  require(numbers <= kMost, "decoder: a batch of {} x {} tokens takes about {:.3g} numbers of working memory",
-          shape.batch, shape.seq, numbers);
-}
-
-/// Before any size is multiplied.
-const DecoderConfig& checked(const DecoderConfig& config, BatchShape shape) {
-  validate(config);
-  require(shape.seq >= 1 && shape.seq <= config.seq_len, "decoder: sequences of {} tokens, the config's seq_len is {}",
-          shape.seq, config.seq_len);
-  constexpr std::int64_t kMaxBatch = std::int64_t{1} << 20;
-  require(shape.batch >= 1 && shape.batch <= kMaxBatch, "decoder: a batch of {}, not between 1 and {}", shape.batch,
-          kMaxBatch);
-  require_countable(config, shape);
-  return config;
-}
-
 }  // namespace
 
 template <typename T>
 struct Decoder<T>::State {
   State(const DecoderConfig& config_in, BatchShape shape_in, Purpose purpose_in, const ExecutionContext& context_in)
-      : config(checked(config_in, shape_in)),
+      : config(checked_shape(config_in, shape_in)),
         shape(shape_in),
         purpose(purpose_in),
         context(resolved(context_in)),
@@ -68,8 +45,7 @@ struct Decoder<T>::State {
         places(config),
         sizes(config, shape, purpose),
         memory(sizes),
-        attention(sizes.attention, memory->attention, context),
-        norm(sizes.attention.norm) {}
+        blocks(sizes, *memory, context) {}
 
   DecoderConfig config;
   BatchShape shape;
@@ -79,8 +55,7 @@ struct Decoder<T>::State {
   WeightPlaces places;
   DecoderSizes sizes;
   Placed<DecoderBuffers<T>, Block> memory;
-  layers::GatedAttention<T> attention;
-  layers::NormOptions norm;
+  DecoderBlocks<T> blocks;
 
   /// The layers take turns in one's memory for Purpose::evaluate.
   const SavedLayer<T>& saved_of(std::int64_t layer) const {
@@ -93,8 +68,6 @@ struct Decoder<T>::State {
 
   void forward(const T* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer,
                layers::AttentionSkip* skip) const;
-  void attention_block(const LayerWeights<const T>& w, const SavedLayer<T>& s, layers::AttentionSkip* skip) const;
-  void mlp_block(View<T, 2> x_out, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
   LayerView<T> view_of(std::int64_t layer, Taps taps, const T* parameters, const Tokens& targets) const;
   double head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale, T* token_losses) const;
 
@@ -104,13 +77,10 @@ struct Decoder<T>::State {
   void mlp_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
   void attention_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
 
-  void norm_forward(View<T, 2> y, View<T, 2> rstd, ConstView<T, 2> x, ConstView<T, 1> w) const {
-    layers::rmsnorm_forward(layers::one_head(y), rstd, layers::one_head(x), w, norm, context);
-  }
   void norm_backward(View<T, 2> dx, View<T, 1> dw, ConstView<T, 2> dy, ConstView<T, 2> x, ConstView<T, 1> w,
                      ConstView<T, 2> rstd, Update update) const {
-    layers::rmsnorm_backward(layers::one_head(dx), dw, layers::one_head(dy), layers::one_head(x), w, rstd, norm, update,
-                             context);
+    layers::rmsnorm_backward(layers::one_head(dx), dw, layers::one_head(dy), layers::one_head(x), w, rstd,
+                             sizes.attention.norm, update, context);
   }
 };
 
@@ -124,41 +94,11 @@ void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const LayerWeights<const T> w = places.layer(layer, parameters);
     const SavedLayer<T>& s = saved_of(layer);
-    attention_block(w, s, skip);
-    mlp_block(output_of(layer), w, s);
+    blocks.attention_block(w, s, skip);
+    blocks.mlp_block(output_of(layer), w, s);
     if (observer != nullptr) observer->after_layer(view_of(layer, taps, parameters, targets));
   }
-  norm_forward(memory->h_last, memory->rstd_last, memory->x_last, places.outer(parameters).norm);
-}
-
-template <typename T>
-void Decoder<T>::State::attention_block(const LayerWeights<const T>& w, const SavedLayer<T>& s,
-                                        layers::AttentionSkip* skip) const {
-  norm_forward(s.h, s.rstd, s.x, w.input_norm);
-  if (sizes.sandwich) {
-    attention.forward(s.attention_out, s.h, w.attention, s.attention, Update::overwrite, skip);
-    norm_forward(s.x_middle, s.attention_out_rstd, s.attention_out, w.attention_out_norm);
-    layers::add_to(s.x_middle.flat(), s.x.flat(), context);
-  } else {
-    layers::copy_to(s.x_middle.flat(), s.x.flat(), context);
-    attention.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip);
-  }
-}
-
-template <typename T>
-void Decoder<T>::State::mlp_block(View<T, 2> x_out, const LayerWeights<const T>& w, const SavedLayer<T>& s) const {
-  const View<T, 2>& activation = memory->activation;
-  norm_forward(s.h_middle, s.rstd_middle, s.x_middle, w.middle_norm);
-  layers::linear_forward(s.gate_up, s.h_middle, w.gate_up, Update::overwrite, context);
-  layers::swiglu_forward(activation, s.gate_up, context);
-  if (sizes.sandwich) {
-    layers::linear_forward(s.mlp_out, activation, w.down, Update::overwrite, context);
-    norm_forward(x_out, s.mlp_out_rstd, s.mlp_out, w.mlp_out_norm);
-    layers::add_to(x_out.flat(), s.x_middle.flat(), context);
-  } else {
-    layers::copy_to(x_out.flat(), s.x_middle.flat(), context);
-    layers::linear_forward(x_out, activation, w.down, Update::add, context);
-  }
+  blocks.norm(memory->h_last, memory->rstd_last, memory->x_last, places.outer(parameters).norm);
 }
 
 template <typename T>
@@ -169,16 +109,16 @@ LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const T* 
   view.layer = layer;
   view.shape = shape;
   if (taps.has(Tap::scores)) {
-    view.scale = attention.scale();
+    view.scale = blocks.attention().scale();
     view.q = s.q;
     view.k = s.k;
     view.lse = s.lse;
   }
   if (taps.has(Tap::values)) view.v = s.v;
-  if (taps.has(Tap::gate_logits)) view.gate = attention.logits(places.layer(layer, parameters).attention, s);
+  if (taps.has(Tap::gate_logits)) view.gate = blocks.attention().logits(places.layer(layer, parameters).attention, s);
   if (taps.has(Tap::output)) view.output = output_of(layer);
   if (taps.has(Tap::exit_loss)) {
-    norm_forward(memory->h_last, memory->rstd_last, output_of(layer), places.outer(parameters).norm);
+    blocks.norm(memory->h_last, memory->rstd_last, output_of(layer), places.outer(parameters).norm);
     view.exit_loss = head(nullptr, parameters, targets, 0.0, nullptr);
   }
   return view;
@@ -280,7 +220,7 @@ void Decoder<T>::State::attention_backward(const LayerWeights<T>& g, const Layer
                   Update::overwrite);
     dout = memory->dout;
   }
-  attention.backward(dh, g.attention, dout, s.h, w.attention, s.attention);
+  blocks.attention().backward(dh, g.attention, dout, s.h, w.attention, s.attention);
   norm_backward(dx, g.input_norm, dh, s.x, w.input_norm, s.rstd, Update::add);
 }
 
@@ -292,7 +232,7 @@ Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpo
 
 template <typename T>
 std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose) {
-  checked(config, shape);
+  checked_shape(config, shape);
   std::vector<MemoryItem> items;
   Workspace count(&items);
   const DecoderBuffers<T> counted(count, DecoderSizes(config, shape, purpose));

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "core/check.hpp"
+
 namespace headgate::models {
 
 namespace {
@@ -45,7 +47,29 @@ std::vector<SavedLayer<T>> saved_layers(Workspace& ws, const DecoderSizes& sizes
   return layers;
 }
 
+/// Working memory whose bytes can be counted in 63 bits. Bounds the sum of all widths of all layers' rows from above.
+void require_countable(const DecoderConfig& c, BatchShape shape) {
+  constexpr double kMost = 0x1p57;  // numbers
+  const auto of = [](std::int64_t size) { return static_cast<double>(size); };
+  const double q_width = of(c.heads) * of(c.head_dim), kv_width = of(c.kv_heads) * of(c.head_dim);
+  const double row = 12.0 * of(c.dim) + 10.0 * q_width + 6.0 * kv_width + 3.0 * of(c.ffn);
+  const double numbers = of(shape.batch) * of(shape.seq) * of(c.layers + 2) * row;
+  require(numbers <= kMost, "decoder: a batch of {} x {} tokens takes about {:.3g} numbers of working memory",
+          shape.batch, shape.seq, numbers);
+}
+
 }  // namespace
+
+const DecoderConfig& checked_shape(const DecoderConfig& config, BatchShape shape) {
+  validate(config);
+  require(shape.seq >= 1 && shape.seq <= config.seq_len, "decoder: sequences of {} tokens, the config's seq_len is {}",
+          shape.seq, config.seq_len);
+  constexpr std::int64_t kMaxBatch = std::int64_t{1} << 20;
+  require(shape.batch >= 1 && shape.batch <= kMaxBatch, "decoder: a batch of {}, not between 1 and {}", shape.batch,
+          kMaxBatch);
+  require_countable(config, shape);
+  return config;
+}
 
 DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpose purpose)
     : N(shape.batch * shape.seq),

@@ -12,6 +12,9 @@
 
 namespace headgate::models {
 
+/// `config`, once it and the shape are known to be valid: before any size is multiplied. Throws Error.
+const DecoderConfig& checked_shape(const DecoderConfig& config, BatchShape shape);
+
 /// Sizes of a decoder's buffers.
 struct DecoderSizes {
   DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpose purpose);

@@ -237,8 +237,8 @@ void ModelFile::read_rows(const StoredRows& at, const Parameter& parameter, floa
   }
 }
 
-std::vector<float> ModelFile::read() const {
-  const ParameterTable table(file_.config);
+/// Where each parameter is. Nothing of the weights has been read but what checksums need.
+std::vector<StoredRows> ModelFile::checked(const ParameterTable& table) const {
   std::vector<StoredRows> places;
   for (const Parameter& parameter : table.entries()) {
     places.push_back(stored(parameter));
@@ -246,6 +246,24 @@ std::vector<float> ModelFile::read() const {
   }
   check_names(places);
   weights_->verify();
+  return places;
+}
+
+void ModelFile::read_each(const std::function<void(const Parameter&, const float*)>& at) const {
+  const ParameterTable table(file_.config);
+  const std::vector<StoredRows> places = checked(table);
+  std::vector<float> values;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Parameter& parameter = table.entries()[i];
+    values.resize(std::max(values.size(), static_cast<std::size_t>(parameter.count)));
+    read_rows(places[i], parameter, values.data());
+    at(parameter, values.data());
+  }
+}
+
+std::vector<float> ModelFile::read() const {
+  const ParameterTable table(file_.config);
+  const std::vector<StoredRows> places = checked(table);
   std::vector<float> out(static_cast<std::size_t>(table.total()));
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -58,8 +59,12 @@ class ModelFile {
   /// All parameters, (total) as ParameterTable(config()) lays them out. Nothing is allocated before all tensors are
   /// known to be there.
   std::vector<float> read() const;
+  /// at(parameter, its numbers in f32) for each parameter, one after the other in the table's order; the numbers are
+  /// there during the call. Otherwise as read().
+  void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
  private:
+  std::vector<StoredRows> checked(const ParameterTable& table) const;
   StoredRows stored(const Parameter& parameter) const;
   void check_shape(const Parameter& parameter, const StoredRows& at) const;
   void check_names(const std::vector<StoredRows>& used) const;

@@ -14,10 +14,13 @@
 
 namespace headgate::models {
 
-/// AdamW's weight decay is for matrices and embeddings alone.
-inline bool decays(ParameterKind kind) {
+/// What has the element type M of LayerWeights and OuterWeights.
+inline bool is_matrix(ParameterKind kind) {
   return kind == ParameterKind::embedding || kind == ParameterKind::matrix || kind == ParameterKind::gate_matrix;
 }
+
+/// AdamW's weight decay is for matrices and embeddings alone.
+inline bool decays(ParameterKind kind) { return is_matrix(kind); }
 
 struct Parameter {
   std::string name;

@@ -30,24 +30,25 @@ enum class ParameterKind : std::int32_t {
   projection_bias
 };
 
-/// One layer's weights (of const T) or gradients (of T) in a flat buffer. Absent: the model has no such tensor.
-template <typename T>
+/// One layer's weights (of const T) or gradients (of T). Elements of matrices may be of another type M. Absent: the
+/// model has no such tensor.
+template <typename T, typename M = T>
 struct LayerWeights {
   View<T, 1> input_norm;  ///< (C)
-  layers::AttentionWeights<T> attention;
+  layers::AttentionWeights<T, M> attention;
   View<T, 1> attention_out_norm;  ///< (C), sandwich
   View<T, 1> middle_norm;         ///< (C)
-  View<T, 2> gate_up;             ///< (2F,C): rows of gate_proj, up_proj
-  View<T, 2> down;                ///< (C,F)
+  View<M, 2> gate_up;             ///< (2F,C): rows of gate_proj, up_proj
+  View<M, 2> down;                ///< (C,F)
   View<T, 1> mlp_out_norm;        ///< (C), sandwich
 };
 
 /// The weights that are no layer's.
-template <typename T>
+template <typename T, typename M = T>
 struct OuterWeights {
-  View<T, 2> embedding;  ///< (V,C)
+  View<M, 2> embedding;  ///< (V,C)
   View<T, 1> norm;       ///< (C)
-  View<T, 2> head;       ///< (V,C); where tied, the embedding
+  View<M, 2> head;       ///< (V,C); where tied, the embedding
 };
 
 struct TensorShape {
@@ -78,8 +79,8 @@ BehindMember<T> behind(View<T, 2>& member) {
 }
 
 /// at(row, member), or at(row, behind(member)), for each tensor of a layer, present or not.
-template <class Visit, typename T>
-void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T>& w) {
+template <class Visit, typename T, typename M>
+void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T, M>& w) {
   using enum ParameterKind;
   const layers::GateVariant& gate = c.gate;
   const layers::GateLogits logits = layers::gate_logits(gate, c.dim, c.heads, c.kv_heads, c.head_dim);
@@ -121,8 +122,8 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T
 
 /// at(row, member) for the tensors that are no layer's; `layers()` between those that lie in front of the layers and
 /// those behind them.
-template <class Visit, class Layers, typename T>
-void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T>& w) {
+template <class Visit, class Layers, typename T, typename M>
+void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T, M>& w) {
   const TensorShape table(c.vocab, c.dim);
   at(TensorRow{"model.embed_tokens.weight", ParameterKind::embedding, table}, w.embedding);
   layers();
@@ -130,7 +131,8 @@ void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderCon
   at(TensorRow{"lm_head.weight", ParameterKind::matrix, table, c.embeddings == Embeddings::separate}, w.head);
 }
 
-/// Makes the members of LayerWeights or OuterWeights views of a buffer that holds their tensors one after the other.
+/// Makes the members of LayerWeights or OuterWeights that have elements of type T views of a buffer that holds their
+/// tensors one after the other.
 template <typename T>
 class PlaceTensors {
  public:
@@ -152,6 +154,14 @@ class PlaceTensors {
 
  private:
   T*& next_;  // behind the last tensor
+};
+
+/// The same with a buffer for each of two types.
+template <typename T, typename M>
+struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
+  PlaceInTwo(T*& next, M*& next_matrix) : PlaceTensors<T>(next), PlaceTensors<M>(next_matrix) {}
+  using PlaceTensors<T>::operator();
+  using PlaceTensors<M>::operator();
 };
 
 /// A model's weights, or their gradients, in a flat buffer. The layers are alike: one follows the other.

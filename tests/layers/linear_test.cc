@@ -4,6 +4,7 @@
 #include <cblas.h>
 
 #include "headgate/error.hpp"
+#include "layers/few_rows.hpp"
 #include "layers/support.hpp"
 
 namespace headgate::layers {
@@ -132,9 +133,11 @@ TEST(Linear, NoTokensIsNoWork) {
 
 /// A program that did not call use_one_blas_thread.
 TEST(Linear, RefusesThreadsOfBlas) {
-  std::vector<float> x(4, 1.0F), y(4, 0.0F);
+  const std::int64_t N = kFewRows + 1;  // fewer do without it
+  const std::vector<float> x(static_cast<std::size_t>(2 * N), 1.0F), w(4, 1.0F);
+  std::vector<float> y(x.size(), 0.0F);
   const auto multiply = [&] {
-    linear_forward(view_of(y, 2, 2), view_of(x, 2, 2), view_of(x, 2, 2), Update::overwrite, with_threads());
+    linear_forward(view_of(y, N, 2), view_of(x, N, 2), view_of(w, 2, 2), Update::overwrite, with_threads());
   };
   openblas_set_num_threads(2);
   if (openblas_get_num_threads() == 2) {
@@ -142,7 +145,7 @@ TEST(Linear, RefusesThreadsOfBlas) {
   }
   use_one_blas_thread();
   multiply();
-  EXPECT_EQ(y, std::vector<float>(4, 2.0F));
+  EXPECT_EQ(y, std::vector<float>(y.size(), 2.0F));
 }
 
 }  // namespace

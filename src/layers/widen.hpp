@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "core/convert.hpp"
+
+namespace headgate::layers {
+
+/// to(count) = from(count).
+inline void widen(float* to, const BFloat16* from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = to_f32(from[i]);
+}
+
+}  // namespace headgate::layers
