@@ -273,8 +273,8 @@ void expect_paged_sequences_as_alone(const verify::Case& problem) {
     own.mask = rows(in.mask);
     own.block_table = part(in.block_table, 2, n, n + 1);
     own.key_lengths = part(in.key_lengths, 3, n, n + 1);
-    own.query_offsets = in.query_offsets.present() ? part(in.query_offsets, 3, n, n + 1)
-                                                   : ConstTensorView(make_vector_view(&first_position, 1));
+    own.query_offsets = part(in.query_offsets, 3, n, n + 1);
+    if (!in.query_offsets.present()) own.query_offsets = make_vector_view(&first_position, 1);
     const Owned y(rows(out.y)), lse(rows(out.lse)), attn(rows(out.attn));
     const Owned entropy(rows(statistics.entropy)), mass(part(statistics.key_mass, 0, n, n + 1));
     attention_forward({y.view, lse.view, attn.view}, own, problem.options());
