@@ -244,6 +244,11 @@ GROUPS = (
          "hn::Store(hn::Sub(mass0, hn::Load(d, mass)), d, mass);"),
         ("share of a window", "hn::AndNot(below, above)", "hn::AndNot(above, below)"),
         ("start of a row at its log-sum-exp", "row[x] += own_.start(r);", "row[x] -= own_.start(r);"),
+        ("place of a head's mass", "h % p_.group * part.panels;", "h % p_.group;"),
+    )),
+    ("attention/packed_test", "src/attention/problem.hpp", (
+        ("last query of a packed sequence over pages", "packed() && page > 0 ? s.keys : s.S",
+         "s.S"),
     )),
     ("metrics/metrics_test", "src/metrics/evaluator.cc", (
         ("share of a layer in the mean", "sum.value_or(0.0) + share * *value", "sum.value_or(0.0) - share * *value"),

@@ -87,15 +87,18 @@ struct AttentionInputs {
   /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of the first query of each sequence. With T new
   /// tokens at the end of n keys in a cache of S slots: key_lengths n, query_offsets n − T.
   ConstTensorView query_offsets{};
-  /// (1,1,1,N+1), i32 or i64, both or neither: a packed batch (above). 0 first, never decreasing (equal: an empty
-  /// sequence), T and S last. key_lengths (n ≤ S_n) and query_offsets then have N entries; bias, mask and weights keep
-  /// their shapes over all T rows and S columns, of which those of another sequence are not read, and written as 0. A
-  /// sequence gets the same bits as by itself.
+  /// (1,1,1,N+1), i32 or i64, both, or cu_seqlens_q and a block table: a packed batch (above). 0 first, never
+  /// decreasing (equal: an empty sequence), T and S last. key_lengths (n ≤ S_n) and query_offsets then have N entries;
+  /// bias, mask and weights keep their shapes over all T rows and S columns, of which those of another sequence are not
+  /// read, and written as 0. A sequence gets the same bits as by itself.
   ConstTensorView cu_seqlens_q{};
   ConstTensorView cu_seqlens_k{};
-  /// (1,1,B,M), i32. Forward only. k and v are P pages of `page` ≥ 1 tokens, and key j of sequence b is row j % page of
-  /// page e = block_table[b][j / page], 0 ≤ e < P; sequences may share pages. S = M · page, and key_lengths, required,
-  /// says how many keys are there. Entries and pages of no key before the length are not read.
+  /// (1,1,B,M), of a packed batch (1,1,N,M), i32. Forward only. k and v are P pages of `page` ≥ 1 tokens, and key j of
+  /// sequence b is row j % page of page e = block_table[b][j / page], 0 ≤ e < P; sequences may share pages. S = M ·
+  /// page, and key_lengths, required, says how many keys are there. Entries and pages of no key before the length are
+  /// not read. Of a packed batch only the queries are packed: bias, mask and weights have the S columns of a query's
+  /// own sequence, and where query_offsets are absent the last query of a sequence stands at the last of its
+  /// key_lengths[n] keys.
   ConstTensorView block_table{};
   /// (B,Hkv,S,1), with a block table (P,Hkv,page,1), f32. Forward only; required with k and v of dtype i8, else absent:
   /// key j is k_scale[j] · k[j], its value v_scale[j] · v[j]. q is then of any of its dtypes, which y has.

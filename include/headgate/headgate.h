@@ -204,16 +204,19 @@ typedef struct headgate_attention_inputs {
   headgate_const_tensor query_offsets; /* (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of the first
                                           query of each sequence. With T new tokens at the end of n keys in a cache of
                                           S slots: key_lengths n, query_offsets n - T */
-  /* (1,1,1,N+1), i32 or i64, both or neither: a packed batch (above). 0 first, never decreasing (equal: an empty
-   * sequence), T and S last. key_lengths (n <= S_n) and query_offsets then have N entries; bias, mask and weights keep
-   * their shapes over all T rows and S columns, of which those of another sequence are not read, and written as 0. A
-   * sequence gets the same bits as by itself. */
+  /* (1,1,1,N+1), i32 or i64, both, or cu_seqlens_q and block_table: a packed batch (above). 0 first, never decreasing
+   * (equal: an empty sequence), T and S last. key_lengths (n <= S_n) and query_offsets then have N entries; bias, mask
+   * and weights keep their shapes over all T rows and S columns, of which those of another sequence are not read, and
+   * written as 0. A sequence gets the same bits as by itself. */
   headgate_const_tensor cu_seqlens_q;
   headgate_const_tensor cu_seqlens_k;
-  headgate_const_tensor block_table; /* (1,1,B,M), i32; forward only. k and v are P pages of `page` tokens, and key j
+  headgate_const_tensor block_table; /* (1,1,B|N,M), i32; forward only. k and v are P pages of `page` tokens, and key j
                                         of sequence b is row j % page of page e = block_table[b][j / page], 0 <= e < P;
                                         sequences may share pages. S = M*page; key_lengths is required. Entries and
-                                        pages of no key before the length are not read */
+                                        pages of no key before the length are not read. Of a packed batch only the
+                                        queries are packed: bias, mask and weights have the S columns of a query's own
+                                        sequence, and without query_offsets the last query of a sequence stands at the
+                                        last of its key_lengths[n] keys */
   headgate_const_tensor k_scale;     /* (B,Hkv,S,1), with a block table (P,Hkv,page,1), f32; forward only. Required
                                         with k and v of dtype i8, else absent: key j is k_scale[j]*k[j], its value
                                         v_scale[j]*v[j]. q is then of any of its dtypes, which y has */
@@ -387,9 +390,9 @@ typedef struct headgate_statistics_selection {
 
 /* What headgate_attention_statistics overwrites, of the weights P = exp(s - lse); each may be absent, and what is
  * absent is not computed. All are f32 or f64, topk_index i32 or i64. Means are over the queries of a sequence, rows
- * that see nothing among them; of a packed batch they have N, its sequences, in place of B. There key_mass and rows
- * have the S columns of all sequences, rows 0 in those of others, while first, key_weights and topk_index count keys
- * within the query's own sequence. */
+ * that see nothing among them; of a packed batch they have N, its sequences, in place of B, and so has
+ * key_mass where its keys are paged. Else key_mass and rows have the S columns of all sequences there, rows 0 in those
+ * of others, while first, key_weights and topk_index count keys within the query's own sequence. */
 typedef struct headgate_attention_statistics_outputs {
   size_t struct_size;
   headgate_tensor row_max;           /* (B,Hq,T,1): max over j of P_ij; the largest score is log(row_max) + lse */

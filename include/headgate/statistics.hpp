@@ -29,9 +29,9 @@ struct StatisticsSelection {
 /// What attention_statistics overwrites; each may be absent, and what is absent is not computed. All are f32 or f64,
 /// topk_index i32 or i64.
 ///
-/// Of a packed batch, means have the number of its sequences, N, in place of B. key_mass and rows then have the S
-/// columns of all sequences, rows 0 in those of others, while first, key_weights and topk_index count keys within the
-/// query's own sequence.
+/// Of a packed batch, means have the number of its sequences, N, in place of B, and so has key_mass where its keys are
+/// paged. Else key_mass and rows have the S columns of all sequences there, rows 0 in those of others, while first,
+/// key_weights and topk_index count keys within the query's own sequence.
 ///
 /// cost, in forward passes              | outputs
 /// a few keys' share                    | first, first_gated, key_weights

@@ -56,7 +56,7 @@ void check_ranks(const Files& files, const Arrays& a) {
   check_rank(files.cu_seqlens_k, a.cu_seqlens_k, 1, 1, "(N+1,)");
   check_rank(files.alibi, a.alibi, 1, 1, "(H,)");
   check_rank(files.sinks, a.sinks, 1, 1, "(H,)");
-  check_rank(files.block_table, a.block_table, 2, 2, "(B,M)");
+  check_rank(files.block_table, a.block_table, 2, 2, "(B,M), or (N,M) of a packed batch");
   check_rank(files.k_scale, a.k_scale, rank, rank, like_q.c_str());
   check_rank(files.v_scale, a.v_scale, rank, rank, like_q.c_str());
   for (const auto* named : {&a.q, &a.k}) {
@@ -140,9 +140,12 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
   attention_backward(gradients, in, saved, incoming, options);
 }
 
-/// In the shape of q's leading dimensions, then the output's own; dimensions of 1 that are the output's are left out.
+/// In the shape of q's leading dimensions, or (N,Hq), then the output's own; dimensions of 1 that are the output's are
+/// left out.
 io::Array make_statistic(const StatisticsOutput& output, const io::Array& q, const StatisticsSizes& sizes) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 2);
+  const Shape whole = sizes.shape(output);
+  if (whole[0] != sizes.B) shape = {whole[0], sizes.Hq};
   if (output.third != StatisticsDim::one) shape.push_back(sizes.of(output.third));
   if (output.fourth != StatisticsDim::one) shape.push_back(sizes.of(output.fourth));
   const DType real = q.dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -154,6 +157,7 @@ void run_statistics(const Statistics& wanted, const Arrays& a, const AttentionIn
   const auto R = static_cast<std::int64_t>(wanted.queries.size());
   StatisticsSizes sizes{in.q.shape[0], in.q.shape[1], in.q.shape[2], keys_of(in)};
   sizes.sequences = in.cu_seqlens_q.present() ? in.cu_seqlens_q.shape[3] - 1 : sizes.B;
+  sizes.key_batches = in.cu_seqlens_k.present() ? sizes.B : sizes.sequences;
   sizes.chosen_rows = R;
   sizes.top_keys = wanted.top_keys;
   AttentionStatistics outputs;

@@ -21,12 +21,13 @@
 namespace headgate {
 namespace {
 
-/// The shape of the block table, which sets S.
+/// The shape of the block table, a row for each sequence, which sets S.
 void check_pages(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument table{"block_table", in.block_table};
+  if (!call.given(table)) return;
   call.input(table, {DType::i32});
   const std::int64_t entries = table.view.shape[3];
-  call.shape(table, "(1,1,B,M)", {1, 1, p.B, entries});
+  call.shape(table, p.packed() ? "(1,1,N,M)" : "(1,1,B,M)", {1, 1, p.N, entries});
   p.page = in.k.shape[2];
   if (p.page == 0) call.fail("k has shape {}: pages of 0 tokens", shape_text(in.k.shape));
   if (__builtin_mul_overflow(entries, p.page, &p.S)) {
@@ -86,11 +87,14 @@ void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
               shape_text(in.k.shape), p.Hq, p.Hkv);
   }
   p.group = p.Hkv == 0 ? 1 : p.Hq / p.Hkv;
-  if (paged) check_pages(call, in, p);
-  if (!product_fits({p.B, p.Hq, p.T, p.S})) {
-    call.fail("q has shape {} and k has shape {}: B·Hq·T·S overflows 64 bits", shape_text(in.q.shape),
-              shape_text(in.k.shape));
-  }
+}
+
+/// What scores, and sums over them, are counted by.
+void check_size_of_scores(const Call& call, const AttentionInputs& in, const Problem& p) {
+  const std::int64_t batches = p.page > 0 ? p.N : p.B;
+  if (product_fits({batches, p.Hq, p.T, p.S})) return;
+  call.fail("q has shape {} and k has shape {}: {}·Hq·T·S overflows 64 bits", shape_text(in.q.shape),
+            shape_text(in.k.shape), batches == p.B ? "B" : "N");
 }
 
 /// The scales of int8 keys and values, which have the rows of k and v.
@@ -202,21 +206,31 @@ void check_bounds(Call& call, const Argument& bounds, const char* letter, std::i
   }
 }
 
-void check_sequences(Call& call, const AttentionInputs& in, Problem& p) {
+/// The bounds of packed queries, which say how many sequences there are.
+void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
-  const Argument keys{"cu_seqlens_k", in.cu_seqlens_k};
   p.N = p.B;
-  const bool packed = call.given(queries);
-  if (call.given(keys) != packed) {
-    call.fail("{} is given but {} is absent", packed ? queries.name : keys.name, packed ? keys.name : queries.name);
-  }
-  if (!packed) return;
+  if (!call.given(queries)) return;
   if (p.B != 1)
     call.fail("cu_seqlens_q is given but q has shape {}: B is {} but must be 1", shape_text(in.q.shape), p.B);
   check_bounds(call, queries, "T", p.T);
+  p.N = queries.view.shape[3] - 1;
+}
+
+/// The bounds of packed keys; those of a cache lie in pages instead.
+void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
+  const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
+  const Argument keys{"cu_seqlens_k", in.cu_seqlens_k};
+  if (call.given(keys) && p.page > 0) {
+    call.fail("cu_seqlens_k is given together with block_table: key_lengths say how many keys a sequence has in pages");
+  }
+  if (call.given(keys) != p.packs_keys()) {
+    call.fail("{} is given but {} is absent", p.packed() ? queries.name : keys.name,
+              p.packed() ? keys.name : queries.name);
+  }
+  if (!p.packs_keys()) return;
   check_bounds(call, keys, "S", p.S);
   call.same_dim(keys, queries, 3, "N + 1");
-  p.N = queries.view.shape[3] - 1;
 }
 
 /// The shape of a vector with an entry for each sequence.
@@ -229,9 +243,9 @@ void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) 
   call.shape(lengths, sequences_letters(p), {1, 1, 1, p.N});
   for (std::int64_t n = 0; n < p.N; ++n) {
     const std::int64_t keys = load_index(in.key_lengths, n);
-    const std::int64_t most = p.sequence(n).S;
+    const std::int64_t most = p.packs_keys() ? p.sequence(n).S : p.S;
     if (keys < 0 || keys > most) {
-      call.fail("key_lengths[{}] is {} but must be 0 to S{} = {}", n, keys, p.packed() ? "_n" : "", most);
+      call.fail("key_lengths[{}] is {} but must be 0 to S{} = {}", n, keys, p.packs_keys() ? "_n" : "", most);
     }
   }
 }
@@ -252,10 +266,9 @@ void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p
 /// The entries that lead to keys before the lengths.
 void check_block_table(const Call& call, const AttentionInputs& in, const Problem& p) {
   if (!in.block_table.present()) return;
-  if (p.packed()) call.fail("block_table is given together with cu_seqlens_q: a packed batch has no pages");
   if (!in.key_lengths.present()) call.fail("block_table is given but key_lengths is absent");
   const std::int64_t pages = in.k.shape[0];
-  for (std::int64_t b = 0; b < p.B; ++b) {
+  for (std::int64_t b = 0; b < p.N; ++b) {
     const std::int64_t keys = load_index(in.key_lengths, b);
     const std::int64_t used = keys / p.page + (keys % p.page != 0 ? 1 : 0);
     for (std::int64_t m = 0; m < used; ++m) {
@@ -285,13 +298,16 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   Problem p;
   p.inputs = in;
   check_qkv(call, in, p);
+  check_query_bounds(call, in, p);
+  check_pages(call, in, p);
+  check_size_of_scores(call, in, p);
   check_scales(call, in);
   const ScoreRange range = score_range(in.q.dtype);
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
   check_gate_threshold(call, options, range, p);
   check_bias_and_mask(call, in, p);
-  check_sequences(call, in, p);
+  check_key_bounds(call, in, p);
   check_key_lengths(call, in, p);
   check_block_table(call, in, p);
   check_query_offsets(call, in, p);
@@ -476,8 +492,12 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
   check_selection(call, outputs, selection, p);
 
   const ConstTensorView top = outputs.topk_index.present() ? outputs.topk_index : outputs.topk_weight;
-  const StatisticsSizes sizes{p.B,         p.Hq, p.T, p.S, p.N, selection.keys.shape[3], selection.queries.shape[3],
-                              top.shape[3]};
+  StatisticsSizes sizes{p.B, p.Hq, p.T, p.S};
+  sizes.sequences = p.N;
+  sizes.key_batches = p.packs_keys() ? p.B : p.N;
+  sizes.chosen_keys = selection.keys.shape[3];
+  sizes.chosen_rows = selection.queries.shape[3];
+  sizes.top_keys = top.shape[3];
   if (top.present() && (sizes.top_keys < 1 || sizes.top_keys > kMaxTopKeys)) {
     call.fail("{} has shape {}: K is {} but must be 1 to {}",
               outputs.topk_index.present() ? "topk_index" : "topk_weight", shape_text(top.shape), sizes.top_keys,
@@ -487,6 +507,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
     call.fail("k has shape {} but top keys are counted in 32 bits", shape_text(inputs.k.shape));
   }
   bool sums = false;
+  const char* const sequences = p.packed() ? "N" : "B";
   for (const StatisticsOutput& output : kStatisticsOutputs) {
     const Argument arg{output.name, outputs.*output.member};
     if (!call.given(arg)) continue;
@@ -495,7 +516,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
     } else {
       call.output(arg, {DType::f32, DType::f64});
     }
-    call.shape(arg, letters_of(output, p.packed() ? "N" : "B").c_str(), sizes.shape(output));
+    call.shape(arg, letters_of(output, sequences, p.packs_keys() ? "B" : sequences).c_str(), sizes.shape(output));
     sums = sums || output.third == StatisticsDim::one;
   }
   call.no_overlap();

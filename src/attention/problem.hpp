@@ -11,7 +11,8 @@ namespace headgate {
 
 /// Queries and keys that attend to each other, as rows of the tensors.
 struct Sequence {
-  std::int64_t b = 0;               ///< batch of the tensors
+  std::int64_t b = 0;               ///< batch of what has a row for each query
+  std::int64_t kb = 0;              ///< batch of what has a row for each key, where that is not paged
   std::int64_t q0 = 0, T = 0;       ///< its queries are rows q0 … q0 + T
   std::int64_t k0 = 0, S = 0;       ///< its keys are rows k0 … k0 + S
   std::int64_t keys = 0;            ///< of which those before `keys` are seen and read
@@ -39,20 +40,28 @@ struct Problem {
   AttentionInputs inputs;
 
   bool packed() const { return inputs.cu_seqlens_q.present(); }
+  /// Whether the keys of a packed batch lie one after the other too; else each sequence has pages of its own.
+  bool packs_keys() const { return packed() && page == 0; }
   std::int64_t sequences() const { return N; }
   Sequence sequence(std::int64_t n) const {
-    Sequence s{.b = n, .T = T, .S = S, .table = n};
+    Sequence s{.b = n, .kb = n, .T = T, .S = S, .table = n};
     if (packed()) {
       s.b = 0;
       s.q0 = load_index(inputs.cu_seqlens_q, n);
       s.T = load_index(inputs.cu_seqlens_q, n + 1) - s.q0;
+    }
+    if (packs_keys()) {
+      s.kb = 0;
       s.k0 = load_index(inputs.cu_seqlens_k, n);
       s.S = load_index(inputs.cu_seqlens_k, n + 1) - s.k0;
     }
     s.keys = inputs.key_lengths.present() ? load_index(inputs.key_lengths, n) : s.S;
-    s.first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : s.S - s.T;
+    s.first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : end_of_keys(s) - s.T;
     return s;
   }
+  /// Where the last query stands, plus one, unless offsets say otherwise: past the last key of S, hidden or not; of a
+  /// packed batch over pages, whose S is room for the longest, past the last key that is there.
+  std::int64_t end_of_keys(const Sequence& s) const { return packed() && page > 0 ? s.keys : s.S; }
   double alibi_slope(std::int64_t h) const { return load(inputs.alibi_slopes, 0, 0, 0, h); }
   double sink(std::int64_t h) const { return load(inputs.sinks, 0, 0, 0, h); }
 };

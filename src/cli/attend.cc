@@ -105,21 +105,22 @@ void add_files(VerbOptions& verb, attend::Files& files, std::string& rows) {
   file("Inputs", "--key-lengths", files.key_lengths, "N.npy", "(B), int32 or int64: batch b sees its first N[b] keys");
   file("Inputs", "--query-offsets", files.query_offsets, "A.npy",
        "(B), int32 or int64: query i of batch b stands at key position at_i = A[b] + i (default i + S - T)");
-  Option cu_seqlens_q =
+  const Option cu_seqlens_q =
       file("Inputs", "--cu-seqlens-q", files.cu_seqlens_q, "CQ.npy",
            "(N+1), int32 or int64: a packed batch. B is 1, and the queries of sequence n are rows CQ[n] to CQ[n+1] of "
-           "those of q; CQ[0] = 0, CQ[N] = T. Key lengths and query offsets then have N entries");
+           "those of q; CQ[0] = 0, CQ[N] = T. Key lengths, query offsets and rows of a block table are then N. Needs "
+           "--cu-seqlens-k or --block-table");
   Option cu_seqlens_k = file("Inputs", "--cu-seqlens-k", files.cu_seqlens_k, "CK.npy",
                              "(N+1), int32 or int64: its keys are rows CK[n] to CK[n+1] of those of k and v; S_n of "
                              "them and T_n queries stand for S and T in the default position");
-  cu_seqlens_q.needs(cu_seqlens_k);
   cu_seqlens_k.needs(cu_seqlens_q);
   file("Inputs", "--alibi", files.alibi, "A.npy", "ALiBi slopes (Hq): slope * |at_i - j| is taken off the scores");
   file("Inputs", "--sinks", files.sinks, "S.npy",
        "Sink logits (Hq): they join the softmax denominator without a value");
   file("Inputs", "--block-table", files.block_table, "E.npy",
        "(B,M), int32: k and v are P pages (P,Hkv,page,D) and (P,Hkv,page,Dv), and key j of batch b is row j % page of "
-       "page E[b,j/page]; S = M * page. Without gradients; needs --key-lengths")
+       "page E[b,j/page]; S = M * page. Without gradients; needs --key-lengths. (N,M) with --cu-seqlens-q: the last "
+       "query of a sequence then stands at its last key, unless query offsets say otherwise")
       .needs(verb.declared("--key-lengths"));
   Option k_scale = file("Inputs", "--k-scale", files.k_scale, "KS.npy",
                         "Scales of k in int8, (B,Hkv,S,1) or of pages (P,Hkv,page,1): key j is k[j] * KS[j]. Without "
@@ -137,7 +138,8 @@ void add_files(VerbOptions& verb, attend::Files& files, std::string& rows) {
            "Where to write statistics of the softmax weights: row_max.npy (the largest of each row), "
            "entropy.npy (nats, a sink included), first.npy (on key 0), all (B,Hq,T); key_mass.npy (B,Hq,S), "
            "what each key receives; first_gated.npy, first times the mean of the row's gates, with a gate "
-           "that multiplies. Of a packed batch (1,Hq,T) and (1,Hq,S), over the rows of q and k. f64 if q is, f32 "
+           "that multiplies. Of a packed batch (1,Hq,T) and (1,Hq,S), over the rows of q and k; key_mass.npy "
+           "(N,Hq,S) with a block table. f64 if q is, f32 "
            "otherwise. Made if missing (its parent is not)");
   verb.value("--top-k", files.statistics.top_keys, "K",
              "topk_index.npy (int64) and topk_weight.npy (B,Hq,T,K) too: the keys of the K largest scores, of equal "

@@ -21,8 +21,8 @@ struct StatisticsOutput {
   StatisticsDim third, fourth;
 
   constexpr bool is_index() const { return member == &AttentionStatistics::topk_index; }
-  /// A mean over the queries of a sequence, of which a packed batch has several.
-  constexpr bool of_sequence() const { return third == StatisticsDim::one && fourth != StatisticsDim::keys; }
+  /// Summed over the queries of a sequence, of which a packed batch has several.
+  constexpr bool of_sequence() const { return third == StatisticsDim::one; }
 };
 
 /// In the order of AttentionStatistics.
@@ -67,7 +67,8 @@ inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure)
 /// The sizes that the dimensions of outputs have.
 struct StatisticsSizes {
   std::int64_t B = 0, Hq = 0, T = 0, S = 0;
-  std::int64_t sequences = 0;  ///< B, or those of a packed batch
+  std::int64_t sequences = 0;    ///< B, or those of a packed batch
+  std::int64_t key_batches = 0;  ///< likewise, but 1 where sequences share the S columns
   std::int64_t chosen_keys = 0, chosen_rows = 0, top_keys = 0;
 
   std::int64_t of(StatisticsDim dim) const {
@@ -82,12 +83,13 @@ struct StatisticsSizes {
     return 1;
   }
   Shape shape(const StatisticsOutput& output) const {
-    return {output.of_sequence() ? sequences : B, Hq, of(output.third), of(output.fourth)};
+    const std::int64_t sums = output.fourth == StatisticsDim::keys ? key_batches : sequences;
+    return {output.of_sequence() ? sums : B, Hq, of(output.third), of(output.fourth)};
   }
 };
 
-/// "(B,Hq,T,K)"; what there is one of for each sequence has `sequences`, "B" or "N", as its first letter.
-inline std::string letters_of(const StatisticsOutput& output, const char* sequences) {
+/// "(B,Hq,T,K)", with the letter of StatisticsSizes::sequences, "B" or "N", and that of key_batches.
+inline std::string letters_of(const StatisticsOutput& output, const char* sequences, const char* key_batches) {
   const auto letter = [](StatisticsDim dim) {
     switch (dim) {
       case StatisticsDim::queries: return "T";
@@ -99,7 +101,8 @@ inline std::string letters_of(const StatisticsOutput& output, const char* sequen
     }
     return "1";
   };
-  return std::string("(") + (output.of_sequence() ? sequences : "B") + ",Hq," + letter(output.third) + "," +
+  const char* const sums = output.fourth == StatisticsDim::keys ? key_batches : sequences;
+  return std::string("(") + (output.of_sequence() ? sums : "B") + ",Hq," + letter(output.third) + "," +
          letter(output.fourth) + ")";
 }
 

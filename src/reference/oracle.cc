@@ -47,7 +47,7 @@ struct Sizes {
         Hq(in.q.shape[1]),
         Hkv(in.k.shape[1]),
         T(in.q.shape[2]),
-        S(in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2]),
+        S(key_columns(in)),
         D(in.q.shape[3]),
         Dv(in.v.shape[3]),
         group(Hkv > 0 ? Hq / Hkv : 1),

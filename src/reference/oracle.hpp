@@ -48,8 +48,12 @@ struct Backward : BackwardArrays {
 
 Forward forward(const AttentionInputs& inputs, const AttentionOptions& options);
 
-/// Row i of head h in batch b alone: y and attn (Dv), lse (1), weights (S). Not of a packed batch. Not of a packed
-/// batch.
+/// S: the columns of weights.
+inline std::int64_t key_columns(const AttentionInputs& in) {
+  return in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2];
+}
+
+/// Row i of head h in batch b alone: y and attn (Dv), lse (1), weights (S). Not of a packed batch.
 Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
                     std::int64_t i);
 

@@ -17,6 +17,7 @@ struct Place {
 
 Place place_of(const AttentionInputs& in, std::int64_t n) {
   const std::int64_t q0 = load_index(in.cu_seqlens_q, n);
+  if (in.block_table.present()) return {q0, load_index(in.cu_seqlens_q, n + 1) - q0, 0, key_columns(in)};
   const std::int64_t k0 = load_index(in.cu_seqlens_k, n);
   return {q0, load_index(in.cu_seqlens_q, n + 1) - q0, k0, load_index(in.cu_seqlens_k, n + 1) - k0};
 }
@@ -37,21 +38,34 @@ bool has_one_row(const ConstTensorView& map, const AttentionInputs& in) {
   return map.shape[2] == 1 && in.q.shape[2] != 1;
 }
 
-AttentionInputs sequence_inputs(const AttentionInputs& in, std::int64_t n, const Place& at) {
-  AttentionInputs one = in;
-  one.cu_seqlens_q = one.cu_seqlens_k = {};
-  one.q = part(in.q, 2, at.q0, at.T);
-  one.gate = part(in.gate, 2, at.q0, at.T);
-  one.k = part(in.k, 2, at.k0, at.S);
-  one.v = part(in.v, 2, at.k0, at.S);
-  one.k_scale = part(in.k_scale, 2, at.k0, at.S);
-  one.v_scale = part(in.v_scale, 2, at.k0, at.S);
-  one.bias = part_of_map(in.bias, at, has_one_row(in.bias, in));
-  one.mask = part_of_map(in.mask, at, has_one_row(in.mask, in));
-  one.key_lengths = part(in.key_lengths, 3, n, 1);
-  one.query_offsets = part(in.query_offsets, 3, n, 1);
-  return one;
-}
+/// The inputs of a sequence by itself, and what they point to.
+struct OneSequence {
+  std::int64_t first_position = 0;
+  AttentionInputs in;
+
+  OneSequence(const AttentionInputs& all, std::int64_t n, const Place& at) : in(all) {
+    in.cu_seqlens_q = in.cu_seqlens_k = {};
+    in.q = part(all.q, 2, at.q0, at.T);
+    in.gate = part(all.gate, 2, at.q0, at.T);
+    in.bias = part_of_map(all.bias, at, has_one_row(all.bias, all));
+    in.mask = part_of_map(all.mask, at, has_one_row(all.mask, all));
+    in.key_lengths = part(all.key_lengths, 3, n, 1);
+    in.query_offsets = part(all.query_offsets, 3, n, 1);
+    if (all.block_table.present()) {
+      in.block_table = part(all.block_table, 2, n, 1);
+      if (in.query_offsets.present()) return;
+      first_position = load_index(all.key_lengths, n) - at.T;  // the last query at the last key that is there
+      in.query_offsets = make_vector_view(static_cast<const std::int64_t*>(&first_position), 1);
+      return;
+    }
+    for (ConstTensorView AttentionInputs::*keys :
+         {&AttentionInputs::k, &AttentionInputs::v, &AttentionInputs::k_scale, &AttentionInputs::v_scale}) {
+      in.*keys = part(all.*keys, 2, at.k0, at.S);
+    }
+  }
+  OneSequence(const OneSequence&) = delete;
+  OneSequence& operator=(const OneSequence&) = delete;
+};
 
 /// Where a block of an array (heads, rows, columns) lies in a larger one.
 struct Window {
@@ -85,7 +99,7 @@ std::vector<double> cut(const std::vector<double>& from, const Window& w) {
 }
 
 void put_forward(ForwardArrays& to, const ForwardArrays& from, const AttentionInputs& in, const Place& at) {
-  const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = in.k.shape[2], Dv = in.v.shape[3];
+  const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = key_columns(in), Dv = in.v.shape[3];
   const auto rows = [&](std::int64_t width) { return Window{Hq, at.T, width, T, width, at.q0, 0}; };
   put(to.y, from.y, rows(Dv));
   put(to.attn, from.attn, rows(Dv));
@@ -112,7 +126,7 @@ void put_backward(BackwardArrays& to, const BackwardArrays& from, const Attentio
 
 /// What statistics read of a forward pass.
 ForwardArrays cut_forward(const ForwardArrays& from, const AttentionInputs& in, const Place& at) {
-  const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = in.k.shape[2];
+  const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = key_columns(in);
   ForwardArrays own;
   own.lse = cut(from.lse, {Hq, at.T, 1, T, 1, at.q0, 0});
   own.weights = cut(from.weights, {Hq, at.T, at.S, T, S, at.q0, at.k0});
@@ -132,7 +146,7 @@ std::vector<std::int64_t> queries_of(const StatisticsSelection& selection, const
 /// rows (Hq,R,S) of the sequence's listed queries, which are not all that are listed.
 void put_rows(std::vector<double>& to, const std::vector<double>& from, const AttentionInputs& in,
               const StatisticsSelection& selection, const Place& at) {
-  const std::int64_t Hq = in.q.shape[1], S = in.k.shape[2], R = selection.queries.shape[3];
+  const std::int64_t Hq = in.q.shape[1], S = key_columns(in), R = selection.queries.shape[3];
   const auto listed = static_cast<std::int64_t>(queries_of(selection, at).size());
   std::int64_t next = 0;
   for (std::int64_t r = 0; r < R; ++r) {
@@ -145,12 +159,13 @@ void put_rows(std::vector<double>& to, const std::vector<double>& from, const At
 /// One output of a sequence, its array's elements in the order of the output's shape.
 void put_statistic(std::vector<double>& to, const std::vector<double>& from, const StatisticsOutput& output,
                    const AttentionInputs& in, const StatisticsSelection& selection, const Place& at) {
-  const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = in.k.shape[2];
-  if (output.of_sequence()) {
+  const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = key_columns(in);
+  const bool shares_columns = output.fourth == StatisticsDim::keys && in.cu_seqlens_k.present();
+  if (output.of_sequence() && !shares_columns) {
     to.insert(to.end(), from.begin(), from.end());
   } else if (output.third == StatisticsDim::chosen_rows) {
     put_rows(to, from, in, selection, at);
-  } else if (output.fourth == StatisticsDim::keys) {
+  } else if (output.of_sequence()) {
     put(to, from, {Hq, 1, at.S, 1, S, 0, at.k0});
   } else {
     const std::int64_t rows = Hq * at.T;
@@ -165,7 +180,7 @@ Forward packed_forward(const AttentionInputs& inputs, const AttentionOptions& op
   Forward out;
   for (std::int64_t n = 0; n < sequences(inputs); ++n) {
     const Place at = place_of(inputs, n);
-    const Forward one = forward(sequence_inputs(inputs, n, at), options);
+    const Forward one = forward(OneSequence(inputs, n, at).in, options);
     put_forward(out, one, inputs, at);
     put_forward(out.magnitude, one.magnitude, inputs, at);
   }
@@ -178,7 +193,7 @@ Backward packed_backward(const AttentionInputs& inputs, const AttentionIncoming&
   for (std::int64_t n = 0; n < sequences(inputs); ++n) {
     const Place at = place_of(inputs, n);
     const AttentionIncoming own{part(incoming.dy, 2, at.q0, at.T), part(incoming.dlse, 2, at.q0, at.T)};
-    const Backward one = backward(sequence_inputs(inputs, n, at), own, options);
+    const Backward one = backward(OneSequence(inputs, n, at).in, own, options);
     put_backward(out, one, inputs, at);
     put_backward(out.magnitude, one.magnitude, inputs, at);
     put_backward(out.inherited, one.inherited, inputs, at);
@@ -195,8 +210,9 @@ Statistics packed_statistics(const Forward& forward, const AttentionInputs& inpu
     const std::vector<std::int64_t> queries = queries_of(selection, at);
     StatisticsSelection own = selection;
     own.queries = make_vector_view(queries.data(), static_cast<std::int64_t>(queries.size()));
-    Forward part_of_forward{cut_forward(forward, inputs, at), cut_forward(forward.magnitude, inputs, at)};
-    const Statistics one = statistics(part_of_forward, sequence_inputs(inputs, n, at), options, own, top_keys);
+    const Forward part_of_forward{cut_forward(forward, inputs, at), cut_forward(forward.magnitude, inputs, at)};
+    const OneSequence sequence(inputs, n, at);
+    const Statistics one = statistics(part_of_forward, sequence.in, options, own, top_keys);
     for (std::size_t o = 0; o < kStatisticsOutputs.size(); ++o) {
       for (const auto member : {&StatisticsArray::value, &StatisticsArray::magnitude, &StatisticsArray::like_terms}) {
         if (kStatisticsOutputs[o].is_index()) continue;

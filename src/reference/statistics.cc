@@ -68,7 +68,7 @@ class Pass {
         selection_(selection),
         top_keys_(top_keys),
         T_(in.q.shape[2]),
-        S_(in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2]),
+        S_(key_columns(in)),
         roundoff_(in.q.dtype == DType::f64 ? 0x1p-53 : 0x1p-24),
         floor_(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
         gated_(in.gate.present() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul) {}

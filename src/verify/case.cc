@@ -230,7 +230,7 @@ void Case::place_inputs() {
   key_lengths_ = vector("key_lengths", s.key_lengths, s.sequences());
   query_offsets_ = vector("query_offsets", s.query_offsets, s.sequences());
   cu_seqlens_q_ = vector("cu_seqlens_q", s.cu_seqlens, s.packed + 1);
-  cu_seqlens_k_ = vector("cu_seqlens_k", s.cu_seqlens, s.packed + 1);
+  cu_seqlens_k_ = vector("cu_seqlens_k", s.page > 0 ? DType::none : s.cu_seqlens, s.packed + 1);
   alibi_slopes_ = vector("alibi_slopes", s.alibi_slopes, s.Hq());
   sinks_ = vector("sinks", s.sinks, s.Hq());
 }
@@ -243,7 +243,7 @@ void Case::place_cache() {
   // Pages that repeat would be one page.
   k_ = place(input_slabs_, "k", s.key_dtype(), {batches, s.Hkv, rows, s.D}, kRepeatH);
   v_ = place(input_slabs_, "v", s.key_dtype(), {batches, s.Hkv, rows, s.Dv}, s.page > 0 ? kRepeatH : kRepeatB);
-  if (s.page > 0) block_table_ = place(input_slabs_, "block_table", DType::i32, {1, 1, s.B, s.pages_each()});
+  if (s.page > 0) block_table_ = place(input_slabs_, "block_table", DType::i32, {1, 1, s.sequences(), s.pages_each()});
   if (!s.quantized) return;
   k_scale_ = place(input_slabs_, "k_scale", DType::f32, {batches, s.Hkv, rows, 1}, kRepeatH);
   v_scale_ = place(input_slabs_, "v_scale", DType::f32, {batches, s.Hkv, rows, 1}, s.page > 0 ? kRepeatH : kRepeatB);
@@ -301,12 +301,16 @@ void Case::place_statistics() {
     return view;
   };
   // Few sequences of a packed batch have most of its keys: every other index is one that most have.
-  const std::int64_t mean_keys = s.S / std::max<std::int64_t>(s.cu_seqlens == DType::none ? 1 : s.packed, 1);
+  const std::int64_t mean_keys = cu_seqlens_k_.present() ? s.S / std::max<std::int64_t>(s.packed, 1) : s.S;
   selection_ = {indices("keys", wanted.keys, s.S, mean_keys), indices("queries", wanted.queries, s.T, s.T),
                 wanted.window};
   const bool gated = gate_.present() && s.gate_fn != GateFn::none && s.gate_op == GateOp::mul;
-  const StatisticsSizes sizes{
-      s.B, s.Hq(), s.T, s.S, s.sequences(), selection_.keys.shape[3], selection_.queries.shape[3], wanted.top_keys};
+  StatisticsSizes sizes{s.B, s.Hq(), s.T, s.S};
+  sizes.sequences = s.sequences();
+  sizes.key_batches = s.page > 0 ? s.sequences() : s.B;
+  sizes.chosen_keys = selection_.keys.shape[3];
+  sizes.chosen_rows = selection_.queries.shape[3];
+  sizes.top_keys = wanted.top_keys;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
     const StatisticsOutput& output = kStatisticsOutputs[n];
     const bool of_gate =
@@ -356,14 +360,18 @@ void Case::fill_sequences() {
   };
   const std::uint64_t seed = spec_.seed;
   cut(cu_seqlens_q_, spec_.T, spec_.packed_queries, Random(seed, kSequences));
-  cut(cu_seqlens_k_, spec_.S, spec_.packed_keys, Random(seed + seed % 2, kSequences));
+  if (cu_seqlens_k_.present()) cut(cu_seqlens_k_, spec_.S, spec_.packed_keys, Random(seed + seed % 2, kSequences));
+}
+
+std::int64_t Case::sequence_of_query(std::int64_t i) const {
+  std::int64_t n = 0;
+  while (i >= load_index(cu_seqlens_q_, n + 1)) ++n;
+  return n;
 }
 
 Case::KeyColumns Case::columns_of_query(std::int64_t i) const {
-  if (!cu_seqlens_q_.present()) return {0, spec_.S};
-  std::int64_t n = 0;
-  while (i >= load_index(cu_seqlens_q_, n + 1)) ++n;
-  const Rows rows = rows_of(n);
+  if (!cu_seqlens_k_.present()) return {0, spec_.S};
+  const Rows rows = rows_of(sequence_of_query(i));
   return {rows.k0, rows.S};
 }
 
@@ -372,6 +380,8 @@ Case::Rows Case::rows_of(std::int64_t n) const {
   if (cu_seqlens_q_.present()) {
     rows.q0 = load_index(cu_seqlens_q_, n);
     rows.T = load_index(cu_seqlens_q_, n + 1) - rows.q0;
+  }
+  if (cu_seqlens_k_.present()) {
     rows.k0 = load_index(cu_seqlens_k_, n);
     rows.S = load_index(cu_seqlens_k_, n + 1) - rows.k0;
   }
@@ -392,6 +402,13 @@ bool Case::key_is_read(std::int64_t b, std::int64_t j) const {
 }
 
 bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
+  if (spec_.page > 0 && cu_seqlens_q_.present()) {
+    if (bias_.shape[2] == spec_.T) return j < rows_of(sequence_of_query(i)).keys;
+    for (std::int64_t n = 0; n < spec_.packed; ++n) {
+      if (j < rows_of(n).keys) return true;
+    }
+    return false;
+  }
   if (bias_.shape[0] == spec_.B) {
     const Rows rows = rows_of(sequence_of_key(b, j));
     const bool own_row = bias_.shape[2] != spec_.T || (i >= rows.q0 && i < rows.q0 + rows.T);
@@ -468,7 +485,7 @@ void Case::fill_keys() {
     Random random(spec_.seed, stream);
     bool is_read = false;
     Random scales(spec_.seed, kScales + stream);
-    const Shape keys{spec_.B, spec_.Hkv, spec_.S, view.shape[3]};
+    const Shape keys{spec_.page > 0 ? spec_.sequences() : spec_.B, spec_.Hkv, spec_.S, view.shape[3]};
     for_each_index(keys, [&, &rows = view, &row_scale = scale, by = factor](std::int64_t b, std::int64_t h,
                                                                             std::int64_t j, std::int64_t d) {
       const double x = random.normal();

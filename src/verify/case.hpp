@@ -95,6 +95,7 @@ class Case {
     std::int64_t keys;  ///< of S, those that key_lengths leaves
   };
   Rows rows_of(std::int64_t n) const;
+  std::int64_t sequence_of_query(std::int64_t i) const;
   std::int64_t sequence_of_key(std::int64_t b, std::int64_t j) const;
   bool key_is_read(std::int64_t b, std::int64_t j) const;
   bool bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const;

@@ -268,6 +268,28 @@ void add_packed(std::vector<CaseSpec>& list, DType dtype) {
   list.push_back(spec);
 }
 
+/// Packed queries over pages: one, many and none, with as many keys as the seed says.
+void add_packed_caches(std::vector<CaseSpec>& list, DType dtype) {
+  for (const std::int64_t page : {1, 16, 100}) {
+    CaseSpec spec = shaped(1, 2, 2, 160, 310, 24, 20);
+    spec.dtype = dtype;
+    spec.cu_seqlens = DType::i32;
+    spec.packed = 6;
+    spec.packed_queries = {1, 90, 0, 3, 1, 65};
+    spec.causality = Causality::causal;
+    spec.threads = 2;
+    spec = paged(gated(spec, GateInput::elementwise, GateFn::sigmoid, GateOp::mul), page);
+    list.push_back(spec);
+    list.push_back(quantized(spec));
+    spec = with_all_features(spec);
+    list.push_back(spec);
+    spec.bias = {true, false, false, false};
+    spec.query_offsets = DType::i64;
+    spec.weights = false;
+    list.push_back(spec);
+  }
+}
+
 /// Closed rows among open ones: in tiles of queries, in rules that read a row's own position, in few queries.
 void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
   for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
@@ -359,7 +381,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.threads = 1 + static_cast<int>(pick(3));
   draw_cache(spec, pick);
   spec.seed = static_cast<std::uint64_t>(1 + pick(1000));
-  if (spec.page == 0 && maybe(pick, 4)) {
+  if (maybe(pick, 4)) {
     spec.B = 1;
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
@@ -408,6 +430,7 @@ std::vector<CaseSpec> standard_cases() {
     add_few_queries(list, dtype);
     add_packed(list, dtype);
     add_caches(list, dtype);
+    add_packed_caches(list, dtype);
     add_closed_rows(list, dtype);
     CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // rows that the bias hides whole, without a sink
     hidden.dtype = dtype;

@@ -112,7 +112,7 @@ struct CaseSpec {
   unsigned absent_gradients = 0;  // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
-  DType cu_seqlens = DType::none;  // none, i32, i64: a packed batch of T queries and S keys in all, B 1
+  DType cu_seqlens = DType::none;  // none, i32, i64: a packed batch of T queries, and S keys unless paged, in all, B 1
   std::int64_t packed = 1;         // its sequences; read only with cu_seqlens
   std::vector<std::int64_t> packed_queries, packed_keys;  // their lengths, drawn from the seed where empty
 
@@ -130,7 +130,7 @@ struct CaseSpec {
   DType key_dtype() const { return quantized ? DType::i8 : dtype; }
   /// Pages that a sequence may have, and all that there are: a few are no sequence's.
   std::int64_t pages_each() const { return page > 0 ? S / page : 0; }
-  std::int64_t pages() const { return B * pages_each() + 2; }
+  std::int64_t pages() const { return sequences() * pages_each() + 2; }
   /// silu and identity may be 0, and then o cannot be recovered from y.
   bool saves_attn() const {
     return attn || (gate_input != GateInput::none && gate_op == GateOp::mul &&

@@ -230,5 +230,114 @@ TEST(Packed, ManyTinySequences) {
   }
 }
 
+/// Queries of every kind beside each other's pages, whose keys are as many as the seed says.
+CaseSpec paged_mix(DType dtype) {
+  CaseSpec spec;
+  spec.Hkv = spec.group = 2;
+  spec.packed_queries = {200, 1, 0, 40, 3};
+  spec.packed = 5;
+  spec.T = 200 + 1 + 0 + 40 + 3;
+  spec.page = 16;
+  spec.S = 30 * spec.page;
+  spec.key_lengths = DType::i32;
+  spec.cu_seqlens = DType::i32;
+  spec.D = 24;
+  spec.Dv = 20;
+  spec.dtype = dtype;
+  spec.gate_input = GateInput::elementwise;
+  spec.causality = Causality::causal;
+  spec.sinks = DType::f32;
+  spec.attn = true;
+  spec.threads = 2;
+  return spec;
+}
+
+/// Each sequence's queries against its row of the block table, its last query at its last key.
+void expect_paged_sequences_as_alone(const verify::Case& problem) {
+  const CaseSpec& spec = problem.spec();
+  const AttentionInputs& in = problem.inputs();
+  const AttentionOutputs out = problem.saving_outputs();
+  const AttentionStatistics& statistics = problem.statistics();
+  attention_forward(out, in, problem.options());
+  attention_statistics(statistics, in, out.lse, problem.selection(), problem.options());
+  std::int64_t q0 = 0;
+  for (std::int64_t n = 0; n < spec.packed; ++n) {
+    const std::int64_t q1 = q0 + spec.packed_queries[n];
+    const auto rows = [&](const ConstTensorView& view) { return part(view, 2, q0, q1); };
+    const std::int64_t first_position = load_index(in.key_lengths, n) - (q1 - q0);
+    AttentionInputs own = in;
+    own.cu_seqlens_q = {};
+    own.q = rows(in.q);
+    own.gate = rows(in.gate);
+    own.bias = rows(in.bias);
+    own.mask = rows(in.mask);
+    own.block_table = part(in.block_table, 2, n, n + 1);
+    own.key_lengths = part(in.key_lengths, 3, n, n + 1);
+    own.query_offsets = part(in.query_offsets, 3, n, n + 1);
+    if (!in.query_offsets.present()) own.query_offsets = make_vector_view(&first_position, 1);
+    const Owned y(rows(out.y)), lse(rows(out.lse)), attn(rows(out.attn));
+    const Owned entropy(rows(statistics.entropy)), mass(part(statistics.key_mass, 0, n, n + 1));
+    attention_forward({y.view, lse.view, attn.view}, own, problem.options());
+    AttentionStatistics own_statistics;
+    own_statistics.entropy = entropy.view;
+    own_statistics.key_mass = mass.view;
+    attention_statistics(own_statistics, own, lse.view, {}, problem.options());
+    const std::string which = "sequence " + std::to_string(n) + " of " + describe(spec) + ": ";
+    expect_equal(y.view, rows(out.y), which + "y");
+    expect_equal(lse.view, rows(out.lse), which + "lse");
+    expect_equal(attn.view, rows(out.attn), which + "attn");
+    expect_equal(entropy.view, rows(statistics.entropy), which + "entropy");
+    expect_equal(mass.view, part(statistics.key_mass, 0, n, n + 1), which + "key_mass");
+    q0 = q1;
+  }
+}
+
+TEST(Packed, SequencesOfACacheGetTheBitsThatTheyGetAlone) {
+  const TargetGuard guard;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool bytes : {false, true}) {
+      CaseSpec spec = paged_mix(dtype);
+      spec.quantized = bytes;
+      if (bytes) {
+        spec.query_offsets = DType::i64;
+        spec.bias = {true, true, true, true};
+        spec.mask = {true, false, true, true};
+        spec.window_left = 100;
+      }
+      const verify::Case problem(spec);
+      for (const std::string& target : supported_targets()) {
+        set_target(target);
+        expect_paged_sequences_as_alone(problem);
+      }
+    }
+  }
+}
+
+TEST(Packed, RefuseTablesThatDoNotFitThePackedQueries) {
+  const verify::Case problem(paged_mix(DType::f32));
+  const auto said_of = [&](const AttentionInputs& in) -> std::string {
+    try {
+      attention_forward(problem.saving_outputs(), in, problem.options());
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  AttentionInputs in = problem.inputs();
+  in.cu_seqlens_k = in.cu_seqlens_q;
+  EXPECT_EQ(said_of(in),
+            "attention_forward: cu_seqlens_k is given together with block_table: key_lengths say how many keys a "
+            "sequence has in pages");
+  in = problem.inputs();
+  in.block_table = narrow(in.block_table, 2, 0, 4);
+  EXPECT_EQ(said_of(in), "attention_forward: block_table has shape (1,1,4,30) but (1,1,N,M) is (1,1,5,30)");
+  in = problem.inputs();
+  in.key_lengths = {};
+  EXPECT_EQ(said_of(in), "attention_forward: block_table is given but key_lengths is absent");
+  const std::vector<std::int64_t> lengths{1, 2, 3, 481, 5};
+  in.key_lengths = make_vector_view(lengths.data(), 5);
+  EXPECT_EQ(said_of(in), "attention_forward: key_lengths[3] is 481 but must be 0 to S = 480");
+}
+
 }  // namespace
 }  // namespace headgate

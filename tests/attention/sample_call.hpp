@@ -56,7 +56,7 @@ struct SampleCall {
     selection.keys = vector<std::int64_t>({4, 0, 4});
     selection.queries = vector<std::int32_t>({2, 0});
     selection.window = 1;
-    const StatisticsSizes sizes{kB, kHq, kT, kS, kB, 3, 2, 2};
+    const StatisticsSizes sizes{kB, kHq, kT, kS, kB, kB, 3, 2, 2};
     for (const StatisticsOutput& output : kStatisticsOutputs) {
       statistics.*output.member = tensor(output.is_index() ? DType::i64 : DType::f64, sizes.shape(output));
     }

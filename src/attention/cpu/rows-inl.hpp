@@ -146,7 +146,7 @@ HeadRows<Void> query_rows(const BasicTensorView<Void>& tensor, const Sequence& s
 /// The rows of its keys, of a tensor (B,Hkv,S,…).
 template <typename Void>
 HeadRows<Void> key_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
-  return HeadRows<Void>(tensor, s.b, h).range(s.k0, s.S);
+  return HeadRows<Void>(tensor, s.kb, h).range(s.k0, s.S);
 }
 
 /// Rows by its queries and columns by its keys, of a tensor (B,Hq,T,S).

@@ -144,7 +144,7 @@ class StatisticsWorker {
       store(out_.mean_key_weights, part.n, h, 0, c, share * shared_.key_sums(held, c));
     }
     if (!out_.key_mass.present()) return;
-    const HeadRows<void> mass = HeadRows<void>(out_.key_mass, sequence.b, h).columns(sequence.k0, sequence.S);
+    const HeadRows<void> mass = HeadRows<void>(out_.key_mass, sequence.kb, h).columns(sequence.k0, sequence.S);
     store_row(mass, head_mass(part, h).data, 0, 0, sequence.S);
   }
 
