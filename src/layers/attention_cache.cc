@@ -46,7 +46,7 @@ std::int64_t AttentionCache::length() const { return cache_.position(sequences_.
 
 std::int64_t AttentionCache::least_length() const {
   const std::int64_t dropped = length() - cache_.length(sequences_.front());
-  return dropped == 0 ? 0 : dropped + window_ - 1;
+  return dropped == 0 ? 0 : dropped + std::max<std::int64_t>(window_ - 1, 1);
 }
 
 void AttentionCache::truncate(std::int64_t length) {

@@ -32,11 +32,16 @@ struct FewRows {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Rows of w that a tile has, each with a stream of its own from memory.
-inline constexpr std::int64_t kWeightRows = 4;
+inline constexpr std::int64_t kLine_bytes = 64;
+/// How far ahead of its use a cache line of w is asked for: within 4 to 32 KiB, 8 read fastest
+/// (docs/notes/2026-11-22-decoding-models.md).
+inline constexpr std::int64_t kAhead_bytes = 8192;
+
+/// Whether this is the first visit of rows of w, which has to wait for memory.
+enum class Visit { first, later };
 
 /// y[n][o] of kN rows of x and kO rows of w.
-template <std::int64_t kN, std::int64_t kO, typename M>
+template <std::int64_t kN, std::int64_t kO, Visit kVisit, typename M>
 HWY_INLINE void multiply_tile(const FewRows<M>& call, std::int64_t n, std::int64_t o) {
   using T = Widened<M>;
   const Tag<T> d;
@@ -48,19 +53,25 @@ HWY_INLINE void multiply_tile(const FewRows<M>& call, std::int64_t n, std::int64
   for (std::int64_t i = 0; i < kN; ++i) {
     for (std::int64_t j = 0; j < kO; ++j) sums[i][j] = hn::Zero(d);
   }
-  each_vector<T>(C, [&](std::int64_t c, auto lanes) HWY_ATTR {
+  const auto add_products = [&](std::int64_t c, auto lanes) HWY_ATTR {
     Vec<T> weights[kO];
-    for (std::int64_t j = 0; j < kO; ++j) {
-      const M* row = w + j * w_stride + c;
-      constexpr int kReads = 0, kIntoFirstLevel = 3;
-      __builtin_prefetch(row + kO * w_stride, kReads, kIntoFirstLevel);  // of the next tile
-      weights[j] = widened(lanes, row);
-    }
+    for (std::int64_t j = 0; j < kO; ++j) weights[j] = widened(lanes, w + j * w_stride + c);
     for (std::int64_t i = 0; i < kN; ++i) {
       const Vec<T> of_x = lanes.load(x + i * x_stride + c);
       for (std::int64_t j = 0; j < kO; ++j) sums[i][j] = hn::MulAdd(of_x, weights[j], sums[i][j]);
     }
-  });
+  };
+  constexpr std::int64_t kLine = kLine_bytes / static_cast<std::int64_t>(sizeof(M));
+  std::int64_t c = 0;
+  for (; c + kLine <= C; c += kLine) {
+    for (std::int64_t j = 0; kVisit == Visit::first && j < kO; ++j) {
+      constexpr int kReads = 0, kIntoSecondLevel = 2;
+      const auto line = reinterpret_cast<std::uintptr_t>(w + j * w_stride + c);
+      __builtin_prefetch(reinterpret_cast<const void*>(line + kAhead_bytes), kReads, kIntoSecondLevel);
+    }
+    for (std::int64_t v = 0; v < kLine; v += kLanes<T>) add_products(c + v, Whole<T>());
+  }
+  each_vector<T>(C - c, [&](std::int64_t v, auto lanes) HWY_ATTR { add_products(c + v, lanes); });
   for (std::int64_t i = 0; i < kN; ++i) {
     for (std::int64_t j = 0; j < kO; ++j) {
       const T sum = hn::GetLane(hn::SumOfLanes(d, sums[i][j]));
@@ -70,20 +81,33 @@ HWY_INLINE void multiply_tile(const FewRows<M>& call, std::int64_t n, std::int64
   }
 }
 
-/// All rows of x by kO rows of w, which stay in the first level after the first visit.
+/// Two or more rows of x by kO rows of w, which stay in the first level after the first visit.
 template <std::int64_t kO, typename M>
 HWY_INLINE void multiply_weight_rows(const FewRows<M>& call, std::int64_t o) {
   const std::int64_t N = call.x.shape[0];
   std::int64_t n = 0;
-  for (; n + 4 <= N; n += 4) multiply_tile<4, kO>(call, n, o);
-  for (; n + 2 <= N; n += 2) multiply_tile<2, kO>(call, n, o);
-  if (n < N) multiply_tile<1, kO>(call, n, o);
+  if (N >= 4) {
+    multiply_tile<4, kO, Visit::first>(call, n, o);
+    n = 4;
+  } else {
+    multiply_tile<2, kO, Visit::first>(call, n, o);
+    n = 2;
+  }
+  for (; n + 4 <= N; n += 4) multiply_tile<4, kO, Visit::later>(call, n, o);
+  for (; n + 2 <= N; n += 2) multiply_tile<2, kO, Visit::later>(call, n, o);
+  if (n < N) multiply_tile<1, kO, Visit::later>(call, n, o);
 }
 
-/// Columns [begin, end) of y.
+/// Columns [begin, end) of y. One row of x takes the rows of w one by one: memory is then read in order, which is
+/// fastest. More rows take four at a time, to load x less often.
 template <typename M>
 void few_rows_range(const FewRows<M>& call, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kWeightRows = 4;
   std::int64_t o = begin;
+  if (call.x.shape[0] == 1) {
+    for (; o < end; ++o) multiply_tile<1, 1, Visit::first>(call, 0, o);
+    return;
+  }
   for (; o + kWeightRows <= end; o += kWeightRows) multiply_weight_rows<kWeightRows>(call, o);
   for (; o < end; ++o) multiply_weight_rows<1>(call, o);
 }
@@ -106,6 +130,7 @@ void few_rows_forward(View<Widened<M>, 2> y, ConstView<Widened<M>, 2> x, ConstVi
   assert(N <= kFewRows && y.shape[0] == N && y.shape[1] == O && w.shape[1] == C);
   assert(has_whole_rows(y) && has_whole_rows(x) && has_whole_rows(w));
   const auto kernel = HEADGATE_FOR_TARGET(few_rows_range, M, context.target);
+  if (N == 0) return;
   const FewRows<M> call{y, x, w, update};
   for_parts(parts_of(context, O, N * C, kApart<Widened<M>>),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });

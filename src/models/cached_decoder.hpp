@@ -28,9 +28,8 @@ struct CachedDecoderOptions {
   ExecutionContext context{};
 };
 
-/// B sequences of one length and the model that reads them. The arithmetic is f32, whatever the types in memory. A
-/// token's numbers do not depend on the number of threads nor on the other sequences, but for rounding on how the
-/// tokens before it were cut into calls: few tokens and many have different kernels.
+/// B sequences of one length and the model that reads them. The arithmetic is f32, whatever the types in memory. How
+/// tokens are cut into calls changes results by roundings alone: few rows and many have different kernels.
 class CachedDecoder {
  public:
   /// Reads the weights tensor by tensor: beside them, one tensor is held in f32 at a time. Throws io::FileError on a
@@ -44,7 +43,7 @@ class CachedDecoder {
 
   /// Reads T new tokens of each sequence, tokens(B,T), T at least 1. logits(B,V) = of what follows the last of them.
   /// Throws Error, and has then changed nothing, on shapes that do not fit, tokens outside the vocabulary and more than
-  /// capacity() tokens; std::bad_alloc likewise.
+  /// capacity() tokens. After std::bad_alloc length() says how many of the tokens have been read.
   void append(View<float, 2> logits, View<const std::int32_t, 2> tokens);
   /// The same with the logits of what follows each new token, logits(B,T,V).
   void append_all(View<float, 3> logits, View<const std::int32_t, 2> tokens);
