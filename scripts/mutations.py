@@ -247,6 +247,13 @@ GROUPS = (
         ("share of a window", "hn::AndNot(below, above)", "hn::AndNot(above, below)"),
         ("start of a row at its log-sum-exp", "row[x] += own_.start(r);", "row[x] -= own_.start(r);"),
     )),
+    ("generate/generate_test", "src/generate/sampler.cc", (
+        ("the more likely token first", "return x > y ||", "return x < y ||"),
+        ("the smaller id of equally likely ones", "(x == y && a < b)", "(x == y && a > b)"),
+        ("temperature", "- largest) / sampling_.temperature", "- largest) * sampling_.temperature"),
+        ("top_p is a share of the sum", "sum < sampling_.top_p * total", "sum < sampling_.top_p"),
+        ("weights below the drawn number", "left -= weight;", "left -= sum * weight;"),
+    )),
     ("metrics/metrics_test", "src/metrics/evaluator.cc", (
         ("share of a layer in the mean", "sum.value_or(0.0) + share * *value", "sum.value_or(0.0) - share * *value"),
     )),
