@@ -255,6 +255,18 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
   verb.value("--seed", sampling.seed, "N", "Seed of what is drawn (default 1): the same gives the same text");
 }
 
+void declare_computation(VerbOptions& verb, Options& o) {
+  verb.group("Computation");
+  verb.value("--dtype", o.dtype, "TYPE",
+             "Of the weights in memory: bf16 (default), matrices rounded to nearest even, or f32");
+  verb.value("--cache-dtype", o.cache_dtype, "TYPE",
+             "Of the keys and values in memory: f32 (default), bf16, f16 or i8");
+  verb.value("--gate-threshold", o.gate_threshold, "T",
+             "Attention leaves out heads of a token whose gate is at most T in every feature; of gates that multiply "
+             "the attention output");
+  declare_threads(verb, o.threads, "Threads (default: all cores)");
+}
+
 }  // namespace
 
 Verb add_generate(CommandLine& line) {
@@ -267,6 +279,7 @@ Verb add_generate(CommandLine& line) {
       "or a GGUF file. Text is printed as it comes. It ends with a token that ends texts by the model's files, with "
       "--max-tokens, when the model has no positions left, or with Ctrl-C.");
   verb.argument("MODEL", o->model, "A model's directory or GGUF file");
+  verb.group("Text");
   verb.value("--prompt", o->prompt, "TEXT", "The text to go on with");
   verb.value("--prompt-file", o->prompt_file, "FILE", "The same from a file; - for standard input");
   verb.flag("--chat", o->chat,
@@ -278,21 +291,14 @@ Verb add_generate(CommandLine& line) {
             "Special tokens that the prompt spells out, as <|im_start|>, are these tokens; else they are text");
   verb.value("--max-tokens", o->max_tokens, "N", "At most N new tokens (default 256)")
       .range(std::int64_t{1}, std::int64_t{1} << 30);
+  declare_sampling(verb, o->sampling);
+  declare_computation(verb, *o);
+  verb.group("Output");
   verb.flag("--json", o->json, "Print one JSON object at the end instead of text");
   verb.flag("--verbose", o->verbose, "Print the figures on stderr even if it is not a terminal");
   verb.value(
       "--logits", o->logits, "OUT.npy",
       "Write the log-probabilities, at temperature 1, of all tokens at each choice, (tokens,vocab) in f32 and nats");
-  declare_sampling(verb, o->sampling);
-  verb.group("Computation");
-  verb.value("--dtype", o->dtype, "TYPE",
-             "Of the weights in memory: bf16 (default), matrices rounded to nearest even, or f32");
-  verb.value("--cache-dtype", o->cache_dtype, "TYPE",
-             "Of the keys and values in memory: f32 (default), bf16, f16 or i8");
-  verb.value("--gate-threshold", o->gate_threshold, "T",
-             "Attention leaves out heads of a token whose gate is at most T in every feature; of gates that multiply "
-             "the attention output");
-  declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.footer(
       "Figures, on stderr where it is a terminal: tokens a second of the prompt and of\n"
       "generation, and the bytes of weights and cache that generation reads a second,\n"
@@ -311,7 +317,7 @@ Verb add_generate(CommandLine& line) {
       "\n"
       "Examples:\n"
       "  headgate generate run --prompt 'It was' --temperature 0.8 --seed 3\n"
-      "  headgate generate SmolLM2-135M-Instruct.Q4_1.gguf --chat --prompt 'What is a gate?'");
+      "  headgate generate SmolLM2.gguf --chat --prompt 'What is a gate?'");
   return {"generate", [o] { return run_generate(*o); }};
 }
 
