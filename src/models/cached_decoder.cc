@@ -109,6 +109,8 @@ CachedDecoderOptions checked(const DecoderConfig& config, CachedDecoderOptions o
   checked_shape(config, {options.batch, 1});
   require(options.weights == DType::f32 || options.weights == DType::bf16,
           "decoder: weights are {} but must be f32 or bf16", dtype_name(options.weights));
+  require(options.cache == DType::f32 || options.cache == DType::i8,
+          "decoder: the cache is {} but must be f32, as queries are, or i8", dtype_name(options.cache));
   if (options.capacity == 0) options.capacity = config.seq_len;
   require(options.capacity >= 1 && options.capacity <= config.seq_len,
           "decoder: a capacity of {} tokens, not between 1 and the config's seq_len of {}", options.capacity,

@@ -20,12 +20,12 @@ class ModelFile;
 
 struct CachedDecoderOptions {
   DType weights = DType::bf16;  ///< in memory: f32, or bf16, matrices rounded to nearest even; vectors stay f32
-  DType cache = DType::f32;     ///< keys and values: f32, f64, bf16, f16 or i8 (headgate/cache.hpp)
+  DType cache = DType::f32;     ///< keys and values: f32, or i8 with a scale for each token and head
   std::int64_t batch = 1;       ///< B sequences, which grow together
   std::int64_t capacity = 0;    ///< tokens that each can get; 0: the config's seq_len
   /// Attention leaves out heads of new tokens whose gate is below it: AttentionOptions::gate_threshold.
   double gate_threshold = 0.0;
-  ExecutionContext context;
+  ExecutionContext context{};
 };
 
 /// B sequences of one length and the model that reads them. The arithmetic is f32, whatever the types in memory. A

@@ -17,6 +17,7 @@
 #include "io/safetensors.hpp"
 #include "io/scratch.hpp"
 #include "layers/rope.hpp"
+#include "models/cached_decoder.hpp"
 #include "models/config_file.hpp"
 #include "models/saved_model.hpp"
 #include "models/tensor_file.hpp"
@@ -418,6 +419,30 @@ TEST(RealModel, SmolLm2IsRead) {
   EXPECT_EQ(c.embeddings, Embeddings::tied);
   EXPECT_EQ(file.read().size(), 134515008U);
   EXPECT_EQ(file.gguf()->strings("tokenizer.ggml.tokens").size(), 49152U);
+}
+
+/// A decoder that reads a file tensor by tensor, beside one that is given the numbers.
+TEST(ModelFile, IsDecodedAsItsNumbersAre) {
+  const Scratch scratch;
+  for (const char* gate : {"none", "g1-elementwise-bias"}) {
+    DecoderConfig config = small_config();
+    config.gate = layers::parse_gate(gate);
+    SavedModel model(config);
+    initialise(model.parameters.data(), model.table, config, 3);
+    write_model(scratch / gate, {config}, model.parameters, DType::f32);
+    const ModelFile file(scratch / gate);
+    const std::vector<std::int32_t> tokens{3, 1, 12, 0, 5};
+    for (const DType weights : {DType::f32, DType::bf16}) {
+      CachedDecoder of_file(file, {.weights = weights});
+      CachedDecoder of_numbers(config, model.parameters.data(), {.weights = weights});
+      std::vector<float> logits(13), expected(13);
+      of_file.append(view_of(logits, 1, 13), view_of(tokens, 1, 5));
+      of_numbers.append(view_of(expected, 1, 13), view_of(tokens, 1, 5));
+      EXPECT_EQ(logits, expected) << gate;
+      EXPECT_NE(logits, std::vector<float>(13, logits.front())) << gate;
+      EXPECT_EQ(of_file.weight_bytes(), of_numbers.weight_bytes());
+    }
+  }
 }
 
 }  // namespace
