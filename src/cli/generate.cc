@@ -198,7 +198,7 @@ models::CachedDecoderOptions decoder_options(const Options& o, const models::Dec
           tokens, config.seq_len);
   models::CachedDecoderOptions out;
   out.weights = dtype_of_word("--dtype", o.dtype, {DType::bf16, DType::f32});
-  out.cache = dtype_of_word("--cache-dtype", o.cache_dtype, {DType::f32, DType::bf16, DType::f16, DType::i8});
+  out.cache = dtype_of_word("--cache-dtype", o.cache_dtype, {DType::f32, DType::i8});
   out.capacity = std::min(config.seq_len, tokens + o.max_tokens);
   out.gate_threshold = o.gate_threshold.value_or(0.0);
   out.context.threads = o.threads;
@@ -260,7 +260,7 @@ void declare_computation(VerbOptions& verb, Options& o) {
   verb.value("--dtype", o.dtype, "TYPE",
              "Of the weights in memory: bf16 (default), matrices rounded to nearest even, or f32");
   verb.value("--cache-dtype", o.cache_dtype, "TYPE",
-             "Of the keys and values in memory: f32 (default), bf16, f16 or i8");
+             "Of the keys and values in memory: f32 (default) or i8, with a scale for each token and head");
   verb.value("--gate-threshold", o.gate_threshold, "T",
              "Attention leaves out heads of a token whose gate is at most T in every feature; of gates that multiply "
              "the attention output");
@@ -275,9 +275,8 @@ Verb add_generate(CommandLine& line) {
       "generate",
       "Text by a model: goes on with a prompt, or answers it\n\n"
       "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and its "
-      "tokenizer, "
-      "or a GGUF file. Text is printed as it comes. It ends with a token that ends texts by the model's files, with "
-      "--max-tokens, when the model has no positions left, or with Ctrl-C.");
+      "tokenizer, or a GGUF file. Text is printed as it comes. It ends with a token that ends texts by the model's "
+      "files, with --max-tokens, when the model has no positions left, or with Ctrl-C.");
   verb.argument("MODEL", o->model, "A model's directory or GGUF file");
   verb.group("Text");
   verb.value("--prompt", o->prompt, "TEXT", "The text to go on with");

@@ -25,9 +25,9 @@ enum class StopReason {
 };
 
 struct GenerateOptions {
-  Sampling sampling;
-  std::int64_t max_tokens = 256;      ///< generated ones, at least 1
-  std::vector<std::int32_t> end_ids;  ///< any of them ends the text
+  Sampling sampling{};
+  std::int64_t max_tokens = 256;        ///< generated ones, at least 1
+  std::vector<std::int32_t> end_ids{};  ///< any of them ends the text
 };
 
 /// Either may be empty.
