@@ -53,7 +53,7 @@ constexpr std::array<ChatFormat, 8> kFormats{{
      .foreign = {},
      .with_system = "<s>[INST] <<SYS>>\n{system}\n<</SYS>>\n\n{user} [/INST]",
      .without_system = "<s>[INST] {user} [/INST]",
-     .markers = {"<s>"},
+     .markers = {"<s>", "[INST]", "[/INST]"},
      .end_of_turn = "</s>",
      .trim = Trim::joined},
     // Mistral's templates differ in the spaces around [INST] and in whether it is a token.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -166,7 +167,7 @@ TEST_F(GenerateTest, RefusesPromptsThatDoNotFit) {
 }
 
 TEST_F(GenerateTest, RefusesNumbersThatAreNotFinite) {
-  std::fill(parameters.begin(), parameters.end(), 1e30F);
+  std::fill(parameters.begin(), parameters.end(), std::numeric_limits<float>::quiet_NaN());
   models::CachedDecoder model = decoder();
   EXPECT_THROW(run(model, {}), Error);
 }
