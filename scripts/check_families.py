@@ -6,10 +6,13 @@
 
 Random small checkpoints of llama (with Llama 3's RoPE scaling), mistral (with a window), qwen2 and qwen3 are made here, as
 one file, as shards, in bf16, and as GGUF where the package gguf knows the architecture; SmolLM2 is compared where
-scripts/real_model.sh has put it into BUILD/models. Fails when a log-probability differs by more than 1e-4. Needs
-PyTorch, transformers and gguf (pip install torch transformers gguf); exits with 77 where they are missing.
+scripts/real_model.sh has put it into BUILD/models. `headgate eval` reads whole sequences, `headgate generate` token after
+token with a cache; of SmolLM2 its answer to a question is also the one that transformers generates. Fails when a
+log-probability differs by more than 1e-4. Needs PyTorch, transformers and gguf (pip install torch transformers gguf);
+exits with 77 where they are missing.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -18,6 +21,7 @@ from pathlib import Path
 try:
     import gguf
     import numpy
+    import tokenizers
     import torch
     import transformers
 except ImportError:
@@ -26,6 +30,9 @@ except ImportError:
 
 TOLERANCE = 1e-4
 TOKENS = 60
+ANSWER = 96
+PROMPT = "It was the best of times, it was the worst of times"
+QUESTION = "What is the capital of France?"
 SIZES = {
     "vocab_size": 307,
     "hidden_size": 96,
@@ -98,6 +105,37 @@ def ours(tool, path, tokens, folder):
     return numpy.load(out)[0]
 
 
+def write_tokenizer(path):
+    """Byte-level BPE with as many tokens as SIZES says."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=SIZES["vocab_size"], show_progress=False, initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator([__doc__], trainer)
+    assert tokenizer.get_vocab_size() == SIZES["vocab_size"]
+    tokenizer.save(str(path))
+
+
+def generated(tool, path, folder, *options):
+    """The JSON of `headgate generate`, and the log-probabilities (tokens,vocab) that it chose from."""
+    out = folder / "log_probs.npy"
+    command = [tool, "generate", path, "--dtype", "f32", "--json", "--logits", out, *options]
+    result = subprocess.run(command, check=True, capture_output=True)
+    return json.loads(result.stdout), numpy.load(out)
+
+
+def check_generated(what, model, answer, log_probs):
+    """Whether the same tokens, read at once, have the same log-probabilities."""
+    tokens = numpy.array(answer["prompt_ids"] + answer["ids"])
+    expected = theirs(model, tokens)[len(answer["prompt_ids"]) - 1 : -1]
+    error = numpy.abs(log_probs - expected).max()
+    print(f"{what:24s} {len(answer['ids']):3d} tokens generated, stopped by {answer['stop']}, largest difference {error:.2e}")
+    return error <= TOLERANCE
+
+
 def gguf_name(name):
     if name in GGUF_NAMES:
         return GGUF_NAMES[name]
@@ -151,6 +189,9 @@ def check_family(name, tool, folder):
     model.save_pretrained(folder / "shards", max_shard_size="100KB")
     assert len(list((folder / "shards").glob("*.safetensors"))) > 1
     good = check(name, tool, model, folder / "whole", tokens, folder)
+    write_tokenizer(folder / "whole" / "tokenizer.json")
+    drawn = generated(tool, folder / "whole", folder, "--prompt", PROMPT, "--max-tokens", "64", "--temperature", "1")
+    good &= check_generated(name + ", cached", model, *drawn)
     good &= check(name + ", shards", tool, model, folder / "shards", tokens, folder)
     subprocess.run([tool, "convert", folder / "shards", folder / "converted"], check=True)
     again = transformers.AutoModelForCausalLM.from_pretrained(folder / "converted", dtype=torch.float32)
@@ -165,10 +206,24 @@ def check_family(name, tool, folder):
 
 
 def check_smollm2(tool, path, folder):
-
     model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    model.eval()
     tokens = numpy.random.default_rng(5).integers(0, model.config.vocab_size, 129).astype(numpy.int32)
-    return check("SmolLM2, GGUF", tool, model.eval(), path, tokens, folder)
+    good = check("SmolLM2, GGUF", tool, model, path, tokens, folder)
+    good &= check_answer("SmolLM2, question", tool, model, path, folder, ["--chat", "--prompt", QUESTION])
+    return good & check_answer("SmolLM2, text", tool, model, path, folder, ["--prompt", PROMPT])
+
+
+def check_answer(what, tool, model, path, folder, options):
+    """Whether the most likely tokens are those of transformers' generate."""
+    answer, log_probs = generated(tool, path, folder, *options, "--max-tokens", str(ANSWER))
+    good = check_generated(what, model, answer, log_probs)
+    prompt = torch.tensor([answer["prompt_ids"]])
+    with torch.no_grad():
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=ANSWER)
+    same = out[0, prompt.shape[1] :].tolist() == answer["ids"]
+    print(f"{what:24s} {'the same tokens as' if same else 'OTHER TOKENS than'} transformers: {answer['text'][:60]!r}")
+    return good & same
 
 
 def main():

@@ -267,6 +267,13 @@ GROUPS = (
         ("last query of a packed sequence over pages", "packed() && page > 0 ? s.keys : s.S",
          "s.S"),
     )),
+    ("generate/generate_test", "src/generate/sampler.cc", (
+        ("the more likely token first", "return x > y ||", "return x < y ||"),
+        ("the smaller id of equally likely ones", "(x == y && a < b)", "(x == y && a > b)"),
+        ("temperature", "- largest) / sampling_.temperature", "- largest) * sampling_.temperature"),
+        ("top_p is a share of the sum", "sum < sampling_.top_p * total", "sum < sampling_.top_p"),
+        ("weights below the drawn number", "left -= weight;", "left -= sum * weight;"),
+    )),
     ("metrics/metrics_test", "src/metrics/evaluator.cc", (
         ("share of a layer in the mean", "sum.value_or(0.0) + share * *value", "sum.value_or(0.0) - share * *value"),
     )),

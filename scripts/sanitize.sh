@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Folders of tests/: those whose code reads files, computes addresses or owns memory; and those with threads.
-memory=(attention bench capi core fuzz io layers metrics models reference tokenize train verify)
+memory=(attention bench capi core fuzz generate io layers metrics models reference tokenize train verify)
 threads=(attention capi layers metrics models train)
 # Programs in the latter folders that work on one thread.
 single_threaded='(arguments|checkpoint|elementary|models_files|models_gradients|problem)_test'

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <memory>
 #include <string>
 
+#include "cli/dtype_option.hpp"
 #include "cli/verbs.hpp"
 #include "core/words.hpp"
 #include "io/staged_directory.hpp"
@@ -18,15 +17,8 @@ struct ConvertOptions {
   std::string layout;  ///< empty: the file's own
 };
 
-DType dtype_of_word(const std::string& word) {
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    if (word == dtype_name(dtype)) return dtype;
-  }
-  throw UsageError(fmt::format("--dtype: '{}' is none of f32, f16, bf16", word));
-}
-
 int run_convert(const ConvertOptions& o) {
-  const DType dtype = dtype_of_word(o.dtype);
+  const DType dtype = dtype_of_word("--dtype", o.dtype, {DType::f32, DType::f16, DType::bf16});
   const models::ModelFile file(models::is_gguf(o.in) ? o.in : io::present_directory(o.in));
   models::FileConfig out{file.config(), file.layout()};
   if (!o.layout.empty()) out.layout = parse_word<models::GateLayout>("--layout", o.layout);

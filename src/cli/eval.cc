@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,12 +11,12 @@
 #include <vector>
 
 #include "cli/eval_text.hpp"
+#include "cli/gate_threshold.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "console/progress.hpp"
-#include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "io/npy.hpp"
 #include "io/staged_file.hpp"
@@ -69,17 +68,10 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
   });
 }
 
-/// Of several models those without such a gate are only evaluated as they are.
-void check_threshold(const EvalOptions& o, const std::vector<train::LoadedModel>& models) {
-  if (!o.gate_threshold) return;
-  constexpr double kMost = std::numeric_limits<float>::max();
-  require(*o.gate_threshold >= 0.0 && *o.gate_threshold <= kMost,
-          "--gate-threshold is {} but must be at least 0 and finite in f32", *o.gate_threshold);
-  const bool any = std::any_of(models.begin(), models.end(), [](const train::LoadedModel& model) {
-    return layers::can_skip_attention(model.config.gate);
-  });
-  require(any, "--gate-threshold: {} has gate {}, which does not multiply the attention output", models.front().name,
-          layers::gate_name(models.front().config.gate));
+std::vector<NamedConfig> named(const std::vector<train::LoadedModel>& models) {
+  std::vector<NamedConfig> out;
+  for (const train::LoadedModel& model : models) out.push_back({model.name, model.config});
+  return out;
 }
 
 int run_eval(const EvalOptions& o) {
@@ -90,7 +82,8 @@ int run_eval(const EvalOptions& o) {
   if (!o.logits.empty()) io::check_writable(o.logits);
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
-  check_threshold(o, models);
+  // Of several models those without such a gate are only evaluated as they are.
+  check_gate_threshold(o.gate_threshold, named(models));
   const train::EvaluationInput input = train::evaluation_input(o.evaluation, models);
   for (const std::string& what : input.source->left_out().phrases()) {
     console::say(stderr, fmt::format("left out: {}\n", what));

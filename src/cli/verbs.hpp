@@ -34,6 +34,7 @@ Verb add_bench(CommandLine& line);
 Verb add_info(CommandLine& line);
 Verb add_train(CommandLine& line);
 Verb add_eval(CommandLine& line);
+Verb add_generate(CommandLine& line);
 Verb add_convert(CommandLine& line);
 Verb add_tokenize(CommandLine& line);
 Verb add_demo(CommandLine& line);

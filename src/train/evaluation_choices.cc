@@ -23,13 +23,6 @@ constexpr std::int64_t kBackcopyTokens = 65536;
 /// Tokens of a sequence of models that others made, where --seq-len is not given: few of the positions they have.
 constexpr std::int64_t kOthersSeqLen = 512;
 
-std::string model_directory(const std::string& path) {
-  for (const std::string& directory : {path, newest_checkpoint(path)}) {
-    if (is_checkpoint(directory)) return directory;
-  }
-  throw Error(fmt::format("{}: neither a model (no config.json) nor a run (no checkpoint/config.json)", path));
-}
-
 Task trained_on(const LoadedModel& model) { return model.trained ? model.trained->task : Task::text; }
 
 /// The task that was given, or else the one that all models were trained on.
@@ -109,12 +102,19 @@ EvaluationInput with_plan(EvaluationInput input, const EvaluationChoices& choice
 
 }  // namespace
 
+std::string model_path(const std::string& path) {
+  if (models::is_gguf(path)) return path;
+  for (const std::string& directory : {path, newest_checkpoint(path)}) {
+    if (is_checkpoint(directory)) return io::present_directory(directory);
+  }
+  throw Error(fmt::format("{}: neither a model (no config.json) nor a run (no checkpoint/config.json)", path));
+}
+
 LoadedModel load_model(const std::string& path) {
-  const bool gguf = models::is_gguf(path);
-  const std::string directory = gguf ? path : model_directory(path);
-  const models::ModelFile file(gguf ? path : io::present_directory(directory));
+  const std::string directory = model_path(path);
+  const models::ModelFile file(directory);
   LoadedModel model{path, file.config(), file.read(), std::nullopt};
-  const std::string state = gguf ? "" : read_trainer_state(directory);
+  const std::string state = file.gguf() != nullptr ? "" : read_trainer_state(directory);
   // A byte is a token of what was trained here, and of nothing else with so many tokens.
   constexpr std::int64_t kBytes = 256;
   model.reads_bytes = !state.empty() || (&file.family() == &models::kHeadgate || model.config.vocab <= kBytes);

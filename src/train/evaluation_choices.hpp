@@ -39,8 +39,11 @@ struct LoadedModel {
   bool reads_bytes = true;               ///< its tokens are the bytes of a text; else a tokenizer's of its own
 };
 
-/// Loads the model in `path`: a checkpoint, the directory of a run, a directory of another program's, or a GGUF file
-/// (models::ModelFile). Throws Error and io::FileError.
+/// The directory or file of the model in `path`, from which models::ModelFile opens it: a checkpoint, the newest one of
+/// a run's directory, a directory of another program's, or a GGUF file. Throws Error and io::FileError.
+std::string model_path(const std::string& path);
+
+/// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
 
 /// What an evaluation of one model or of several runs on.

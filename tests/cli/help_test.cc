@@ -16,7 +16,7 @@ namespace {
 using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 
-const std::vector<std::string> kVerbs = {"explain",  "attend", "train", "eval", "convert",
+const std::vector<std::string> kVerbs = {"explain",  "attend", "train", "eval", "generate", "convert",
                                          "tokenize", "verify", "bench", "demo", "info"};
 
 /// The first word of each line of the list of verbs in `headgate --help`.

@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the prompts of `headgate generate --chat` with those of transformers' apply_chat_template.
+
+    check_chats.py [BUILD] [--write-golden DIR]
+
+BUILD: the build folder (default: build). A model of random numbers with a small tokenizer is given one chat template
+after another, those of the models named below without what they say of tools. --write-golden: writes
+DIR/chats.json, the texts by which tests/generate checks the same without Python, and compares nothing. Needs `pip
+install torch transformers`; without them, says SKIP and exits 77.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SKIPPED = 77
+
+try:
+    import jinja2
+    import torch
+    import transformers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+except ImportError:
+    print("check_chats: SKIP: no Python package `transformers`, `torch` or `jinja2`")
+    sys.exit(SKIPPED)
+
+CHATML_TURN = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+CHATML_REPLY = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+
+
+def chatml(default):
+    """With a system's text where there is none."""
+    first = f"{{% if loop.first and messages[0]['role'] != 'system' %}}{{{{ '{default}' }}}}{{% endif %}}" if default else ""
+    return "{% for message in messages %}" + first + CHATML_TURN + "{% endfor %}" + CHATML_REPLY
+
+
+LLAMA3_TURN = (
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim"
+    " + '<|eot_id|>' %}"
+)
+LLAMA3_REPLY = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+LLAMA3 = (
+    "{% for message in messages %}" + LLAMA3_TURN
+    + "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}" + LLAMA3_REPLY
+)
+LLAMA31 = """{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- set date_string = "26 Jul 2024" %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Cutting Knowledge Date: December 2023\\n" }}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
+    "{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
+    "{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
+    "{% if loop.index0 == 0 and system_message != false %}"
+    "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
+    "{% else %}{% set content = message['content'] %}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+MISTRAL_FIRST = (
+    "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token + ' ' }}{% endif %}{% endfor %}"
+)
+
+
+def mistral(begin, end):
+    return f"""{{%- if messages[0]["role"] == "system" %}}
+    {{%- set system_message = messages[0]["content"] %}}
+    {{%- set loop_messages = messages[1:] %}}
+{{%- else %}}
+    {{%- set loop_messages = messages %}}
+{{%- endif %}}
+{{{{- bos_token }}}}
+{{%- for message in loop_messages %}}
+    {{%- if message["role"] == "user" %}}
+        {{%- if loop.last and system_message is defined %}}
+            {{{{- "{begin}" + system_message + "\\n\\n" + message["content"] + "{end}" }}}}
+        {{%- else %}}
+            {{{{- "{begin}" + message["content"] + "{end}" }}}}
+        {{%- endif %}}
+    {{%- elif message["role"] == "assistant" %}}
+        {{{{- " " + message["content"] + eos_token}}}}
+    {{%- endif %}}
+{{%- endfor %}}
+"""
+
+
+SYSTEM_TURN = "<|im_start|>system\\n{}<|im_end|>\\n"
+SMOLLM2 = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+QWEN25 = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+# name, format, template, BOS, end of turn
+TEMPLATES = [
+    ("SmolLM2", "ChatML", chatml(SYSTEM_TURN.format(SMOLLM2)), "<|im_start|>", "<|im_end|>"),
+    ("Qwen2.5", "ChatML", chatml(SYSTEM_TURN.format(QWEN25)), None, "<|im_end|>"),
+    ("Qwen3", "ChatML", chatml(""), None, "<|im_end|>"),
+    ("Llama 3", "Llama 3", LLAMA3, "<|begin_of_text|>", "<|eot_id|>"),
+    ("Llama 3.1", "Llama 3.1", LLAMA31, "<|begin_of_text|>", "<|eot_id|>"),
+    ("Llama 2", "Llama 2", LLAMA2, "<s>", "</s>"),
+    ("Mistral 7B v0.1", "Mistral", MISTRAL_FIRST, "<s>", "</s>"),
+    ("Mistral 7B v0.2", "Mistral", mistral(" [INST] ", " [/INST]"), "<s>", "</s>"),
+    ("Mistral 7B v0.3", "Mistral", mistral("[INST] ", "[/INST]"), "<s>", "</s>"),
+    ("Mistral Nemo", "Mistral", mistral("[INST]", "[/INST]"), "<s>", "</s>"),
+]
+SPECIAL = [
+    "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>",
+    "[INST]", "[/INST]",
+]  # fmt: skip
+QUESTIONS = [
+    {"system": "", "user": "What is a gate?"},
+    {"system": "Be brief.", "user": "What is a gate?"},
+    {"system": "  Answer in French,\n\nplease. ", "user": "\n Qu’est-ce qu’un «gate»? \u00a0\n"},
+]
+
+
+def tokenizer_of(template, bos, end):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=340, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator([question["user"] + question["system"] + template for question in QUESTIONS], trainer)
+    tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIAL])
+    out = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token=end)
+    out.chat_template = template
+    return out
+
+
+def messages_of(question):
+    system = [{"role": "system", "content": question["system"]}] if question["system"] else []
+    return system + [{"role": "user", "content": question["user"]}]
+
+
+def applied(tokenizer, question, **options):
+    """None where the template refuses a system's text."""
+    try:
+        return tokenizer.apply_chat_template(messages_of(question), add_generation_prompt=True, **options)
+    except jinja2.exceptions.TemplateError:
+        return None
+
+
+def write_golden(folder):
+    cases = []
+    for name, kind, template, bos, end in TEMPLATES:
+        tokenizer = tokenizer_of(template, bos, end)
+        questions = [{**question, "text": applied(tokenizer, question, tokenize=False)} for question in QUESTIONS]
+        cases.append({"name": name, "format": kind, "template": template, "questions": questions})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "chats.json").write_text(json.dumps(cases, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def write_model(folder, vocab):
+    config = transformers.LlamaConfig(
+        vocab_size=vocab, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=512, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def ours(tool, folder, question):
+    """The ids of the prompt; None where it is refused."""
+    command = [tool, "generate", folder, "--chat", "--prompt", question["user"], "--max-tokens", "1", "--json"]
+    if question["system"]:
+        command += ["--system", question["system"]]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode == 2 and "no system text" in result.stderr:
+        return None
+    if result.returncode != 0:
+        raise RuntimeError(result.stderr)
+    return json.loads(result.stdout)["prompt_ids"]
+
+
+def check(tool, name, template, bos, end):
+    tokenizer = tokenizer_of(template, bos, end)
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        write_model(folder, len(tokenizer))
+        tokenizer.save_pretrained(folder)
+        wrong = []
+        for question in QUESTIONS:
+            theirs = applied(tokenizer, question, tokenize=True, return_dict=False)
+            mine = ours(tool, folder, question)
+            if mine != theirs:
+                wrong.append(f"{question}: {mine and tokenizer.decode(mine)!r}, not {theirs and tokenizer.decode(theirs)!r}")
+    print(f"{name:16s} {'; '.join(wrong) or 'the same'}")
+    return not wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("build", nargs="?", default="build")
+    parser.add_argument("--write-golden", metavar="DIR", help="write DIR/chats.json")
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if arguments.write_golden:
+        write_golden(Path(arguments.write_golden))
+        return 0
+    tool = Path(arguments.build) / "headgate"
+    print(f"transformers {transformers.__version__}")
+    good = [check(tool, name, template, bos, end) for name, _, template, bos, end in TEMPLATES]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/check.hpp"
+#include "layers/gate_variant.hpp"
+#include "models/config.hpp"
+
+namespace headgate::cli {
+
+/// A model as its messages call it.
+struct NamedConfig {
+  std::string name;
+  const models::DecoderConfig& config;
+};
+
+/// Throws Error unless --gate-threshold, where it was given, is a threshold that at least one of the models can use;
+/// the message names the first.
+inline void check_gate_threshold(std::optional<double> threshold, const std::vector<NamedConfig>& models) {
+  if (!threshold) return;
+  constexpr double kMost = std::numeric_limits<float>::max();
+  require(*threshold >= 0.0 && *threshold <= kMost, "--gate-threshold is {} but must be at least 0 and finite in f32",
+          *threshold);
+  const bool any = std::any_of(models.begin(), models.end(),
+                               [](const NamedConfig& model) { return layers::can_skip_attention(model.config.gate); });
+  require(any, "--gate-threshold: {} has gate {}, which does not multiply the attention output", models.front().name,
+          layers::gate_name(models.front().config.gate));
+}
+
+}  // namespace headgate::cli
