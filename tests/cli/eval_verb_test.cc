@@ -112,6 +112,8 @@ TEST_F(EvalVerbTest, AConvertedModelIsTheSame) {
   const std::string checkpoint = verb.path("run") + "/checkpoint";
   const std::vector<std::string> fused{"convert", checkpoint, verb.path("fused"), "--layout", "per_query_head"};
   ASSERT_EQ(testing::headgate(fused).status, 0);
+  EXPECT_EQ(testing::read_bytes(verb.path("fused") + "/modeling_headgate.py"),
+            verb.checkpoint_file("run", "modeling_headgate.py"));
   EXPECT_EQ(evaluated("fused"), evaluated("run"));
   const std::vector<std::string> back{"convert", verb.path("fused"), verb.path("back"), "--layout", "separate"};
   ASSERT_EQ(testing::headgate(back).status, 0);
