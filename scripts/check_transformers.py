@@ -1,60 +1,113 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a baseline that headgate wrote in `transformers` as Qwen3ForCausalLM and compares what both compute.
+"""Loads models that headgate wrote in `transformers` and compares what both compute.
 
-    check_transformers.py [BUILD]     BUILD: the build folder (default: build)
+    check_transformers.py [BUILD [NAME …]]     BUILD: the build folder (default: build); NAME: only these models
 
-Needs PyTorch and transformers (pip install torch transformers). A random model is written by qwen3_sample of the build
-folder, once with tied embeddings and once with a matrix of its own. Fails when a tensor is missing or left over, when a
-log-probability differs by more than 1e-4, or when headgate reads the copy that transformers writes as another model.
+Needs PyTorch and transformers (pip install torch transformers). Random models are written by model_sample of the build
+folder: a baseline with tied embeddings and with a matrix of its own, which load as Qwen3ForCausalLM, every gate, and
+features beside a gate, which load by the modeling_headgate.py beside their config. Models with a gate of query heads are
+converted to each layout of its rows too. Fails when a tensor is missing or left over, when a log-probability
+differs by more than 1e-4 (of all tokens at once, or token by token with a cache), when `generate` says other tokens
+with a cache than without, or when headgate reads the copy that transformers writes as another model.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+scratch = tempfile.TemporaryDirectory()  # transformers copies code of models there
+os.environ["HF_MODULES_CACHE"] = scratch.name
 
 import numpy
 import torch
 import transformers
 
 TOLERANCE = 1e-4
+LAYOUTS = ("per_query_head", "per_group", "trailing")
+OF_QWEN3 = ("tied", "separate")
 
 
-def compare(build, embeddings, folder):
-    """The largest difference between both's log-probabilities, the largest log-probability, the parameter count."""
-    program = build / "tests/train/qwen3_sample"
-    subprocess.run([program, "write", folder, embeddings], check=True)
+def load(folder):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder / "model", output_loading_info=True, attn_implementation="eager", dtype=torch.float32
+        folder, output_loading_info=True, attn_implementation="eager", dtype=torch.float32, trust_remote_code=True
     )
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[what]:
-            raise SystemExit(f"check_transformers: {embeddings}: {what}: {sorted(info[what])}")
-    if type(model).__name__ != "Qwen3ForCausalLM":
-        raise SystemExit(f"check_transformers: loaded as {type(model).__name__}")
+            raise SystemExit(f"check_transformers: {folder}: {what}: {sorted(info[what])}")
+    return model.eval()
+
+
+def log_probs(model, tokens):
+    return torch.log_softmax(model(tokens).logits.double(), dim=-1)
+
+
+def by_steps(model, tokens):
+    """The same with a cache: a prompt, then a token at a time."""
+    prompt = 7
+    out = model(tokens[:, :prompt], use_cache=True)
+    logits = [out.logits]
+    for at in range(prompt, tokens.shape[1]):
+        out = model(tokens[:, at : at + 1], past_key_values=out.past_key_values, use_cache=True)
+        logits.append(out.logits)
+    return torch.log_softmax(torch.cat(logits, dim=1).double(), dim=-1)
+
+
+def same_text(model, tokens):
+    """Whether generate says the same with and without a cache, of a prompt alone and behind padding."""
+    prompt = tokens[:1, :9]
+    said = [model.generate(prompt, max_new_tokens=8, do_sample=False, use_cache=c, pad_token_id=0) for c in (True, False)]
+    padded = torch.cat((torch.zeros_like(prompt[:, :3]), prompt), dim=1)
+    mask = (torch.arange(padded.shape[1]) >= 3).long().unsqueeze(0)
+    behind = model.generate(padded, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    return torch.equal(*said) and torch.equal(behind[:, 3:], said[0])
+
+
+def check(name, build, folder):
+    """Whether both agree about a model and its other layouts; prints how far."""
+    program = build / "tests/train/model_sample"
+    subprocess.run([program, "write", folder, name], check=True)
+    model = load(folder / "model")
+    expected = "Qwen3ForCausalLM" if name in OF_QWEN3 else "HeadgateForCausalLM"
+    if type(model).__name__ != expected:
+        raise SystemExit(f"check_transformers: {name}: loaded as {type(model).__name__}")
     tokens = torch.from_numpy(numpy.load(folder / "tokens.npy")).long()
     ours = torch.from_numpy(numpy.load(folder / "log_probs.npy"))
     with torch.no_grad():
-        theirs = torch.log_softmax(model(tokens).logits.double(), dim=-1)
+        theirs = log_probs(model, tokens)
+        error = max((ours - theirs).abs().max().item(), (ours - by_steps(model, tokens)).abs().max().item())
+        same = same_text(model, tokens)
+        fusable = name.startswith(("g1-", "g4-")) and "parameter" not in name
+        for layout in LAYOUTS if fusable else ():
+            subprocess.run(
+                [build / "headgate", "convert", folder / "model", folder / layout, "--layout", layout], check=True
+            )
+            error = max(error, (ours - log_probs(load(folder / layout), tokens)).abs().max().item())
     model.save_pretrained(folder / "theirs")
     subprocess.run([program, "compare", folder], check=True)
-    return (ours - theirs).abs().max().item(), theirs.abs().max().item(), model.num_parameters()
+    print(
+        f"{name:34s} {model.num_parameters()} parameters: log-probabilities up to {theirs.abs().max():.2f} in size, "
+        f"largest difference {error:.2e}" + ("" if same else ", generate differs with a cache")
+    )
+    return error <= TOLERANCE and same
 
 
 def main():
     build = Path(sys.argv[1] if len(sys.argv) > 1 else "build")
-    failed = False
     transformers.logging.disable_progress_bar()
-    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}")
-    for embeddings in ("tied", "separate"):
+    transformers.logging.set_verbosity_error()
+    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}; differences at most {TOLERANCE:.0e}")
+    names = sys.argv[2:] or subprocess.run(
+        [build / "tests/train/model_sample", "names"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    failed = []
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
-            error, size, count = compare(build, embeddings, Path(folder))
-        failed |= not error <= TOLERANCE
-        print(
-            f"{embeddings:9s} {count} parameters: log-probabilities up to {size:.2f} in size, "
-            f"largest difference {error:.2e} (at most {TOLERANCE:.0e})"
-        )
+            if not check(name, build, Path(folder)):
+                failed.append(name)
+    print(f"{len(names) - len(failed)} of {len(names)} models agree" + "".join(f"\n  not {name}" for name in failed))
     return 1 if failed else 0
 
 

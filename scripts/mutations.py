@@ -279,9 +279,15 @@ GROUPS = (
     )),
     ("metrics/metrics_test", "src/metrics/mean_by_head.hpp", (
         ("query 0 does not count", "sample.position(n) != 0", "sample.position(n) >= 0"),
+        ("query heads of the head that owns a gate", "head / queries_", "head % queries_"),
     )),
     ("metrics/metrics_test", "src/metrics/sink_rate.hpp", (
-        ("sinks lie above the threshold", "head.value() > kSinkThreshold", "head.value() < kSinkThreshold"),
+        ("sinks lie above the threshold", "mean > kSinkThreshold", "mean < kSinkThreshold"),
+    )),
+    ("train/train_test", "src/train/token_source.cc", (
+        ("the first target", "(text_.front.empty() ? 1 : 0)", "(text_.front.empty() ? 0 : 1)"),
+        ("targets of a sequence with a front", "static_cast<std::int64_t>(text_.front.size()) + 1)",
+         "static_cast<std::int64_t>(text_.front.size()) - 1)"),
     )),
     ("metrics/metrics_cost_test", "src/models/decoder.cc", (
         ("the loss after a layer is computed where it is asked for", "if (taps.has(Tap::exit_loss)) {",

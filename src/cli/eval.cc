@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +36,7 @@ struct EvalOptions {
   train::EvaluationChoices evaluation;
   int threads = 0;
   bool json = false;
+  bool heads = false;
   std::string logits;
   std::optional<double> gate_threshold;
 };
@@ -64,7 +67,7 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
     if (o.gate_threshold && layers::can_skip_attention(model.config.gate)) {
       evaluation.threshold = evaluator.compare_threshold(model.parameters.data(), *o.gate_threshold);
     }
-    return EvaluatedModel{model.name, model.config, std::move(evaluation)};
+    return EvaluatedModel{model.name, model.config, std::move(evaluation), input.source};
   });
 }
 
@@ -79,22 +82,30 @@ int run_eval(const EvalOptions& o) {
     throw UsageError("one of --data and --token-ids is required");
   }
   if (!o.logits.empty() && o.models.size() > 1) throw UsageError("--logits takes one MODEL");
+  if (o.heads && o.models.size() > 1 && !o.json) throw UsageError("--heads takes one MODEL, or --json");
   if (!o.logits.empty()) io::check_writable(o.logits);
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
   // Of several models those without such a gate are only evaluated as they are.
   check_gate_threshold(o.gate_threshold, named(models));
-  const train::EvaluationInput input = train::evaluation_input(o.evaluation, models);
-  for (const std::string& what : input.source->left_out().phrases()) {
-    console::say(stderr, fmt::format("left out: {}\n", what));
+  const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(o.evaluation, models);
+  const metrics::MetricList of_heads = metrics::of_heads(inputs.front().metrics);
+  require(!o.heads || !of_heads.empty(), "--heads: none of the metrics that are asked for has figures of heads: {}",
+          metrics::metric_names(metrics::of_heads(metrics::all_metrics())));
+  std::set<std::string> left_out;
+  for (const train::EvaluationInput& input : inputs) {
+    for (const std::string& what : input.source->left_out().phrases()) {
+      if (left_out.insert(what).second) console::say(stderr, fmt::format("left out: {}\n", what));
+    }
   }
   std::vector<EvaluatedModel> results;
   results.reserve(models.size());
-  for (const train::LoadedModel& model : models) results.push_back(evaluated(model, input, o));
+  for (std::size_t i = 0; i < models.size(); ++i) results.push_back(evaluated(models[i], inputs[i], o));
+  const auto heads = o.heads ? train::HeadFigures::included : train::HeadFigures::left_out;
   if (o.json) {
-    fmt::print("{}", json_text(results));
+    fmt::print("{}", json_text(results, heads));
   } else {
-    fmt::print("{}", results.size() == 1 ? layers_text(results.front()) : comparison_text(results));
+    fmt::print("{}", results.size() == 1 ? layers_text(results.front(), heads) : comparison_text(results));
   }
   int status = kSuccess;
   for (const EvaluatedModel& model : results) {
@@ -117,15 +128,15 @@ Verb add_eval(CommandLine& line) {
       "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and "
       "model.safetensors or its shards, or a GGUF file. Several are evaluated on the same sequences and compared: a "
       "gated model's figures say little without those of a model "
-      "without a gate. Attention is averaged over heads and queries; query 0, which sees itself alone, does not "
-      "count.");
+      "without a gate. A text is read as the model's own tokens, by its tokenizer.json or GGUF file, or as bytes. "
+      "Attention is averaged over heads and queries; query 0, which sees itself alone, does not count.");
   const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();
   verb.arguments("MODEL", o->models, "A model's directory or GGUF file; several are compared");
   verb.values("--data", choices.data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, except those that are not UTF-8 and "
               "those that runs wrote; may be repeated");
   verb.value("--token-ids", choices.token_ids, "FILE.npy",
-             "Token ids, i32 or i64, in place of text: for models whose tokens are not bytes");
+             "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
   declare_include(verb, choices.include);
   verb.flag("--json", o->json, "Print JSON");
   verb.flag("--held-out", choices.held_out, "Only the tail of the text that `headgate train` holds out");
@@ -142,6 +153,8 @@ Verb add_eval(CommandLine& line) {
   verb.values("--metrics", choices.metrics, "NAMES",
               "Only these metrics, separated by commas or repeated: " + metrics::metric_names(every) +
                   "; or all (default: " + (defaults == every ? "all" : metrics::metric_names(defaults)) + ')');
+  verb.flag("--heads", o->heads,
+            "Also the figures of each query head: " + metrics::metric_names(metrics::of_heads(metrics::all_metrics())));
   verb.value("--batch", choices.batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
       .range(1, 1 << 16);
   verb.value("--seed", choices.seed, "N", "Seed of drawn sequences (default: the run's)");

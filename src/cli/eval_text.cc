@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "layers/gate_variant.hpp"
+#include "metrics/loss.hpp"
 #include "metrics/registry.hpp"
 
 namespace headgate::cli {
@@ -112,6 +114,29 @@ std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::
   return out;
 }
 
+/// For each figure that some head has, a line for each layer with a column for each head.
+std::string heads_text(const metrics::Report& report) {
+  constexpr int kWidth = 8;
+  std::string out;
+  for (const Figure* figure : metrics::figures_of(metrics::of_heads(report.metrics), /*of_triggers=*/false)) {
+    std::string lines;
+    bool any = false;
+    for (std::size_t layer = 0; layer < report.heads.size(); ++layer) {
+      lines += fmt::format("{:>6}", layer);
+      for (const FigureRow& row : report.heads[layer]) {
+        any = any || row.find(*figure);
+        lines += cell(row.find(*figure), kWidth, figure->column.decimals);
+      }
+      lines += '\n';
+    }
+    if (!any) continue;
+    out += fmt::format("\n{} of each head\n{:>6}", figure->key, "layer");
+    for (std::size_t head = 0; head < report.heads.front().size(); ++head) out += fmt::format("{:>{}}", head, kWidth);
+    out += '\n' + lines;
+  }
+  return out;
+}
+
 /// A line on what leaving out closed rows does; empty where it was not tried.
 std::string threshold_line(const train::Evaluation& evaluation) {
   if (!evaluation.threshold) return "";
@@ -122,6 +147,15 @@ std::string threshold_line(const train::Evaluation& evaluation) {
       "{:.0f} tokens/s ({:.0f})\n",
       c.threshold, 100.0 * c.closed_share, c.with.loss_nats, c.without.loss_nats, c.with.attention_seconds,
       c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
+}
+
+/// "512 tokens (2034 bytes), 1.2345 bits per byte", of what is known.
+std::string text_read(const EvaluatedModel& model) {
+  const train::Evaluation& evaluation = model.evaluation;
+  const std::optional<double> bits = evaluation.report.overall.find(metrics::kBitsPerByte);
+  return fmt::format("{} tokens{}{}", evaluation.tokens,
+                     evaluation.text_bytes ? fmt::format(" ({} bytes)", *evaluation.text_bytes) : "",
+                     bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
 }
 
 constexpr std::size_t kHelpColumns = 80;
@@ -141,9 +175,8 @@ std::string in_lines(const std::string& text) {
 }
 
 /// The keys of the figures, with a note after those that models without a gate lack.
-std::string keys_text(bool of_triggers) {
+std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
   std::string out;
-  const std::vector<const metrics::Figure*> figures = metrics::figures_of(metrics::all_metrics(), of_triggers);
   for (std::size_t i = 0; i < figures.size(); ++i) {
     out += fmt::format("{}{}", i == 0 ? "" : " ", figures[i]->key);
     const bool last_with_gate = i + 1 == figures.size() || !figures[i + 1]->null_without_gate;
@@ -154,10 +187,12 @@ std::string keys_text(bool of_triggers) {
 
 }  // namespace
 
-std::string layers_text(const EvaluatedModel& model) {
+std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads) {
   const metrics::Report& report = model.evaluation.report;
-  std::string out = fmt::format("{} parameters, gate {}; {} tokens\n", models::parameter_count(model.config),
-                                layers::gate_name(model.config.gate), model.evaluation.tokens);
+  const std::optional<std::int64_t> bytes = model.evaluation.text_bytes;
+  std::string out = fmt::format("{} parameters, gate {}; {} tokens{}\n", models::parameter_count(model.config),
+                                layers::gate_name(model.config.gate), model.evaluation.tokens,
+                                bytes ? fmt::format(" ({} bytes)", *bytes) : "");
   for (const Metric* metric : report.metrics) {
     if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
   }
@@ -169,6 +204,7 @@ std::string layers_text(const EvaluatedModel& model) {
     }
     out += fmt::format("{:>6}{}", "all", cells_line(columns, report.overall));
   }
+  if (heads == train::HeadFigures::included) out += heads_text(report);
   const std::vector<const Metric*> by_trigger = trigger_metrics(report);
   if (!by_trigger.empty()) out += backcopy_text(by_trigger, report.backcopy.value());
   const std::string threshold = threshold_line(model.evaluation);
@@ -183,10 +219,14 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
     width = std::max(width, model.name.size());
     gate_width = std::max(gate_width, layers::gate_name(model.config.gate).size());
   }
-  std::string out = fmt::format("the same {} tokens for every model\n\n", models.front().evaluation.tokens);
+  const bool same = std::all_of(models.begin(), models.end(),
+                                [&](const EvaluatedModel& model) { return model.source == models.front().source; });
+  std::string out = same ? fmt::format("the same {} tokens for every model\n\n", models.front().evaluation.tokens)
+                         : "the same text for every model as tokens of its own: bits per byte compare, losses a token "
+                           "do not\n\n";
   for (const EvaluatedModel& model : models) {
-    out += fmt::format("{:{}}  {:{}}  {} parameters\n", model.name, width, layers::gate_name(model.config.gate),
-                       gate_width, models::parameter_count(model.config));
+    out += fmt::format("{:{}}  {:{}}  {} parameters{}\n", model.name, width, layers::gate_name(model.config.gate),
+                       gate_width, models::parameter_count(model.config), same ? "" : ", " + text_read(model));
   }
   const Figures columns = columns_of_models(models.front().evaluation.report);
   if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
@@ -209,11 +249,11 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
   return out;
 }
 
-std::string json_text(const std::vector<EvaluatedModel>& models) {
+std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads) {
   using nlohmann::ordered_json;
   ordered_json out = ordered_json::array();
   for (const EvaluatedModel& model : models) {
-    ordered_json figures = train::evaluation_json(model.evaluation);
+    ordered_json figures = train::evaluation_json(model.evaluation, heads);
     if (models.size() == 1) {
       out = std::move(figures);
       break;
@@ -228,9 +268,14 @@ std::string json_text(const std::vector<EvaluatedModel>& models) {
 }
 
 std::string json_keys_help() {
+  const metrics::MetricList all = metrics::all_metrics();
   return in_lines(
-      "JSON keys: " + keys_text(/*of_triggers=*/false) +
-      "; layers, a list of the same; tokens; on bigram-backcopy, backcopy: " + keys_text(/*of_triggers=*/true) +
+      "JSON keys: " + keys_text(metrics::figures_of(all, /*of_triggers=*/false)) +
+      "; layers, a list of the same; with --heads, in each layer heads, a list of " +
+      keys_text(metrics::figures_of(metrics::of_heads(all), /*of_triggers=*/false)) +
+      "; tokens; text_bytes, those that the targets stand for where tokens are not bytes; on bigram-backcopy, "
+      "backcopy: " +
+      keys_text(metrics::figures_of(all, /*of_triggers=*/true)) +
       "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "
       "attention_seconds tokens_per_second");
 }

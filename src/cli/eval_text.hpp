@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "models/config.hpp"
+#include "train/data.hpp"
 #include "train/evaluation.hpp"
 
 // What `headgate eval` prints, and its help on the keys of JSON.
@@ -15,16 +17,17 @@ struct EvaluatedModel {
   std::string name;  ///< as it was given
   models::DecoderConfig config;
   train::Evaluation evaluation;
+  std::shared_ptr<const train::SequenceSource> source;  ///< what it was evaluated on
 };
 
-/// One model, layer by layer.
-std::string layers_text(const EvaluatedModel& model);
+/// One model, layer by layer; with figures of heads, a table of layers and heads for each such figure.
+std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads);
 
-/// Models that were evaluated on the same tokens, side by side.
+/// Models that were evaluated on the same text, side by side.
 std::string comparison_text(const std::vector<EvaluatedModel>& models);
 
 /// What --json prints: one object for one model; for several a list of such objects, each with its model.
-std::string json_text(const std::vector<EvaluatedModel>& models);
+std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads);
 
 /// The keys that --json prints, for --help.
 std::string json_keys_help();

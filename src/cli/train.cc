@@ -69,7 +69,8 @@ Verb add_train(CommandLine& line) {
   verb.footer(
       "Files:\n"
       "  DIR/checkpoint/    config.json, model.safetensors (Hugging Face names),\n"
-      "                     optimizer.safetensors, trainer_state.json; replaced whole\n"
+      "                     optimizer.safetensors, trainer_state.json; replaced whole;\n"
+      "                     with a gate modeling_headgate.py, its code for transformers\n"
       "                     (checkpoint.1/ is used if other files are in it)\n"
       "  DIR/metrics.jsonl  one object a step: loss, grad_norm, lr, tokens_per_second,\n"
       "                     mfu, and eval, spike where there was one\n"

@@ -182,4 +182,10 @@ void StagedFile::commit() {
   ::close(std::exchange(descriptor_, -1));
 }
 
+void write_text(const std::string& path, std::string_view text) {
+  StagedFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
 }  // namespace headgate::io

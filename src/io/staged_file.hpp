@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "io/file_error.hpp"
 
@@ -55,5 +56,8 @@ class StagedFile {
   bool flushed_ = false;
   int slot_ = -1;  ///< of temporary_ in the table that remove_unfinished_files reads
 };
+
+/// A whole file of text, atomically. Throws WriteError.
+void write_text(const std::string& path, std::string_view text);
 
 }  // namespace headgate::io

@@ -164,6 +164,7 @@ template <typename T>
 Report Evaluator<T>::report() const {
   Report out;
   out.layers.resize(static_cast<std::size_t>(decoder_.config().layers));
+  out.heads.assign(out.layers.size(), std::vector<FigureRow>(static_cast<std::size_t>(decoder_.config().heads)));
   if (any_triggers_) out.backcopy.emplace();
   const bool one_token = decoder_.shape().seq < 2;
   for (const Running& running : running_) {
@@ -181,7 +182,11 @@ Report Evaluator<T>::report() const {
     if (metric.scope == Scope::triggers && any_triggers_) set(*out.backcopy, running.sums->of_model());
     if (metric.scope != Scope::layers && metric.scope != Scope::layers_and_mean) continue;
     for (std::size_t layer = 0; layer < out.layers.size(); ++layer) {
-      set(out.layers[layer], running.sums->of_layer(static_cast<std::int64_t>(layer)));
+      const auto index = static_cast<std::int64_t>(layer);
+      set(out.layers[layer], running.sums->of_layer(index));
+      if (!metric.of_heads) continue;
+      std::int64_t head = 0;
+      for (FigureRow& row : out.heads[layer]) set(row, running.sums->of_head(index, head++));
     }
     if (metric.scope == Scope::layers) continue;
     for (const Figure& figure : metric.figures) out.overall.set(figure, mean_over_layers(out.layers, figure));

@@ -20,7 +20,8 @@ struct Report {
   MetricList metrics;  ///< that were asked for
   FigureRow overall;
   std::vector<FigureRow> layers;
-  std::optional<FigureRow> backcopy;  ///< of Scope::triggers, where batches name their triggers
+  std::vector<std::vector<FigureRow>> heads;  ///< of each layer and query head, for Metric::of_heads
+  std::optional<FigureRow> backcopy;          ///< of Scope::triggers, where batches name their triggers
 };
 
 /// Evaluates a model on batches, one after the other, and sums up.

@@ -19,15 +19,14 @@ class FirstTokenAttentionSums : public Sums<T> {
  public:
   explicit FirstTokenAttentionSums(const models::DecoderConfig& config) : heads_(config) {}
 
-  void add_layer(const LayerSample<T>& sample) override { heads_.add(sample); }
-  Values of_layer(std::int64_t layer) const override {
-    Mean mean;
-    for (const Mean& head : heads_.of_layer(layer)) mean.add(head);
-    return {mean.value()};
+  void add_layer(const LayerSample<T>& sample) override {
+    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return sample.first_token_weights(h, n); });
   }
+  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
 
  private:
-  MeanByHead<T> heads_;
+  MeanByHead heads_;
 };
 
 inline constexpr Metric kFirstTokenAttentionMetric{
@@ -35,6 +34,7 @@ inline constexpr Metric kFirstTokenAttentionMetric{
     .definition = "softmax weight on token 0 of the sequence, mean over sequences, query heads and queries 1 … T−1",
     .figures = {&kFirstTokenAttention, 1},
     .inputs = {Input::first_token_weights},
+    .of_heads = true,
     .sums = kSumsOf<FirstTokenAttentionSums>,
     .training_text =
         [](const FigureRow& row) {

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
-#include "metrics/mean.hpp"
+#include "metrics/mean_by_head.hpp"
 #include "metrics/passed_weight.hpp"
-#include "metrics/per_layer.hpp"
 
 namespace headgate::metrics {
 
@@ -15,22 +14,18 @@ inline constexpr Figure kFirstTokenAttentionGated{
 template <typename T>
 class FirstTokenAttentionGatedSums : public Sums<T> {
  public:
-  explicit FirstTokenAttentionGatedSums(const models::DecoderConfig& config) : passed_(config), layers_(config) {}
+  explicit FirstTokenAttentionGatedSums(const models::DecoderConfig& config) : passed_(config), heads_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
     if (!passed_.defined()) return;
-    Mean& mean = layers_.at(sample.view.layer);
-    for (std::int64_t h = 0; h < sample.first_token_weights.shape[0]; ++h) {
-      for (std::int64_t n = 0; n < sample.tokens(); ++n) {
-        if (sample.position(n) != 0) mean.add(passed_.of(sample, h, n));
-      }
-    }
+    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return passed_.of(sample, h, n); });
   }
-  Values of_layer(std::int64_t layer) const override { return {layers_.at(layer).maybe()}; }
+  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).maybe()}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).maybe()}; }
 
  private:
   PassedWeight<T> passed_;
-  PerLayer<Mean> layers_;
+  MeanByHead heads_;
 };
 
 inline constexpr Metric kFirstTokenAttentionGatedMetric{
@@ -40,6 +35,7 @@ inline constexpr Metric kFirstTokenAttentionGatedMetric{
         "features; null without a gate at g1 that multiplies",
     .figures = {&kFirstTokenAttentionGated, 1},
     .inputs = {Input::first_token_weights, Input::gates},
+    .of_heads = true,
     .sums = kSumsOf<FirstTokenAttentionGatedSums>,
 };
 

@@ -6,9 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "metrics/mean.hpp"
-#include "metrics/metric.hpp"
-#include "metrics/per_layer.hpp"
+#include "metrics/mean_by_head.hpp"
 
 namespace headgate::metrics {
 
@@ -22,27 +20,19 @@ inline constexpr const Figure& kGateBelowHundredth = kGateBelowFigures[1];
 template <typename T>
 class GateBelowSums : public Sums<T> {
  public:
-  explicit GateBelowSums(const models::DecoderConfig& config) : layers_(config) {}
+  explicit GateBelowSums(const models::DecoderConfig& config) : tenth_(config), hundredth_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    Shares& shares = layers_.at(sample.view.layer);
-    const View<const T, 1> gates = sample.gates.flat();
-    for (std::int64_t i = 0; i < gates.shape[0]; ++i) {
-      const auto g = static_cast<double>(gates(i));
-      shares.tenth.add(one_if(g < 0.1, g));
-      shares.hundredth.add(one_if(g < 0.01, g));
-    }
+    tenth_.add(sample, [](double g) { return one_if(g < 0.1, g); });
+    hundredth_.add(sample, [](double g) { return one_if(g < 0.01, g); });
   }
-  Values of_layer(std::int64_t layer) const override {
-    const Shares& shares = layers_.at(layer);
-    return {shares.tenth.maybe(), shares.hundredth.maybe()};
+  Values of_layer(std::int64_t layer) const override { return {tenth_.of_layer(layer), hundredth_.of_layer(layer)}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override {
+    return {tenth_.of_head(layer, head), hundredth_.of_head(layer, head)};
   }
 
  private:
-  struct Shares {
-    Mean tenth, hundredth;
-  };
-  PerLayer<Shares> layers_;
+  MeanByGate tenth_, hundredth_;
 };
 
 inline constexpr Metric kGateBelow{
@@ -50,6 +40,7 @@ inline constexpr Metric kGateBelow{
     .definition = "share of g(z) below it; null without a gate",
     .figures = kGateBelowFigures,
     .inputs = {Input::gates},
+    .of_heads = true,
     .sums = kSumsOf<GateBelowSums>,
     .training_text =
         [](const FigureRow& row) {

@@ -5,9 +5,7 @@
 
 #include <cstdint>
 
-#include "metrics/mean.hpp"
-#include "metrics/metric.hpp"
-#include "metrics/per_layer.hpp"
+#include "metrics/mean_by_head.hpp"
 
 namespace headgate::metrics {
 
@@ -17,17 +15,16 @@ inline constexpr Figure kGateMean{
 template <typename T>
 class GateMeanSums : public Sums<T> {
  public:
-  explicit GateMeanSums(const models::DecoderConfig& config) : layers_(config) {}
+  explicit GateMeanSums(const models::DecoderConfig& config) : mean_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
-    Mean& mean = layers_.at(sample.view.layer);
-    const View<const T, 1> gates = sample.gates.flat();
-    for (std::int64_t i = 0; i < gates.shape[0]; ++i) mean.add(static_cast<double>(gates(i)));
+    mean_.add(sample, [](double g) { return g; });
   }
-  Values of_layer(std::int64_t layer) const override { return {layers_.at(layer).maybe()}; }
+  Values of_layer(std::int64_t layer) const override { return {mean_.of_layer(layer)}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {mean_.of_head(layer, head)}; }
 
  private:
-  PerLayer<Mean> layers_;
+  MeanByGate mean_;
 };
 
 inline constexpr Metric kGateMeanMetric{
@@ -35,6 +32,7 @@ inline constexpr Metric kGateMeanMetric{
     .definition = "mean of g(z) over all tokens, heads and features; null without a gate",
     .figures = {&kGateMean, 1},
     .inputs = {Input::gates},
+    .of_heads = true,
     .sums = kSumsOf<GateMeanSums>,
     .training_text =
         [](const FigureRow& row) {

@@ -43,16 +43,19 @@ class LossSums : public Sums<T> {
 
 inline constexpr Metric kLoss{
     .name = "loss",
-    .definition = "mean of −log p(target) over the tokens, in nats; in bits, loss / ln 2; e^loss",
+    .definition =
+        "mean of −log p(target) over the tokens, in nats; in bits: its sum / ln 2 over the bytes of text that the "
+        "targets "
+        "stand for, which is loss / ln 2 where tokens are bytes; e^loss",
     .figures = kLossFigures,
     .scope = Scope::model,
     .inputs = {Input::token_losses},
     .sums = kSumsOf<LossSums>,
     .headline =
         [](const FigureRow& row) {
-          const auto bits = row.find(kBitsPerByte);  // null where tokens are not bytes
-          return fmt::format("loss {:.4f} nats{}, perplexity {:.4f}", row.at(kLossNats),
-                             bits ? fmt::format(", {:.4f} bits per byte", *bits) : " a token", row.at(kPerplexity));
+          const auto bits = row.find(kBitsPerByte);  // null where nobody knows the bytes that tokens stand for
+          return fmt::format("loss {:.4f} nats a token{}, perplexity {:.4f}", row.at(kLossNats),
+                             bits ? fmt::format(", {:.4f} bits per byte", *bits) : "", row.at(kPerplexity));
         },
     .training_text = [](const FigureRow& row) { return fmt::format("loss {:.4f} nats", row.at(kLossNats)); },
 };

@@ -3,34 +3,81 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "layers/attention_buffers.hpp"
+#include "layers/gate_variant.hpp"
 #include "metrics/mean.hpp"
 #include "metrics/metric.hpp"
 #include "metrics/per_layer.hpp"
 
 namespace headgate::metrics {
 
-/// The attention on token 0 of each head of each layer, mean over sequences and queries 1 … T−1.
-template <typename T>
+/// A mean for each head of each layer. Values of a layer are means over all its heads' numbers.
 class MeanByHead {
  public:
-  explicit MeanByHead(const models::DecoderConfig& config)
-      : layers_(config, std::vector<Mean>(static_cast<std::size_t>(config.heads))) {}
+  MeanByHead(const models::DecoderConfig& config, std::int64_t heads)
+      : layers_(config, std::vector<Mean>(static_cast<std::size_t>(heads))) {}
+  explicit MeanByHead(const models::DecoderConfig& config) : MeanByHead(config, config.heads) {}
 
-  void add(const LayerSample<T>& sample) {
-    const std::int64_t N = sample.tokens();
-    for (std::int64_t h = 0; h < sample.first_token_weights.shape[0]; ++h) {
-      Mean& head = layers_.at(sample.view.layer)[static_cast<std::size_t>(h)];
-      for (std::int64_t n = 0; n < N; ++n) {
-        if (sample.position(n) != 0) head.add(sample.first_token_weights(h, n));
-      }
-    }
+  Mean& at(std::int64_t layer, std::int64_t head) { return layers_.at(layer)[static_cast<std::size_t>(head)]; }
+  const Mean& at(std::int64_t layer, std::int64_t head) const {
+    return layers_.at(layer)[static_cast<std::size_t>(head)];
   }
-  const std::vector<Mean>& of_layer(std::int64_t layer) const { return layers_.at(layer); }
+  Mean of_layer(std::int64_t layer) const {
+    Mean mean;
+    for (const Mean& head : layers_.at(layer)) mean.add(head);
+    return mean;
+  }
 
  private:
   PerLayer<std::vector<Mean>> layers_;
+};
+
+/// value(h, n) for each query head h and each token n that sees another.
+template <typename T, class Value>
+void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& value) {
+  for (std::int64_t h = 0; h < sample.first_token_weights.shape[0]; ++h) {
+    Mean& head = mean.at(sample.view.layer, h);
+    for (std::int64_t n = 0; n < sample.tokens(); ++n) {
+      if (sample.position(n) != 0) head.add(value(h, n));
+    }
+  }
+}
+
+/// Means over gates, apart by the heads that own them. A query head has the gates of its own, or those of its key/value
+/// head; a gate that heads share, or of no head, is no head's.
+class MeanByGate {
+ public:
+  explicit MeanByGate(const models::DecoderConfig& config)
+      : owners_(owners(config)), queries_(owners_ == 0 ? 0 : config.heads / owners_), mean_(config, one_or(owners_)) {}
+
+  /// value(g) of every gate of a layer.
+  template <typename T, class Value>
+  void add(const LayerSample<T>& sample, const Value& value) {
+    const std::int64_t features = sample.gates.shape[1] / one_or(owners_);
+    for (std::int64_t n = 0; n < sample.gates.shape[0]; ++n) {
+      for (std::int64_t x = 0; x < sample.gates.shape[1]; ++x) {
+        mean_.at(sample.view.layer, x / features).add(value(static_cast<double>(sample.gates(n, x))));
+      }
+    }
+  }
+  std::optional<double> of_layer(std::int64_t layer) const { return mean_.of_layer(layer).maybe(); }
+  std::optional<double> of_head(std::int64_t layer, std::int64_t head) const {
+    return owners_ == 0 ? std::nullopt : mean_.at(layer, head / queries_).maybe();
+  }
+
+ private:
+  static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
+  static std::int64_t owners(const models::DecoderConfig& c) {
+    if (!layers::has_gate(c.gate) || layers::shares_gate(c.gate) || layers::gates_layer_output(c.gate)) return 0;
+    return layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim).heads;
+  }
+
+  std::int64_t owners_;   ///< heads with gates of their own; 0: none
+  std::int64_t queries_;  ///< query heads of each
+  MeanByHead mean_;
 };
 
 }  // namespace headgate::metrics

@@ -72,6 +72,8 @@ class Sums {
   virtual void add_losses(const LossSample<T>& /*sample*/) {}
   /// For Scope::layers and Scope::layers_and_mean.
   virtual Values of_layer(std::int64_t /*layer*/) const { return {}; }
+  /// For Metric::of_heads: those of a query head, null where it has none of its own.
+  virtual Values of_head(std::int64_t /*layer*/, std::int64_t /*head*/) const { return {}; }
   /// For Scope::model and Scope::triggers.
   virtual Values of_model() const { return {}; }
 };
@@ -112,6 +114,7 @@ struct Metric {
   std::span<const Figure> figures{};
   Scope scope = Scope::layers_and_mean;
   Inputs inputs{};
+  bool of_heads = false;  ///< its figures of layers stand for each query head too
   SumsMaker sums{};
   bool by_default = true;  ///< part of every evaluation; false for what costs too much to be
   TriggerHeads heads{};    ///< for Scope::triggers

@@ -105,6 +105,13 @@ MetricList that_apply(const MetricList& metrics, bool has_triggers) {
   return out;
 }
 
+MetricList of_heads(const MetricList& metrics) {
+  MetricList out;
+  std::copy_if(metrics.begin(), metrics.end(), std::back_inserter(out),
+               [](const Metric* metric) { return metric->of_heads; });
+  return out;
+}
+
 std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers) {
   std::vector<const Figure*> out;
   for (const Metric* metric : metrics) {

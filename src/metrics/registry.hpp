@@ -27,6 +27,9 @@ MetricList parse_metrics(const std::vector<std::string>& words);
 /// Those of `metrics` that a task with or without triggers has.
 MetricList that_apply(const MetricList& metrics, bool has_triggers);
 
+/// Those whose figures stand for each head too.
+MetricList of_heads(const MetricList& metrics);
+
 /// Their figures without those of Scope::triggers, or these alone. Two metrics may give one figure, of the model and of
 /// its layers: it stands once.
 std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/config_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -9,7 +11,9 @@
 #include "headgate/error.hpp"
 #include "io/input_file.hpp"
 #include "io/json.hpp"
+#include "io/staged_file.hpp"
 #include "models/config_reader.hpp"
+#include "models/modeling_code.hpp"
 
 namespace headgate::models {
 namespace {
@@ -107,6 +111,10 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
     const bool at_default = row.of(config) == row.of(defaults);
     if (is_written(row.presence, config, family, at_default)) out[std::string(row.key)] = json_of(row.of(config));
   });
+  if (&family == &kHeadgate) {
+    out["auto_map"] = {{"AutoConfig", fmt::format("{}.HeadgateConfig", kModelingModule)},
+                       {"AutoModelForCausalLM", fmt::format("{}.{}", kModelingModule, family.model_class)}};
+  }
   out["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   write_features(out, config, family);
   if (layout != GateLayout::separate) out["gate_layout"] = word_of(layout);
@@ -136,6 +144,12 @@ std::string write_public_config(const FileConfig& file, DType dtype) {
     if (is_public(QkNorm::none, QkvBias::learned, false)) family = &kQwen2;
   }
   return write_as(c, file.layout, *family, dtype);
+}
+
+void write_config_files(const std::string& directory, const std::string& text) {
+  io::write_text(directory + "/config.json", text);
+  const bool own = parse_file_config(directory, text).family == &kHeadgate;
+  if (own) io::write_text(fmt::format("{}/{}", directory, kModelingFile), modeling_code());
 }
 
 FileConfig parse_file_config(const std::string& path, std::string_view text) {

@@ -24,6 +24,10 @@ std::string write_config(const DecoderConfig& config);
 /// has no tensor of its own.
 std::string write_public_config(const FileConfig& file, DType dtype);
 
+/// Writes the text of a config.json into `directory`, and beside it kModelingFile (modeling_code.hpp) where it is of
+/// "headgate". Throws io::WriteError.
+void write_config_files(const std::string& directory, const std::string& text);
+
 /// The config that a config.json's text holds, valid. `path` begins every message. Throws io::FileError, naming the
 /// key.
 FileConfig parse_file_config(const std::string& path, std::string_view text);

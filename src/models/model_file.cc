@@ -19,9 +19,9 @@
 #include "io/npy.hpp"
 #include "io/safetensors.hpp"
 #include "io/staged_directory.hpp"
-#include "io/staged_file.hpp"
 #include "models/config_file.hpp"
 #include "models/gguf_model.hpp"
+#include "models/modeling_code.hpp"
 
 namespace headgate::models {
 namespace {
@@ -332,11 +332,8 @@ void write_model(const std::string& directory, const FileConfig& file, const std
     const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values.data()) : tensor.narrow.data();
     sources.push_back({tensor.name, dtype, tensor.shape, data});
   }
-  io::StagedDirectory staged(directory, {kConfig, kModel});
-  io::StagedFile config(staged.path() + "/" + kConfig);
-  const std::string text = write_public_config(file, dtype);
-  config.write(text.data(), text.size());
-  config.commit();
+  io::StagedDirectory staged(directory, {kConfig, kModel, kModelingFile});
+  write_config_files(staged.path(), write_public_config(file, dtype));
   io::write_safetensors(staged.path() + "/" + kModel, sources);
   staged.commit();
 }

@@ -10,6 +10,7 @@
 #include "io/staged_directory.hpp"
 #include "io/staged_file.hpp"
 #include "models/config_file.hpp"
+#include "models/modeling_code.hpp"
 #include "models/tensor_file.hpp"
 #include "train/settings.hpp"
 
@@ -23,15 +24,9 @@ constexpr const char* kState = "trainer_state.json";
 constexpr const char* kFirst = ".first_moment";
 constexpr const char* kSecond = ".second_moment";
 constexpr std::size_t kMaxState = std::size_t{1} << 24;
-const std::vector<std::string> kFiles = {kConfig, kModel, kOptimizer, kState};
+const std::vector<std::string> kFiles = {kConfig, models::kModelingFile, kModel, kOptimizer, kState};
 
 std::string file_of(const std::string& directory, const char* name) { return directory + "/" + name; }
-
-void write_text(const std::string& path, const std::string& text) {
-  io::StagedFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
-}
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -42,13 +37,13 @@ bool exists(const std::string& path) {
 
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint) {
   io::StagedDirectory staged(directory, kFiles);
-  write_text(file_of(staged.path(), kConfig), models::write_config(checkpoint.config));
+  models::write_config_files(staged.path(), models::write_config(checkpoint.config));
   models::write_tensors(file_of(staged.path(), kModel), checkpoint.table, {{"", checkpoint.parameters}});
   if (checkpoint.first_moment != nullptr && checkpoint.second_moment != nullptr) {
     models::write_tensors(file_of(staged.path(), kOptimizer), checkpoint.table,
                           {{kFirst, checkpoint.first_moment}, {kSecond, checkpoint.second_moment}});
   }
-  if (!checkpoint.trainer_state.empty()) write_text(file_of(staged.path(), kState), checkpoint.trainer_state);
+  if (!checkpoint.trainer_state.empty()) io::write_text(file_of(staged.path(), kState), checkpoint.trainer_state);
   staged.commit();
 }
 

@@ -10,6 +10,7 @@
 
 // A checkpoint is a directory in the layout of Hugging Face:
 //   config.json            the model
+//   modeling_headgate.py   its code for transformers, where they have none
 //   model.safetensors      its parameters, one tensor each, by their names
 //   optimizer.safetensors  AdamW's moments, "NAME.first_moment" and "NAME.second_moment"
 //   trainer_state.json     the trainer's state

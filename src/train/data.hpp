@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@ namespace headgate::train {
 /// text: predict the bytes of the data. bigram_backcopy: sequences drawn from the bigram table of the data, see
 /// backcopy.hpp.
 enum class Task { text, bigram_backcopy };
+
+/// The targets of a sequence that count, and the bytes of text that they stand for.
+struct TargetText {
+  std::int64_t targets = 0, bytes = 0;
+};
 
 /// A source of sequences of T = seq_len tokens; targets(T) are the tokens that follow. A sequence depends on its index
 /// alone, so that a run can be resumed at any step.
@@ -36,6 +42,8 @@ class SequenceSource {
   virtual bool has_triggers() const { return false; }
   /// Whether a token is a byte of a text.
   virtual bool tokens_are_bytes() const { return true; }
+  /// Of a held-out sequence whose tokens are no bytes: empty where nobody knows what text they stand for.
+  virtual std::optional<TargetText> target_text(std::int64_t /*index*/) const { return std::nullopt; }
   /// A hash that identifies the data.
   virtual std::uint64_t fingerprint() const = 0;
   /// One line that describes the data.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/check.hpp"
 #include "layers/cross_entropy.hpp"
@@ -22,6 +23,12 @@ ordered_json row_json(const metrics::FigureRow& row) {
   for (const metrics::FigureRow::Entry& entry : row.entries()) {
     out[std::string(entry.figure->key)] = entry.value ? ordered_json(*entry.value) : ordered_json();
   }
+  return out;
+}
+
+ordered_json rows_json(const std::vector<metrics::FigureRow>& rows) {
+  ordered_json out = ordered_json::array();
+  for (const metrics::FigureRow& row : rows) out.push_back(row_json(row));
   return out;
 }
 
@@ -65,21 +72,39 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
 /// Into tokens_ and targets_.
 void HeldOutEvaluator::read_batch(std::int64_t index) {
   const std::int64_t T = source_.seq_len();
-  const std::int64_t used = plan_.batch * plan_.batches;
-  const std::int64_t held_out = source_.held_out_count();
   for (std::int64_t b = 0; b < plan_.batch; ++b) {
-    const std::int64_t i = index * plan_.batch + b;
-    // i · held_out / used without overflow.
-    const std::int64_t at = held_out / used * i + held_out % used * i / used;
-    source_.held_out_sequence(tokens_.data() + b * T, targets_.data() + b * T, at);
+    source_.held_out_sequence(tokens_.data() + b * T, targets_.data() + b * T, sequence_of(index * plan_.batch + b));
   }
 }
 
-/// Bits per byte are those of tokens that are bytes.
-metrics::Report HeldOutEvaluator::finished(metrics::Report report) const {
-  const bool has_loss = report.overall.find(metrics::kBitsPerByte).has_value();
-  if (has_loss && !source_.tokens_are_bytes()) report.overall.set(metrics::kBitsPerByte, std::nullopt);
-  return report;
+/// The held-out sequence that is evaluated as the i-th: they are spread evenly.
+std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
+  const std::int64_t used = plan_.batch * plan_.batches;
+  const std::int64_t held_out = source_.held_out_count();
+  return held_out / used * i + held_out % used * i / used;  // i · held_out / used without overflow
+}
+
+/// Metrics take a token for a byte; where it is none, their bits are those of a token.
+Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
+  const std::int64_t sequences = plan_.batch * plan_.batches;
+  Evaluation out{std::move(report), sequences * source_.seq_len()};
+  if (source_.tokens_are_bytes()) return out;
+  std::optional<TargetText> all = TargetText{};
+  for (std::int64_t i = 0; i < sequences && all; ++i) {
+    const std::optional<TargetText> text = source_.target_text(sequence_of(i));
+    all = text ? std::optional(TargetText{all->targets + text->targets, all->bytes + text->bytes}) : std::nullopt;
+  }
+  const auto set_bits = [&](metrics::FigureRow& row) {
+    const std::optional<double> bits = row.find(metrics::kBitsPerByte);
+    if (!bits) return;
+    const bool known = all && all->bytes > 0;
+    const double tokens_per_byte = known ? static_cast<double>(all->targets) / static_cast<double>(all->bytes) : 0.0;
+    row.set(metrics::kBitsPerByte, known ? std::optional(*bits * tokens_per_byte) : std::nullopt);
+  };
+  set_bits(out.report.overall);
+  std::for_each(out.report.layers.begin(), out.report.layers.end(), set_bits);
+  if (all) out.text_bytes = all->bytes;
+  return out;
 }
 
 void HeldOutEvaluator::log_probabilities(float* out, const float* parameters) {
@@ -135,12 +160,16 @@ std::string first_not_finite(const metrics::Report& report) {
   return report.backcopy && !metrics::is_finite(*report.backcopy) ? "in the figures by trigger" : "";
 }
 
-ordered_json evaluation_json(const Evaluation& evaluation) {
-  ordered_json out = row_json(evaluation.report.overall);
-  out["layers"] = ordered_json::array();
-  for (const metrics::FigureRow& layer : evaluation.report.layers) out["layers"].push_back(row_json(layer));
+ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads) {
+  const metrics::Report& report = evaluation.report;
+  ordered_json out = row_json(report.overall);
+  out["layers"] = rows_json(report.layers);
+  for (std::size_t i = 0; i < report.layers.size() && heads == HeadFigures::included; ++i) {
+    out["layers"][i]["heads"] = rows_json(report.heads[i]);
+  }
   if (evaluation.report.backcopy) out["backcopy"] = row_json(*evaluation.report.backcopy);
   out["tokens"] = evaluation.tokens;
+  if (evaluation.text_bytes) out["text_bytes"] = *evaluation.text_bytes;
   if (const auto& threshold = evaluation.threshold) {
     const auto pass = [&](const ThresholdComparison::Pass& p) {
       return ordered_json{{"loss_nats", p.loss_nats},

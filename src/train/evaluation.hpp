@@ -28,6 +28,8 @@ struct ThresholdComparison {
 struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;  ///< number of tokens evaluated
+  /// Bytes of text that the targets stand for, where tokens are no bytes and it is known.
+  std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;
 };
 
@@ -62,7 +64,7 @@ class HeldOutEvaluator {
       add_batch(evaluator, parameters, i);
       progress(static_cast<double>(i + 1) / static_cast<double>(plan_.batches));
     }
-    return {finished(evaluator.report()), plan_.batches * plan_.batch * source_.seq_len()};
+    return finished(evaluator.report());
   }
   /// out(batches · batch, T, vocab) = log p of every token at each position, in nats.
   void log_probabilities(float* out, const float* parameters);
@@ -76,7 +78,8 @@ class HeldOutEvaluator {
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
  private:
-  metrics::Report finished(metrics::Report report) const;
+  Evaluation finished(metrics::Report report) const;
+  std::int64_t sequence_of(std::int64_t i) const;
   void read_batch(std::int64_t index);
   double loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass);
   void add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
@@ -93,8 +96,12 @@ class HeldOutEvaluator {
 /// Where a report first has a number that is not finite: "in layer 1", "in the loss"; empty where it has none.
 std::string first_not_finite(const metrics::Report& report);
 
-/// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects),
-/// backcopy where the task has triggers, tokens, gate_threshold where one was compared.
-nlohmann::ordered_json evaluation_json(const Evaluation& evaluation);
+/// Whether figures stand for each head too.
+enum class HeadFigures { left_out, included };
+
+/// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects, each
+/// with heads where they are included, a list of objects), backcopy where the task has triggers, tokens, text_bytes
+/// where it is known, gate_threshold where one was compared.
+nlohmann::ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads = HeadFigures::left_out);
 
 }  // namespace headgate::train

@@ -4,14 +4,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include "core/check.hpp"
 #include "io/staged_directory.hpp"
 #include "models/model_file.hpp"
+#include "tokenize/open.hpp"
 #include "train/corpus.hpp"
 #include "train/run_directory.hpp"
+#include "train/text.hpp"
 #include "train/token_source.hpp"
 
 namespace headgate::train {
@@ -67,19 +72,80 @@ void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t 
   }
 }
 
-DataOptions data_options(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+using Source = std::shared_ptr<const SequenceSource>;
+
+DataOptions data_options(const EvaluationChoices& choices, const std::vector<LoadedModel>& models, Task task,
+                         std::int64_t seq_len) {
   DataOptions data;
   data.paths = choices.data;
   data.files.include = choices.include;
-  data.task = task_of(choices, models);
-  data.seq_len = sequence_length(choices, models);
+  data.task = task;
+  data.seq_len = seq_len;
   data.seed = choices.seed.value_or(models.front().trained ? models.front().trained->seed : data.seed);
   data.split = choices.held_out ? Split::training_and_tail : Split::all_held_out;
-  // A text shorter than a sequence is evaluated as one shorter sequence.
-  if (!choices.seq_len && !choices.held_out && data.task == Task::text) {
-    data.seq_len = std::clamp<std::int64_t>(Corpus(data.paths, data.files).size() - 1, 1, data.seq_len);
-  }
   return data;
+}
+
+/// The text from `begin` on in a model's own tokens.
+TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t begin) {
+  std::unique_ptr<tokenize::Tokenizer> tokenizer;
+  try {
+    tokenizer = tokenize::open_tokenizer(model.tokenizer);
+  } catch (const io::FileError& error) {
+    throw io::FileError(fmt::format("{}; --token-ids takes a text's ids from a .npy file", error.what()));
+  }
+  require(tokenizer->vocab() <= model.config.vocab, "{}: its tokenizer has {} tokens but the model {}", model.name,
+          tokenizer->vocab(), model.config.vocab);
+  return token_text(corpus, begin, *tokenizer);
+}
+
+/// The first of `sources` with these sequences, or else this one.
+Source shared(const std::vector<Source>& sources, Source source) {
+  const auto same = std::find_if(sources.begin(), sources.end(), [&](const Source& other) {
+    return !other->tokens_are_bytes() && other->fingerprint() == source->fingerprint();
+  });
+  return same == sources.end() ? source : *same;
+}
+
+/// The sequences of a text for each model. A text shorter than a sequence is one shorter sequence.
+std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
+                                    std::int64_t seq_len) {
+  const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
+  const std::int64_t begin = choices.held_out ? held_out_begin(corpus.size(), seq_len) : 0;
+  const bool may_shorten = !choices.seq_len && !choices.held_out;
+  std::vector<std::optional<TokenText>> texts;
+  for (const LoadedModel& model : models) {
+    texts.push_back(model.reads_bytes ? std::nullopt : std::optional(text_of(model, corpus, begin)));
+    const std::int64_t longest = texts.back() ? texts.back()->longest() : corpus.size() - 1;
+    if (may_shorten) seq_len = std::clamp<std::int64_t>(longest, 1, seq_len);
+  }
+  std::vector<Source> out;
+  Source bytes;
+  for (std::optional<TokenText>& text : texts) {
+    if (text) {
+      out.push_back(shared(out, std::make_shared<TokenSource>(std::move(*text), seq_len)));
+      continue;
+    }
+    if (!bytes) bytes = open_data(data_options(choices, models, Task::text, seq_len));
+    out.push_back(bytes);
+  }
+  return out;
+}
+
+std::vector<Source> sources_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+  std::int64_t seq_len = sequence_length(choices, models);
+  if (!choices.token_ids.empty()) {
+    TokenText text{read_token_ids(choices.token_ids), {}, {}, {}};
+    if (!choices.seq_len) seq_len = std::clamp<std::int64_t>(text.longest(), 1, seq_len);
+    return {models.size(), std::make_shared<TokenSource>(std::move(text), seq_len)};
+  }
+  const Task task = task_of(choices, models);
+  if (task == Task::text) return sources_of_text(choices, models, seq_len);
+  for (const LoadedModel& model : models) {
+    require(model.reads_bytes, "--task {}: its sequences are drawn from bytes, and {} reads other tokens",
+            word_of(task), model.name);
+  }
+  return {models.size(), open_data(data_options(choices, models, task, seq_len))};
 }
 
 metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceSource& source) {
@@ -90,14 +156,25 @@ metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceS
 }
 
 /// Metrics and sequences for data that is open.
-EvaluationInput with_plan(EvaluationInput input, const EvaluationChoices& choices,
-                          const std::vector<LoadedModel>& models) {
+EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+  EvaluationInput input{std::move(source), {}, {}};
   input.metrics = metrics_of(choices, *input.source);
   require_seen_first_tokens(input.metrics, input.source->seq_len(), models);
   const std::int64_t all = input.source->has_triggers() ? kBackcopyTokens : std::numeric_limits<std::int64_t>::max();
   input.plan = plan_evaluation(input.source->held_out_count(), choices.tokens.value_or(all) / input.source->seq_len(),
                                choices.batch);
   return input;
+}
+
+/// So many tokens of two tokenizers are different parts of a text.
+void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
+                        const std::vector<Source>& sources) {
+  if (!choices.tokens) return;
+  for (std::size_t i = 1; i < sources.size(); ++i) {
+    require(sources[i] == sources[0],
+            "--tokens {}: {} and {} read the text as different tokens and would be evaluated on different parts of it",
+            *choices.tokens, models[0].name, models[i].name);
+  }
 }
 
 }  // namespace
@@ -114,10 +191,15 @@ LoadedModel load_model(const std::string& path) {
   const std::string directory = model_path(path);
   const models::ModelFile file(directory);
   LoadedModel model{path, file.config(), file.read(), std::nullopt};
-  const std::string state = file.gguf() != nullptr ? "" : read_trainer_state(directory);
-  // A byte is a token of what was trained here, and of nothing else with so many tokens.
+  const bool gguf = file.gguf() != nullptr;
+  const std::string state = gguf ? "" : read_trainer_state(directory);
+  // A byte is a token of what was trained here, and of nothing else with a tokenizer or more tokens.
   constexpr std::int64_t kBytes = 256;
-  model.reads_bytes = !state.empty() || (&file.family() == &models::kHeadgate || model.config.vocab <= kBytes);
+  std::error_code ignored;
+  const bool has_tokenizer = gguf || std::filesystem::exists(directory + "/tokenizer.json", ignored);
+  const bool may_read_bytes = &file.family() == &models::kHeadgate || model.config.vocab <= kBytes;
+  model.reads_bytes = !state.empty() || (!has_tokenizer && may_read_bytes);
+  model.tokenizer = directory;
   if (state.empty()) return model;
   try {
     model.trained = read_state(state).settings;
@@ -127,23 +209,14 @@ LoadedModel load_model(const std::string& path) {
   return model;
 }
 
-EvaluationInput evaluation_input(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
-  EvaluationInput input;
-  if (!choices.token_ids.empty()) {
-    std::vector<std::int32_t> ids = read_token_ids(choices.token_ids);
-    std::int64_t seq_len = sequence_length(choices, models);
-    if (!choices.seq_len) seq_len = std::clamp<std::int64_t>(static_cast<std::int64_t>(ids.size()) - 1, 1, seq_len);
-    input.source = std::make_unique<TokenSource>(std::move(ids), seq_len);
-    return with_plan(std::move(input), choices, models);
-  }
-  for (const LoadedModel& model : models) {
-    require(model.reads_bytes,
-            "{}: a vocabulary of {} tokens that are no bytes; --token-ids takes a text's ids from a .npy file",
-            model.name, model.config.vocab);
-  }
-  const DataOptions data = data_options(choices, models);
-  input.source = open_data(data);
-  return with_plan(std::move(input), choices, models);
+std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
+                                               const std::vector<LoadedModel>& models) {
+  const std::vector<Source> sources = sources_of(choices, models);
+  require_whole_text(choices, models, sources);
+  std::vector<EvaluationInput> out;
+  out.reserve(sources.size());
+  for (const Source& source : sources) out.push_back(with_plan(source, choices, models));
+  return out;
 }
 
 }  // namespace headgate::train

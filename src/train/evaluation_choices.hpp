@@ -36,7 +36,8 @@ struct LoadedModel {
   models::DecoderConfig config;
   std::vector<float> parameters;
   std::optional<TrainSettings> trained;  ///< empty: the directory does not have a trainer's state
-  bool reads_bytes = true;               ///< its tokens are the bytes of a text; else a tokenizer's of its own
+  bool reads_bytes = true;               ///< its tokens are the bytes of a text; else those of a tokenizer of its own
+  std::string tokenizer{};               ///< where that is: a path for tokenize::open_tokenizer
 };
 
 /// The directory or file of the model in `path`, from which models::ModelFile opens it: a checkpoint, the newest one of
@@ -46,16 +47,18 @@ std::string model_path(const std::string& path);
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
 
-/// What an evaluation of one model or of several runs on.
+/// What the evaluation of a model runs on.
 struct EvaluationInput {
-  std::unique_ptr<SequenceSource> source;
+  std::shared_ptr<const SequenceSource> source;
   metrics::MetricList metrics;
   EvaluationPlan plan;
 };
 
-/// An option that was given decides; otherwise what the models were trained with; otherwise the defaults of a text.
-/// Throws Error where the models differ in what an option would have to decide, and for options that contradict the
-/// models or each other.
-EvaluationInput evaluation_input(const EvaluationChoices& choices, const std::vector<LoadedModel>& models);
+/// One for each model. An option that was given decides; otherwise what the models were trained with; otherwise the
+/// defaults of a text. Models that read a text as the same tokens share a source; others have sequences of as many
+/// tokens of their own, over the same text. Throws Error where the models differ in what an option would have to
+/// decide, for options that contradict the models or each other, and for a tokenizer with more tokens than its model.
+std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
+                                               const std::vector<LoadedModel>& models);
 
 }  // namespace headgate::train

@@ -17,18 +17,22 @@ enum Stream : std::uint64_t { kOffsetStream = 1, kOrderStream = 2 };
 
 }  // namespace
 
+std::int64_t held_out_begin(std::int64_t size_bytes, std::int64_t T) {
+  constexpr std::int64_t kMaxHeldOut_bytes = std::int64_t{4} << 20;
+  const std::int64_t window = T + 1;
+  require(size_bytes >= 2 * window, "the text has {} bytes but two sequences, one of them held out, take {}",
+          size_bytes, 2 * window);
+  return size_bytes - std::max(window, std::min(size_bytes / 20, kMaxHeldOut_bytes));
+}
+
 TextSource::TextSource(Corpus corpus, const DataOptions& options)
     : corpus_(std::move(corpus)), T_(options.seq_len), seed_(options.seed) {
-  constexpr std::int64_t kMaxHeldOut_bytes = std::int64_t{4} << 20;
   const std::int64_t size = corpus_.size();
-  const std::int64_t window = T_ + 1;
   if (options.split == Split::all_held_out) {
-    require(size >= window, "the text has {} bytes but a sequence takes {}", size, window);
+    require(size >= T_ + 1, "the text has {} bytes but a sequence takes {}", size, T_ + 1);
     return;
   }
-  require(size >= 2 * window, "the text has {} bytes but two sequences, one of them held out, take {}", size,
-          2 * window);
-  training_ = size - std::max(window, std::min(size / 20, kMaxHeldOut_bytes));
+  training_ = held_out_begin(size, T_);
 }
 
 void TextSource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {

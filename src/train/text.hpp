@@ -6,6 +6,10 @@
 
 namespace headgate::train {
 
+/// The first byte of the tail of a text that training holds out. Throws Error for a text shorter than two sequences of
+/// T + 1 bytes.
+std::int64_t held_out_begin(std::int64_t size_bytes, std::int64_t T);
+
 /// Bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest is
 /// cut into windows of T tokens without padding; the byte after a window is its last target. An epoch visits every
 /// window once in a random order. The windows of each epoch start at another offset, so that a byte occurs at many

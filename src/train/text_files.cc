@@ -57,6 +57,7 @@ std::vector<std::string> LeftOut::phrases(bool all) const {
   if (all && !unmatched.empty()) {
     out.push_back(phrase(unmatched, "file that no pattern includes", "files that no pattern includes"));
   }
+  if (bytes > 0) out.push_back(fmt::format("{} bytes of the text that the tokenizer has no token for", bytes));
   return out;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,12 @@ struct FileChoice {
   std::string run;
 };
 
-/// Paths below data directories that are not part of the data.
+/// What was given as data and is not part of it: paths below directories, and bytes.
 struct LeftOut {
   std::vector<std::string> not_text;   ///< files that are not UTF-8
   std::vector<std::string> runs;       ///< directories of runs, and what a run wrote into the directory itself
   std::vector<std::string> unmatched;  ///< files that no pattern matches
+  std::size_t bytes = 0;               ///< of a text, that a tokenizer has no token for
 
   /// One phrase for each kind, with the number of paths and the first of them: "2 files that are not UTF-8 text (a.png,
   /// b.zip)". Files that no pattern matches are included only if `all`, since the user asked to leave them out.

@@ -6,39 +6,108 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "core/check.hpp"
 #include "io/npy.hpp"
+#include "layers/cross_entropy.hpp"
 #include "train/random.hpp"
 
 namespace headgate::train {
 
-TokenSource::TokenSource(std::vector<std::int32_t> tokens, std::int64_t seq_len)
-    : tokens_(std::move(tokens)), T_(seq_len) {
-  require(static_cast<std::int64_t>(tokens_.size()) > T_, "{} token ids but a sequence of {} takes {}", tokens_.size(),
-          T_, T_ + 1);
-  const auto [least, most] = std::minmax_element(tokens_.begin(), tokens_.end());
-  require(*least >= 0, "a token id is {}", *least);
-  vocab_ = std::int64_t{*most} + 1;
+namespace {
+
+/// What a tokenizer puts in front of a text: what stands there before the tokens of one that is not empty.
+std::vector<std::int32_t> front_of(const tokenize::Tokenizer& tokenizer) {
+  constexpr std::string_view kText = "a";
+  const std::vector<std::int32_t> with = tokenizer.encode(kText).ids;
+  const std::vector<std::int32_t> without = tokenizer.encode(kText, {.add_special = false}).ids;
+  return {with.begin(), std::search(with.begin(), with.end(), without.begin(), without.end())};
+}
+
+}  // namespace
+
+std::int64_t TokenText::longest() const {
+  return static_cast<std::int64_t>(front.empty() ? ids.size() : ids.size() + front.size()) - 1;
+}
+
+TokenText token_text(const Corpus& corpus, std::int64_t begin, const tokenize::Tokenizer& tokenizer) {
+  std::string text;
+  text.reserve(static_cast<std::size_t>(corpus.size() - begin));
+  corpus.for_pieces(begin, corpus.size(), [&text](const std::uint8_t* data, std::int64_t count) {
+    text.append(reinterpret_cast<const char*>(data), static_cast<std::size_t>(count));
+  });
+  // A tail that begins within a character begins behind it.
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; };
+  if (begin > 0) text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), continues));
+  tokenize::Encoding encoding = tokenizer.encode(text, {.add_special = false, .spans = true});
+  TokenText out{std::move(encoding.ids), {}, front_of(tokenizer), corpus.left_out()};
+  out.left_out.bytes = encoding.left_out;
+  out.bytes.reserve(encoding.spans.size());
+  std::size_t counted = 0;  // bytes of the text before it are some token's
+  for (const tokenize::Span& span : encoding.spans) {
+    const std::size_t first = std::max(counted, span.begin);
+    out.bytes.push_back(static_cast<std::int32_t>(std::max(first, span.end) - first));
+    counted = std::max(counted, span.end);
+  }
+  return out;
+}
+
+TokenSource::TokenSource(TokenText text, std::int64_t seq_len)
+    : text_(std::move(text)),
+      T_(seq_len),
+      counted_(text_.front.empty() ? T_ : T_ - static_cast<std::int64_t>(text_.front.size()) + 1) {
+  require(counted_ >= 1, "a sequence of {} tokens has no room for the {} in front of it", T_, text_.front.size());
+  require(held_out_count() >= 1, "{} token ids but a sequence of {} takes {}", text_.ids.size(), T_,
+          first_target(0) + counted_);
+  for (const auto* ids : {&text_.front, &text_.ids}) {
+    if (ids->empty()) continue;
+    const auto [least, most] = std::minmax_element(ids->begin(), ids->end());
+    require(*least >= 0, "a token id is {}", *least);
+    vocab_ = std::max(vocab_, std::int64_t{*most} + 1);
+  }
 }
 
 void TokenSource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
   held_out_sequence(tokens, targets, index % held_out_count());
 }
 
+std::int64_t TokenSource::first_target(std::int64_t index) const {
+  return index * counted_ + (text_.front.empty() ? 1 : 0);
+}
+
+std::int64_t TokenSource::held_out_count() const {
+  return std::max<std::int64_t>(0, static_cast<std::int64_t>(text_.ids.size()) - first_target(0)) / counted_;
+}
+
 void TokenSource::held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
-  std::copy_n(tokens_.begin() + index * T_, T_, tokens);
-  std::copy_n(tokens_.begin() + index * T_ + 1, T_, targets);
+  const auto next = text_.ids.begin() + first_target(index);
+  const std::int64_t ignored = T_ - counted_;
+  const bool has_front = !text_.front.empty();
+  tokens = std::copy(text_.front.begin(), text_.front.end(), tokens);
+  std::copy_n(has_front ? next : next - 1, has_front ? counted_ - 1 : T_, tokens);
+  targets = std::fill_n(targets, ignored, layers::kIgnoredTarget);
+  std::copy_n(next, counted_, targets);
+}
+
+std::optional<TargetText> TokenSource::target_text(std::int64_t index) const {
+  if (text_.bytes.empty()) return std::nullopt;
+  const auto first = text_.bytes.begin() + first_target(index);
+  return TargetText{counted_, std::accumulate(first, first + counted_, std::int64_t{0})};
 }
 
 std::uint64_t TokenSource::fingerprint() const {
-  std::uint64_t hash = tokens_.size();
-  for (const std::int32_t token : tokens_) hash = RandomStream(hash, static_cast<std::uint64_t>(token), 0).next();
+  std::uint64_t hash = mix64(static_cast<std::uint64_t>(T_));
+  for (const auto* list : {&text_.front, &text_.ids, &text_.bytes}) {
+    hash = mix64(hash ^ list->size());
+    for (const std::int32_t number : *list) hash = mix64(hash ^ static_cast<std::uint64_t>(number));
+  }
   return hash;
 }
 
-std::string TokenSource::description() const { return fmt::format("{} token ids", tokens_.size()); }
+std::string TokenSource::description() const { return fmt::format("{} token ids", text_.ids.size()); }
 
 std::vector<std::int32_t> read_token_ids(const std::string& path) {
   const io::Array array = io::read_npy(path);

@@ -112,6 +112,8 @@ TEST_F(EvalVerbTest, AConvertedModelIsTheSame) {
   const std::string checkpoint = verb.path("run") + "/checkpoint";
   const std::vector<std::string> fused{"convert", checkpoint, verb.path("fused"), "--layout", "per_query_head"};
   ASSERT_EQ(testing::headgate(fused).status, 0);
+  EXPECT_EQ(testing::read_bytes(verb.path("fused") + "/modeling_headgate.py"),
+            verb.checkpoint_file("run", "modeling_headgate.py"));
   EXPECT_EQ(evaluated("fused"), evaluated("run"));
   const std::vector<std::string> back{"convert", verb.path("fused"), verb.path("back"), "--layout", "separate"};
   ASSERT_EQ(testing::headgate(back).status, 0);
@@ -139,6 +141,34 @@ TEST_F(EvalVerbTest, HasTheKeysOfTheRegistry) {
   EXPECT_EQ(keys_of(all.at("backcopy")), by_trigger);
   figures.insert({"layers", "backcopy", "tokens"});
   EXPECT_EQ(keys_of(all), figures);
+}
+
+TEST_F(EvalVerbTest, GivesTheFiguresOfHeads) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  json all = evaluated("run", {"--heads"});
+  std::set<std::string> figures;
+  for (const auto* figure : metrics::figures_of(metrics::of_heads(metrics::default_metrics()), false)) {
+    figures.emplace(figure->key);
+  }
+  ASSERT_GE(figures.size(), 6U);
+  for (json& layer : all.at("layers")) {
+    const json heads = layer.at("heads");
+    ASSERT_EQ(heads.size(), 2U);
+    EXPECT_EQ(keys_of(heads[0]), figures);
+    for (const std::string& key : figures) {
+      EXPECT_NEAR((heads[0].at(key).get<double>() + heads[1].at(key).get<double>()) / 2, layer.at(key).get<double>(),
+                  1e-12)
+          << key;
+    }
+    layer.erase("heads");
+  }
+  EXPECT_EQ(all, evaluated("run"));
+  const std::string table = verb.eval("run", {"--heads", "--metrics", "gate_mean"}).out;
+  EXPECT_NE(table.find("\ngate_mean of each head\n layer       0       1\n     0  0."), std::string::npos) << table;
+  EXPECT_NE(table.find("\n     1  0."), std::string::npos) << table;
+  expect_refused(verb.eval("run", {"--heads", "--metrics", "loss"}), "eval", "--heads: none of the metrics");
+  expect_refused(testing::headgate({"eval", verb.path("run"), verb.path("run"), "--data", verb.text(), "--heads"}),
+                 "eval", "--heads takes one MODEL, or --json");
 }
 
 TEST_F(EvalVerbTest, ComparesAGateThreshold) {

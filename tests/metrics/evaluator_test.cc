@@ -117,6 +117,12 @@ void check_against_plain_loops(const Evaluated& e, bool with_triggers) {
       for (std::size_t layer = 0; layer < e.report.layers.size(); ++layer) {
         layers.push_back(plain->of_layer(e.plain, layer));
         expect_close(e.report.layers[layer], *metric, layers.back(), " of layer " + std::to_string(layer));
+        ASSERT_EQ(metric->of_heads, plain->of_head != nullptr) << metric->name;
+        ASSERT_EQ(e.report.heads[layer].size(), static_cast<std::size_t>(e.plain.config.heads));
+        for (std::int64_t h = 0; h < e.plain.config.heads && metric->of_heads; ++h) {
+          expect_close(e.report.heads[layer][static_cast<std::size_t>(h)], *metric, plain->of_head(e.plain, layer, h),
+                       " of layer " + std::to_string(layer) + ", head " + std::to_string(h));
+        }
       }
       if (metric->scope == Scope::layers_and_mean) {
         expect_close(e.report.overall, *metric, mean_of(layers), " of all layers");

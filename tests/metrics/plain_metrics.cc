@@ -51,6 +51,14 @@ double of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
   return head.value();
 }
 
+Values first_token_attention_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  return {of_head(e, layer, h)};
+}
+
+Values sink_rate_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  return {of_head(e, layer, h) > 0.3 ? 1.0 : 0.0};
+}
+
 Values first_token_attention(const PlainBatches& e, std::size_t layer) {
   Average mean;
   for (std::int64_t h = 0; h < e.config.heads; ++h) mean.add(of_head(e, layer, h));
@@ -95,6 +103,50 @@ Values first_token_attention_gated(const PlainBatches& e, std::size_t layer) {
   Average mean;
   for (std::size_t run = 0; run < e.runs.size(); ++run) add_passed(mean, e, run, layer, true);
   return {mean.maybe()};
+}
+
+Values first_token_attention_gated_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::int64_t n = 0; n < B * T; ++n) {
+      const auto gate = mean_gate(e, run, layer, h, n);
+      if (n % T != 0 && gate) mean.add(*gate * e.weight(run, layer, n / T, h, n % T, 0));
+    }
+  }
+  return {mean.maybe()};
+}
+
+/// Calls each(g) for the gates that query head h has for itself, or shares with the queries of its key/value head.
+template <class Each>
+void for_gates_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h, const Each& each) {
+  using layers::GateGrain, layers::GateSite;
+  const layers::GateVariant& gate = e.config.gate;
+  if (gate.site == GateSite::none || gate.site == GateSite::g5 || gate.grain == GateGrain::head_shared) return;
+  const bool of_keys = gate.site == GateSite::g2 || gate.site == GateSite::g3;
+  const std::int64_t heads = of_keys ? e.config.kv_heads : e.config.heads;
+  const std::int64_t owner = of_keys ? h * e.config.kv_heads / e.config.heads : h;
+  const std::int64_t features = gate.grain == GateGrain::headwise ? 1 : e.config.head_dim;
+  for (const models::PlainRun& run : e.runs) {
+    const std::vector<double>& gates = run.layers[layer].gates;
+    for (std::size_t i = 0; i < gates.size(); ++i) {
+      if (static_cast<std::int64_t>(i) / features % heads == owner) each(gates[i]);
+    }
+  }
+}
+
+Values gate_mean_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean;
+  for_gates_of_head(e, layer, h, [&](double g) { mean.add(g); });
+  return {mean.maybe()};
+}
+
+Values gate_below_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average tenth, hundredth;
+  for_gates_of_head(e, layer, h, [&](double g) {
+    tenth.add(g < 0.1 ? 1.0 : 0.0);
+    hundredth.add(g < 0.01 ? 1.0 : 0.0);
+  });
+  return {tenth.maybe(), hundredth.maybe()};
 }
 
 Values bos_attention_gated(const PlainBatches& e) {
@@ -208,13 +260,13 @@ Values bos_value_norm_ratio(const PlainBatches& e) {
 constexpr PlainMetric kPlain[] = {
     {"loss", nullptr, loss},
     {"layer_loss", layer_loss},
-    {"first_token_attention", first_token_attention},
+    {"first_token_attention", first_token_attention, nullptr, first_token_attention_of_head},
     {"first_token_attention_uniform", first_token_attention_uniform},
-    {"first_token_attention_gated", first_token_attention_gated},
-    {"sink_rate", sink_rate},
+    {"first_token_attention_gated", first_token_attention_gated, nullptr, first_token_attention_gated_of_head},
+    {"sink_rate", sink_rate, nullptr, sink_rate_of_head},
     {"massive_activation", massive_activation},
-    {"gate_mean", gate_mean},
-    {"gate_below", gate_below},
+    {"gate_mean", gate_mean, nullptr, gate_mean_of_head},
+    {"gate_below", gate_below, nullptr, gate_below_of_head},
     {"bos_attention", nullptr, bos_attention},
     {"gate_by_trigger", nullptr, gate_by_trigger},
     {"loss_by_trigger", nullptr, loss_by_trigger},

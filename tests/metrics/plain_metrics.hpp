@@ -33,6 +33,7 @@ struct PlainMetric {
   /// As Sums has them; the one that the metric's scope does not ask for is null.
   Values (*of_layer)(const PlainBatches& batches, std::size_t layer) = nullptr;
   Values (*of_model)(const PlainBatches& batches) = nullptr;
+  Values (*of_head)(const PlainBatches& batches, std::size_t layer, std::int64_t head) = nullptr;
 };
 
 /// One for each row of the registry.

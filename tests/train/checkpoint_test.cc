@@ -8,6 +8,7 @@
 
 #include "io/file_error.hpp"
 #include "io/scratch.hpp"
+#include "models/modeling_code.hpp"
 #include "train/saved_checkpoint.hpp"
 
 namespace headgate::train {
@@ -52,6 +53,30 @@ TEST_F(CheckpointTest, ComesBackBitForBit) {
   EXPECT_EQ(alone.parameters, model.parameters);
   EXPECT_TRUE(alone.first_moment.empty());
   EXPECT_EQ(alone.trainer_state, model.state);
+}
+
+/// A model that transformers have no family for has its code beside its config, and needs it for nothing here.
+TEST_F(CheckpointTest, HasTheCodeOfAnArchitectureOfItsOwn) {
+  save_checkpoint(directory, model.view());
+  const std::string code = directory + "/modeling_headgate.py";
+  EXPECT_FALSE(std::filesystem::exists(code)) << "a baseline is transformers' Qwen3";
+  EXPECT_EQ(read_bytes(directory + "/config.json").find("auto_map"), std::string::npos);
+  models::DecoderConfig config = small_config();
+  config.gate = layers::parse_gate("headwise");
+  const SavedCheckpoint gated(config);
+  save_checkpoint(directory, gated.view());
+  EXPECT_EQ(read_bytes(code), models::modeling_code());
+  EXPECT_NE(read_bytes(code).find("class HeadgateForCausalLM("), std::string::npos);
+  const std::string text = read_bytes(directory + "/config.json");
+  EXPECT_NE(text.find("\"AutoModelForCausalLM\": \"modeling_headgate.HeadgateForCausalLM\""), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\"AutoConfig\": \"modeling_headgate.HeadgateConfig\""), std::string::npos) << text;
+  std::filesystem::remove(code);  // as a checkpoint of an older version
+  EXPECT_EQ(load_checkpoint(directory, CheckpointParts::all).parameters, gated.parameters);
+  save_checkpoint(directory, gated.view());
+  EXPECT_TRUE(std::filesystem::exists(code));
+  save_checkpoint(directory, model.view());
+  EXPECT_FALSE(std::filesystem::exists(code)) << "it belongs to the checkpoint that was replaced";
 }
 
 TEST_F(CheckpointTest, AModelAloneIsNotToBeTrainedOn) {
