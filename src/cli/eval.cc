@@ -73,6 +73,7 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
 
 std::vector<NamedConfig> named(const std::vector<train::LoadedModel>& models) {
   std::vector<NamedConfig> out;
+  out.reserve(models.size());
   for (const train::LoadedModel& model : models) out.push_back({model.name, model.config});
   return out;
 }

@@ -279,12 +279,12 @@ Verb add_generate(CommandLine& line) {
       "files, with --max-tokens, when the model has no positions left, or with Ctrl-C.");
   verb.argument("MODEL", o->model, "A model's directory or GGUF file");
   verb.group("Text");
-  verb.value("--prompt", o->prompt, "TEXT", "The text to go on with");
+  verb.value("--prompt", o->prompt, "STRING", "The text to go on with");
   verb.value("--prompt-file", o->prompt_file, "FILE", "The same from a file; - for standard input");
   verb.flag("--chat", o->chat,
             "The prompt is a question: write it as the model's chat template does, which has to be one of ChatML "
             "(SmolLM2, Qwen), Llama 2, 3 and 3.1, and Mistral");
-  verb.value("--system", o->system, "TEXT",
+  verb.value("--system", o->system, "STRING",
              "What the model is told before the question (default: the template's own text, if any)");
   verb.flag("--special-tokens", o->special_tokens,
             "Special tokens that the prompt spells out, as <|im_start|>, are these tokens; else they are text");
@@ -301,7 +301,8 @@ Verb add_generate(CommandLine& line) {
   verb.footer(
       "Figures, on stderr where it is a terminal: tokens a second of the prompt and of\n"
       "generation, and the bytes of weights and cache that generation reads a second,\n"
-      "beside what this machine reads from memory at most.\n"
+      "beside what this machine reads from memory at most. After a signal, which ends\n"
+      "the text, the exit status is 128 plus its number.\n"
       "\n"
       "JSON output:\n"
       "  text               without special tokens; bytes that are not UTF-8 as U+FFFD\n"

@@ -121,25 +121,21 @@ bool has_marks(const std::string& text, const ChatFormat& format) {
          std::none_of(format.foreign.begin(), format.foreign.end(), unwanted);
 }
 
-/// The rest of a Jinja string, behind its opening `quote`, without escapes; empty if it does not end or has an escape
-/// other than of a newline, a quote or a backslash.
+/// The rest of a Jinja string, behind its opening `quote`, up to the closing one, without escapes; empty if it has an
+/// escape other than of a newline, a quote or a backslash.
 std::optional<std::string> string_value(std::string_view rest, char quote) {
+  constexpr std::string_view kEscapes = R"(n\'")", kMeanings = "\n\\'\"";
   std::string out;
-  for (std::size_t i = 0; i < rest.size(); ++i) {
-    if (rest[i] == quote) return out;
+  for (std::size_t i = 0; i < rest.size() && rest[i] != quote; ++i) {
     if (rest[i] != '\\') {
       out += rest[i];
-    } else if (++i == rest.size()) {
-      break;
-    } else if (rest[i] == 'n') {
-      out += '\n';
-    } else if (rest[i] == '\\' || rest[i] == '\'' || rest[i] == '"') {
-      out += rest[i];
-    } else {
-      break;
+      continue;
     }
+    const std::size_t escape = ++i < rest.size() ? kEscapes.find(rest[i]) : std::string_view::npos;
+    if (escape == std::string_view::npos) return std::nullopt;
+    out += kMeanings[escape];
   }
-  return std::nullopt;
+  return out;
 }
 
 /// The text of a whole system's turn that stands in a template as one string: what is written where there is no other.

@@ -121,8 +121,8 @@ TEST(Sampler, TheSameSeedGivesTheSameTokens) {
   const Logits logits(1000, 0.0F);
   const auto drawn = [&](std::uint64_t seed) {
     Sampler sampler({.temperature = 1.0, .seed = seed});
-    std::vector<std::int32_t> out;
-    for (int n = 0; n < 20; ++n) out.push_back(sampler.next(logits));
+    std::vector<std::int32_t> out(20);
+    for (std::int32_t& id : out) id = sampler.next(logits);
     return out;
   };
   EXPECT_EQ(drawn(5), drawn(5));
