@@ -344,6 +344,7 @@ TEST(CachedDecoder, RefusesWhatDoesNotFit) {
   rejects(out, sample.tokens(0, 2).range(0, 0, 1), "(1,2)");
   rejects(View<float, 2>(logits.data(), {2, 10}), sample.tokens(0, 2), "(2,1,10)");
   rejects(View<float, 2>(logits.data(), {1, 11}), sample.tokens(0, 2), "(1,1,11)");
+  rejects(View<float, 2>(nullptr, {2, 11}), sample.tokens(0, 2), "null");
   EXPECT_THROW(decoder.append_all(View<float, 3>(logits.data(), {2, 1, 11}), sample.tokens(0, 2)), Error);
   for (const std::int32_t token : {-1, 11}) {
     sample.batch.tokens[8] = token;
