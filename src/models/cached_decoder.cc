@@ -34,7 +34,8 @@ class StoredWeights {
     std::size_t vectors = 0, matrices = 0;
     const ParameterTable table(config);
     for (const Parameter& p : table.entries()) {
-      (is_apart(p) ? matrices : vectors) += static_cast<std::size_t>(p.count);
+      std::size_t& sum = is_apart(p) ? matrices : vectors;
+      sum += static_cast<std::size_t>(p.count);
     }
     vectors_ = Block(vectors * sizeof(float));
     matrices_ = Block(matrices * sizeof(M));
@@ -169,6 +170,7 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
   require(logits.shape[0] == B && logits.shape[2] == config.vocab && logits.strides[2] == 1,
           "decoder: logits of shape ({},{},{}) for {} sequences and a vocabulary of {}", logits.shape[0], R,
           logits.shape[2], B, config.vocab);
+  require(logits.present() && tokens.present(), "decoder: logits or tokens are null");
   require(T <= options.capacity - length(), "decoder: {} tokens after {} are more than the capacity of {}", T, length(),
           options.capacity);
   for (std::int64_t b = 0; b < B; ++b) {
@@ -258,6 +260,7 @@ auto with_matrix_type(DType dtype, const Make& make) {
 
 CachedDecoder::CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options)
     : state_(with_matrix_type(options.weights, [&](auto element) -> std::unique_ptr<State> {
+        file.check_tensors();  // before memory is taken for what they may lack
         auto state = std::make_unique<StateOf<decltype(element)>>(file.config(), options);
         file.read_each([&](const Parameter& p, const float* values) { state->weights.add(p, values); });
         return state;

@@ -237,7 +237,7 @@ void ModelFile::read_rows(const StoredRows& at, const Parameter& parameter, floa
   }
 }
 
-/// Where each parameter is. Nothing of the weights has been read but what checksums need.
+/// Where each parameter is.
 std::vector<StoredRows> ModelFile::checked(const ParameterTable& table) const {
   std::vector<StoredRows> places;
   for (const Parameter& parameter : table.entries()) {
@@ -245,13 +245,13 @@ std::vector<StoredRows> ModelFile::checked(const ParameterTable& table) const {
     check_shape(parameter, places.back());
   }
   check_names(places);
-  weights_->verify();
   return places;
 }
 
 void ModelFile::read_each(const std::function<void(const Parameter&, const float*)>& at) const {
   const ParameterTable table(file_.config);
   const std::vector<StoredRows> places = checked(table);
+  weights_->verify();
   std::vector<float> values;
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];
@@ -264,6 +264,7 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
 std::vector<float> ModelFile::read() const {
   const ParameterTable table(file_.config);
   const std::vector<StoredRows> places = checked(table);
+  weights_->verify();
   std::vector<float> out(static_cast<std::size_t>(table.total()));
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];

@@ -59,6 +59,8 @@ class ModelFile {
   /// All parameters, (total) as ParameterTable(config()) lays them out. Nothing is allocated before all tensors are
   /// known to be there.
   std::vector<float> read() const;
+  /// Throws io::FileError where a tensor is missing, is not one of the model's or has another shape than it must.
+  void check_tensors() const { checked(ParameterTable(file_.config)); }
   /// at(parameter, its numbers in f32) for each parameter, one after the other in the table's order; the numbers are
   /// there during the call. Otherwise as read().
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
