@@ -1,18 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares headgate's log-probabilities with those of `transformers` for each family of models that both read.
+"""Compares headgate's log-probabilities and figures with those of `transformers` for each family that both read.
 
     check_families.py [BUILD]     BUILD: the build folder (default: build)
 
-Random small checkpoints of llama (with Llama 3's RoPE scaling), mistral (with a window), qwen2 and qwen3 are made here, as
-one file, as shards, in bf16, and as GGUF where the package gguf knows the architecture; SmolLM2 is compared where
-scripts/real_model.sh has put it into BUILD/models. `headgate eval` reads whole sequences, `headgate generate` token after
-token with a cache; of SmolLM2 its answer to a question is also the one that transformers generates. Fails when a
-log-probability differs by more than 1e-4. Needs PyTorch, transformers and gguf (pip install torch transformers gguf);
-exits with 77 where they are missing.
+Random small checkpoints of llama (with Llama 3's RoPE scaling), mistral (with a window), qwen2 and qwen3 are made here,
+as one file, as shards, in bf16, and as GGUF where the package gguf knows the architecture. SmolLM2 is compared where
+scripts/real_model.sh has put it into BUILD/models, on 384 tokens of English text that headgate and the package
+tokenizers tokenize: a part of what scripts/english_text.sh has put into BUILD/text, or else of README.md. `headgate eval`
+reads whole sequences, `headgate generate` token after token with a cache; of SmolLM2 its answer to a question is also the
+one that transformers generates.
+
+Fails when a log-probability differs by more than 1e-4 (of SmolLM2: on 128 random tokens and on generated ones), or loss,
+bits per byte, first-token attention, sink rate or largest activation, of the model or of a layer, by more than 1e-4 or,
+where it is above 1, that share of it. Attention to the first token behind a window, which mistral has, is not asked for.
+
+Needs PyTorch, transformers and gguf (pip install torch transformers gguf accelerate); exits with 77 where they are
+missing.
 """
 
+import itertools
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -24,6 +33,7 @@ try:
     import tokenizers
     import torch
     import transformers
+    from check_tokenizers import of_gguf
 except ImportError:
     print("check_families: torch, transformers or gguf is missing")
     sys.exit(77)
@@ -87,22 +97,62 @@ def random_model(kind, config_class, extra):
     return model
 
 
+def windowed(model):
+    return getattr(model.config, "sliding_window", None) is not None and model.config.model_type == "mistral"
+
+
 def theirs(model, tokens):
+    """(T,vocab) log-probabilities of one sequence of all tokens but the last, and figures as headgate's JSON has them."""
+    model.set_attn_implementation("eager")
+    largest = []
+    hooks = [
+        layer.register_forward_hook(
+            lambda module, args, out: largest.append((out[0] if isinstance(out, tuple) else out).abs().max().item())
+        )
+        for layer in model.model.layers
+    ]
     with torch.no_grad():
         ids = torch.from_numpy(tokens).long().unsqueeze(0)
-        return torch.log_softmax(model(ids).logits.double(), dim=-1)[0].numpy()
+        out = model(ids[:, :-1], output_attentions=True)
+    for hook in hooks:
+        hook.remove()
+    log_probs = torch.log_softmax(out.logits.double(), dim=-1)[0]
+    loss = -log_probs[torch.arange(len(tokens) - 1), ids[0, 1:]].mean().item()
+    layers = []
+    for attention, size in zip(out.attentions, largest):
+        first = attention[0, :, 1:, 0].double().mean(dim=1)  # of each head, from queries that see another token
+        layers.append(
+            {
+                "first_token_attention": first.mean().item(),
+                "sink_rate": (first > 0.3).double().mean().item(),
+                "massive_activation": size,
+            }
+        )
+    figures = {key: sum(layer[key] for layer in layers) / len(layers) for key in layers[0]}
+    return log_probs.numpy(), {"loss_nats": loss, **figures, "layers": layers}
 
 
-def ours(tool, path, tokens, folder):
-    """(T,vocab) of one sequence of all tokens but the last."""
-    numpy.save(folder / "ids.npy", tokens)
+def ours(tool, path, data, tokens, model, folder):
+    """The same by headgate, of --token-ids or --data."""
     out = folder / "log_probs.npy"
-    subprocess.run(
-        [tool, "eval", path, "--token-ids", folder / "ids.npy", "--logits", out, "--metrics", "loss", "--seq-len",
-         str(len(tokens) - 1)],
-        check=True, stdout=subprocess.DEVNULL,
-    )
-    return numpy.load(out)[0]
+    metrics = "loss,massive_activation" + ("" if windowed(model) else ",first_token_attention,sink_rate")
+    said = subprocess.run(
+        [tool, "eval", path, *data, "--logits", out, "--metrics", metrics, "--tokens", str(tokens), "--seq-len",
+         str(tokens), "--json"],
+        check=True, stdout=subprocess.PIPE,
+    ).stdout
+    return numpy.load(out)[0], json.loads(said)
+
+
+def furthest(got, expected):
+    """The largest difference of a figure, as a share of it where it is above 1; of those that headgate has."""
+    worst = 0.0
+    for key, value in expected.items():
+        if key == "layers":
+            worst = max([worst, *(furthest(a, b) for a, b in zip(got[key], value, strict=True))])
+        elif key in got:
+            worst = max(worst, abs(got[key] - value) / max(1.0, abs(value)))
+    return worst
 
 
 def write_tokenizer(path):
@@ -130,7 +180,7 @@ def generated(tool, path, folder, *options):
 def check_generated(what, model, answer, log_probs):
     """Whether the same tokens, read at once, have the same log-probabilities."""
     tokens = numpy.array(answer["prompt_ids"] + answer["ids"])
-    expected = theirs(model, tokens)[len(answer["prompt_ids"]) - 1 : -1]
+    expected = theirs(model, tokens)[0][len(answer["prompt_ids"]) - 1 :]
     error = numpy.abs(log_probs - expected).max()
     print(f"{what:24s} {len(answer['ids']):3d} tokens generated, stopped by {answer['stop']}, largest difference {error:.2e}")
     return error <= TOLERANCE
@@ -173,12 +223,21 @@ def write_gguf(model, architecture, path):
     writer.close()
 
 
+def compare(what, got, expected):
+    """The largest differences, of a log-probability and of a figure."""
+    error = numpy.abs(got[0] - expected[0]).max()
+    of_figures = furthest(got[1], expected[1])
+    print(
+        f"{what:24s} log-probabilities down to {expected[0].min():7.2f}, largest difference {error:.2e}, "
+        f"of a figure {of_figures:.2e}"
+    )
+    return error, of_figures
+
+
 def check(what, tool, model, path, tokens, folder):
-    """Whether both say the same of all positions."""
-    expected = theirs(model, tokens)[:-1]
-    error = numpy.abs(ours(tool, path, tokens, folder) - expected).max()
-    print(f"{what:24s} log-probabilities down to {expected.min():7.2f}, largest difference {error:.2e}")
-    return error <= TOLERANCE
+    numpy.save(folder / "ids.npy", tokens)
+    got = ours(tool, path, ["--token-ids", folder / "ids.npy"], len(tokens) - 1, model, folder)
+    return max(compare(what, got, theirs(model, tokens))) <= TOLERANCE
 
 
 def check_family(name, tool, folder):
@@ -205,15 +264,6 @@ def check_family(name, tool, folder):
     return good & check(name + ", bf16", tool, half.float(), folder / "half", tokens, folder)
 
 
-def check_smollm2(tool, path, folder):
-    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    model.eval()
-    tokens = numpy.random.default_rng(5).integers(0, model.config.vocab_size, 129).astype(numpy.int32)
-    good = check("SmolLM2, GGUF", tool, model, path, tokens, folder)
-    good &= check_answer("SmolLM2, question", tool, model, path, folder, ["--chat", "--prompt", QUESTION])
-    return good & check_answer("SmolLM2, text", tool, model, path, folder, ["--prompt", PROMPT])
-
-
 def check_answer(what, tool, model, path, folder, options):
     """Whether the most likely tokens are those of transformers' generate."""
     answer, log_probs = generated(tool, path, folder, *options, "--max-tokens", str(ANSWER))
@@ -224,6 +274,39 @@ def check_answer(what, tool, model, path, folder, options):
     same = out[0, prompt.shape[1] :].tolist() == answer["ids"]
     print(f"{what:24s} {'the same tokens as' if same else 'OTHER TOKENS than'} transformers: {answer['text'][:60]!r}")
     return good & same
+
+
+def english_text(build):
+    """Prose of some 3000 bytes."""
+    text = build / "text" / "gcide.txt"
+    if not text.exists():
+        return Path("README.md").read_text(encoding="utf-8")[:3000]
+    with open(text, "rb") as lines:  # elsewhere the file is no UTF-8
+        return b"".join(itertools.islice(lines, 2000, 2600))[:3000].decode()
+
+
+def check_smollm2(tool, path, folder, build):
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    tokenizer = of_gguf(path)  # transformers' own of a GGUF file leaves out that each digit is a word
+    count = 384
+    (folder / "text").write_text(english_text(build), encoding="utf-8")
+    tokens = numpy.array(tokenizer.encode(english_text(build)).ids[: count + 1], dtype=numpy.int32)
+    assert len(tokens) == count + 1, len(tokens)
+    expected = theirs(model.eval(), tokens)
+    text_bytes = len(tokenizer.decode(tokens[1:].tolist(), skip_special_tokens=False).encode())
+    expected[1]["text_bytes"] = text_bytes
+    expected[1]["bits_per_byte"] = expected[1]["loss_nats"] * count / math.log(2) / text_bytes
+    got = ours(tool, path, ["--data", folder / "text"], count, model, folder)
+    for key, value in expected[1].items():
+        if key != "layers":
+            print(f"  {key:24s} headgate {got[1][key]:.6g}, transformers {value:.6g}")
+    print(f"  largest activation after layer 12: {got[1]['layers'][12]['massive_activation']:.6g}")
+    # Of the text the figures count: roundings of activations of 20,000 show in log-probabilities near -57.
+    _, of_figures = compare("SmolLM2, GGUF, text", got, expected)
+    random = numpy.random.default_rng(5).integers(0, model.config.vocab_size, 129).astype(numpy.int32)
+    good = check("SmolLM2, GGUF", tool, model, path, random, folder) and of_figures <= TOLERANCE
+    good &= check_answer("SmolLM2, question", tool, model, path, folder, ["--chat", "--prompt", QUESTION])
+    return good & check_answer("SmolLM2, text", tool, model, path, folder, ["--prompt", PROMPT])
 
 
 def main():
@@ -239,7 +322,7 @@ def main():
     smollm2 = build / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
     if smollm2.exists():
         with tempfile.TemporaryDirectory() as folder:
-            good &= check_smollm2(tool, smollm2, Path(folder))
+            good &= check_smollm2(tool, smollm2, Path(folder), build)
     return 0 if good else 1
 
 
