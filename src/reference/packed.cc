@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/check.hpp"
 #include "core/element.hpp"
 #include "headgate/merge.hpp"
 
@@ -189,6 +190,7 @@ Forward packed_forward(const AttentionInputs& inputs, const AttentionOptions& op
 
 Backward packed_backward(const AttentionInputs& inputs, const AttentionIncoming& incoming,
                          const AttentionOptions& options) {
+  require(!inputs.block_table.present(), "reference: no backward pass through the pages of a cache");
   Backward out;
   for (std::int64_t n = 0; n < sequences(inputs); ++n) {
     const Place at = place_of(inputs, n);

@@ -258,10 +258,11 @@ TEST(OracleAnchor, MagnitudesBoundTheirElements) {
     if (spec.values == verify::Values::denormal) spec.values = verify::Values::normal;
     const verify::Case problem(spec);
     const reference::Forward f = reference::forward(problem.inputs(), problem.options());
-    const reference::Backward g = reference::backward(problem.inputs(), problem.incoming(), problem.options());
     expect_bound(f.y, f.magnitude.y);
     expect_bound(f.attn, f.magnitude.attn);
     expect_bound(f.weights, f.magnitude.weights);
+    if (spec.forward_only()) continue;
+    const reference::Backward g = reference::backward(problem.inputs(), problem.incoming(), problem.options());
     expect_bound(g.dq, g.magnitude.dq);
     expect_bound(g.dk, g.magnitude.dk);
     expect_bound(g.dv, g.magnitude.dv);
