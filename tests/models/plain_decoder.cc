@@ -303,7 +303,7 @@ void each_number(PlainGradients& run, const Visit& visit) {
 PlainGradients differentiate_plainly(const DecoderConfig& config, const std::vector<double>& parameters,
                                      BatchShape shape, const std::int32_t* tokens, const std::int32_t* targets) {
   constexpr double kJitter = 0x1p-30;  // far above roundings in f64, far below what a square of it would show
-  constexpr int kRuns = 8;
+  constexpr int kRuns = 24;
   const auto once = [&](layers::Tape& tape) {
     return differentiate_once(tape, config, parameters, shape, tokens, targets);
   };
