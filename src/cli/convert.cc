@@ -19,11 +19,12 @@ struct ConvertOptions {
 
 int run_convert(const ConvertOptions& o) {
   const DType dtype = dtype_of_word("--dtype", o.dtype, {DType::f32, DType::f16, DType::bf16});
-  const models::ModelFile file(models::is_gguf(o.in) ? o.in : io::present_directory(o.in));
+  const std::string in = models::is_gguf(o.in) ? o.in : io::present_directory(o.in);
+  const models::ModelFile file(in);
   models::FileConfig out{file.config(), file.layout()};
   if (!o.layout.empty()) out.layout = parse_word<models::GateLayout>("--layout", o.layout);
   models::require_fusable(out.layout, out.config);
-  models::write_model(o.out, out, file.read(), dtype);
+  models::write_model(o.out, out, file.read(), dtype, file.gguf() != nullptr ? "" : in);
   return kSuccess;
 }
 
@@ -37,7 +38,8 @@ Verb add_convert(CommandLine& line) {
       "IN is what `headgate eval` reads: a directory of Hugging Face's (llama, mistral, qwen2, qwen3, headgate), with "
       "shards or without, or a GGUF file (llama, qwen2, qwen3), whose numbers are widened. OUT loads in transformers "
       "where one of its families computes the same; a model with a gate is model_type headgate, with its code for "
-      "transformers (trust_remote_code) in modeling_headgate.py.");
+      "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are copied from "
+      "a directory; a GGUF file's tokenizer is not written.");
   verb.argument("IN", o->in, "A model's directory or GGUF file");
   verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
   verb.value("--dtype", o->dtype, "TYPE", "f32 (default), f16 or bf16, rounded to nearest even");

@@ -19,6 +19,7 @@
 #include "io/npy.hpp"
 #include "io/safetensors.hpp"
 #include "io/staged_directory.hpp"
+#include "io/staged_file.hpp"
 #include "models/config_file.hpp"
 #include "models/gguf_model.hpp"
 #include "models/modeling_code.hpp"
@@ -319,10 +320,19 @@ void narrow(WrittenTensor& tensor, DType dtype) {
   tensor.values = {};
 }
 
+/// Copies those of kTextFiles that are there.
+void copy_text_files(const std::string& to, const std::string& from) {
+  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // those of 256 Ki tokens take some 32 MB
+  for (const char* name : kTextFiles) {
+    const std::string path = fmt::format("{}/{}", from, name);
+    if (exists(path)) io::write_text(fmt::format("{}/{}", to, name), io::read_stream(path, kMost_bytes));
+  }
+}
+
 }  // namespace
 
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype) {
+                 DType dtype, const std::string& text_files_from) {
   require(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, "models are not written in {}",
           dtype_name(dtype));
   require_fusable(file.layout, file.config);
@@ -333,7 +343,10 @@ void write_model(const std::string& directory, const FileConfig& file, const std
     const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values.data()) : tensor.narrow.data();
     sources.push_back({tensor.name, dtype, tensor.shape, data});
   }
-  io::StagedDirectory staged(directory, {kConfig, kModel, kModelingFile});
+  std::vector<std::string> names{kConfig, kModel, kModelingFile};
+  names.insert(names.end(), kTextFiles.begin(), kTextFiles.end());
+  io::StagedDirectory staged(directory, names);
+  if (!text_files_from.empty()) copy_text_files(staged.path(), text_files_from);
   write_config_files(staged.path(), write_public_config(file, dtype));
   io::write_safetensors(staged.path() + "/" + kModel, sources);
   staged.commit();

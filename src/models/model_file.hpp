@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -82,10 +83,16 @@ class ModelFile {
 /// begins as GGUF does.
 bool is_gguf(const std::string& path);
 
+/// Files of a directory that say how text becomes tokens and how it is generated: what a model's own files lack.
+inline constexpr std::array kTextFiles{
+    "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model", "vocab.json",
+    "merges.txt",     "generation_config.json", "chat_template.jinja"};
+
 /// Writes a model to `directory` as Hugging Face has it: config.json and model.safetensors in f32, f16 or bf16, rounded
-/// to nearest even. The directory is replaced whole or not at all. Throws io::WriteError, Error where the layout does
-/// not fit the config's gate, and where f16 cannot hold a number.
+/// to nearest even, and copies of those of kTextFiles that `text_files_from`, a directory, has; empty: none. The
+/// directory is replaced whole or not at all. Throws io::WriteError, Error where the layout does not fit the config's
+/// gate, and where f16 cannot hold a number.
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype);
+                 DType dtype, const std::string& text_files_from = {});
 
 }  // namespace headgate::models

@@ -27,6 +27,7 @@ namespace {
 
 using Json = nlohmann::json;
 using headgate::testing::GgufBytes;
+using headgate::testing::read_bytes;
 using headgate::testing::SavedModel;
 using headgate::testing::Scratch;
 using headgate::testing::small_config;
@@ -181,6 +182,23 @@ TEST_F(ModelFileTest, SixteenBitNumbersAreRoundedOnce) {
   model.parameters[0] = 1e6F;
   EXPECT_THROW(write_model(scratch / "n", {model.config}, model.parameters, DType::f16), Error);
   EXPECT_FALSE(std::filesystem::exists(scratch / "n"));
+}
+
+TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
+  const SavedModel model(llama_config());
+  std::filesystem::create_directory(scratch / "from");
+  write_bytes(scratch / "from/tokenizer.json", "{\"model\": {}}");
+  write_bytes(scratch / "from/generation_config.json", "{\"eos_token_id\": 2}");
+  write_bytes(scratch / "from/notes.txt", "not of the tokenizer");
+  for (int time = 0; time < 2; ++time) {  // the second replaces a directory that holds them
+    write_model(scratch / "m", {model.config}, model.parameters, DType::f32, scratch / "from");
+    EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
+    EXPECT_EQ(read_bytes(scratch / "m/generation_config.json"), "{\"eos_token_id\": 2}");
+    EXPECT_FALSE(std::filesystem::exists(scratch / "m/notes.txt"));
+    EXPECT_EQ(ModelFile(scratch / "m").read(), model.parameters);
+  }
+  write_model(scratch / "m", {model.config}, model.parameters, DType::f32);
+  EXPECT_FALSE(std::filesystem::exists(scratch / "m/tokenizer.json"));
 }
 
 // --- layouts of a fused gate -------------------------------------------------------------------------------------
