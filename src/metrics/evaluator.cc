@@ -164,7 +164,8 @@ template <typename T>
 Report Evaluator<T>::report() const {
   Report out;
   out.layers.resize(static_cast<std::size_t>(decoder_.config().layers));
-  out.heads.assign(out.layers.size(), std::vector<FigureRow>(static_cast<std::size_t>(decoder_.config().heads)));
+  const std::vector<FigureRow> of_a_layer(static_cast<std::size_t>(decoder_.config().heads));
+  out.heads.assign(out.layers.size(), of_a_layer);
   if (any_triggers_) out.backcopy.emplace();
   const bool one_token = decoder_.shape().seq < 2;
   for (const Running& running : running_) {

@@ -37,8 +37,8 @@ class StoredWeights {
       std::size_t& sum = is_apart(p) ? matrices : vectors;
       sum += static_cast<std::size_t>(p.count);
     }
-    vectors_ = Block(vectors * sizeof(float));
-    matrices_ = Block(matrices * sizeof(M));
+    vectors_ = Block{vectors * sizeof(float)};
+    matrices_ = Block{matrices * sizeof(M)};
     next_ = reinterpret_cast<float*>(vectors_.data());
     next_matrix_ = reinterpret_cast<M*>(matrices_.data());
     const float* at = next_;

@@ -23,13 +23,13 @@ using Json = nlohmann::json;
 class GenerateVerb : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    verbs_ = new TrainVerb;
-    ASSERT_EQ(verbs_->train("run").status, 0);
-    ASSERT_EQ(verbs_->train("gated", {"--gate", "headwise"}).status, 0);
+    g_verbs = new TrainVerb;
+    ASSERT_EQ(g_verbs->train("run").status, 0);
+    ASSERT_EQ(g_verbs->train("gated", {"--gate", "headwise"}).status, 0);
   }
-  static void TearDownTestSuite() { delete verbs_; }
+  static void TearDownTestSuite() { delete g_verbs; }
 
-  static std::string path(const std::string& name) { return verbs_->path(name); }
+  static std::string path(const std::string& name) { return g_verbs->path(name); }
   static Outcome generate(const std::vector<std::string>& options, const std::string& model = "run") {
     std::vector<std::string> all = {"generate", path(model), "--threads", "2"};
     all.insert(all.end(), options.begin(), options.end());
@@ -48,7 +48,7 @@ class GenerateVerb : public ::testing::Test {
   }
 
  private:
-  static inline TrainVerb* verbs_ = nullptr;
+  static inline TrainVerb* g_verbs = nullptr;
 };
 
 TEST_F(GenerateVerb, PrintsTheTextThatItSaysInJson) {
