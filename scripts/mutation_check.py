@@ -26,7 +26,7 @@ import tempfile
 from mutations import GROUPS, VECTOR_GROUPS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COPIED = ("CMakeLists.txt", "README.md", "cmake", "docs", "examples", "include", "src", "tests")
+COPIED = ("CMakeLists.txt", "README.md", "cmake", "docs", "examples", "include", "python", "src", "tests")
 
 Mutation = collections.namedtuple("Mutation", "target test file name text changed")
 MUTATIONS = [Mutation(target, test, file, *row) for target, groups in (("portable", GROUPS), ("vectors", VECTOR_GROUPS))
