@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <set>
 #include <system_error>
@@ -320,13 +321,13 @@ void narrow(WrittenTensor& tensor, DType dtype) {
   tensor.values = {};
 }
 
-/// Copies those of kTextFiles that are there.
-void copy_text_files(const std::string& to, const std::string& from) {
-  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // those of 256 Ki tokens take some 32 MB
-  for (const char* name : kTextFiles) {
-    const std::string path = fmt::format("{}/{}", from, name);
-    if (exists(path)) io::write_text(fmt::format("{}/{}", to, name), io::read_stream(path, kMost_bytes));
-  }
+/// Those of kTextFiles that a directory has; none of "".
+std::vector<std::string> text_files_of(const std::string& directory) {
+  std::vector<std::string> names;
+  if (directory.empty()) return names;
+  std::copy_if(kTextFiles.begin(), kTextFiles.end(), std::back_inserter(names),
+               [&](const char* name) { return exists(fmt::format("{}/{}", directory, name)); });
+  return names;
 }
 
 }  // namespace
@@ -343,10 +344,15 @@ void write_model(const std::string& directory, const FileConfig& file, const std
     const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values.data()) : tensor.narrow.data();
     sources.push_back({tensor.name, dtype, tensor.shape, data});
   }
+  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // tokenizers of 256 Ki tokens take some 32 MB
+  const std::vector<std::string> text_files = text_files_of(text_files_from);
   std::vector<std::string> names{kConfig, kModel, kModelingFile};
-  names.insert(names.end(), kTextFiles.begin(), kTextFiles.end());
+  names.insert(names.end(), text_files.begin(), text_files.end());
   io::StagedDirectory staged(directory, names);
-  if (!text_files_from.empty()) copy_text_files(staged.path(), text_files_from);
+  for (const std::string& name : text_files) {
+    const std::string text = io::read_stream(fmt::format("{}/{}", text_files_from, name), kMost_bytes);
+    io::write_text(fmt::format("{}/{}", staged.path(), name), text);
+  }
   write_config_files(staged.path(), write_public_config(file, dtype));
   io::write_safetensors(staged.path() + "/" + kModel, sources);
   staged.commit();

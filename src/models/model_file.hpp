@@ -90,8 +90,8 @@ inline constexpr std::array kTextFiles{
 
 /// Writes a model to `directory` as Hugging Face has it: config.json and model.safetensors in f32, f16 or bf16, rounded
 /// to nearest even, and copies of those of kTextFiles that `text_files_from`, a directory, has; empty: none. The
-/// directory is replaced whole or not at all. Throws io::WriteError, Error where the layout does not fit the config's
-/// gate, and where f16 cannot hold a number.
+/// directory is replaced whole or not at all, and never where it has files of other names. Throws io::WriteError,
+/// Error where the layout does not fit the config's gate, and where f16 cannot hold a number.
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
                  DType dtype, const std::string& text_files_from = {});
 

@@ -197,8 +197,9 @@ TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
     EXPECT_FALSE(std::filesystem::exists(scratch / "m/notes.txt"));
     EXPECT_EQ(ModelFile(scratch / "m").read(), model.parameters);
   }
-  write_model(scratch / "m", {model.config}, model.parameters, DType::f32);
-  EXPECT_FALSE(std::filesystem::exists(scratch / "m/tokenizer.json"));
+  EXPECT_THROW(write_model(scratch / "m", {model.config}, model.parameters, DType::f32), io::FileError)
+      << "would lose the tokenizer";
+  EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
 }
 
 // --- layouts of a fused gate -------------------------------------------------------------------------------------
