@@ -12,6 +12,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "core/convert.hpp"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,6 +29,19 @@ constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
 /// n / by, rounded up; n ≥ 0.
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return n / by + (n % by != 0 ? 1 : 0); }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return divide_up(n, to) * to; }
+
+/// A vector of bf16 as f32.
+HWY_INLINE hn::Vec<Tag<float>> load_bf16(const BFloat16* from) {
+  const Tag<float> d;
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(d, to_f32(*from));
+#else
+  const hn::RebindToUnsigned<Tag<float>> wide;
+  const hn::Rebind<std::uint16_t, Tag<float>> half;
+  const auto bits = hn::PromoteTo(wide, hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(from)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+#endif
+}
 
 inline constexpr double kLog2e = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;

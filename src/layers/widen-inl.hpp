@@ -19,17 +19,7 @@ HWY_INLINE Vec<T> widened(const Lanes& lanes, const T* from) {
   return lanes.load(from);
 }
 
-HWY_INLINE Vec<float> widened(const Whole<float>& /*lanes*/, const BFloat16* from) {
-  const Tag<float> d;
-#if HWY_TARGET == HWY_SCALAR
-  return hn::Set(d, to_f32(*from));
-#else
-  const hn::RebindToUnsigned<Tag<float> > wide;
-  const hn::Rebind<std::uint16_t, Tag<float> > half;
-  const auto bits = hn::PromoteTo(wide, hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(from)));
-  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
-#endif
-}
+HWY_INLINE Vec<float> widened(const Whole<float>& /*lanes*/, const BFloat16* from) { return load_bf16(from); }
 
 HWY_INLINE Vec<float> widened(const Tail<float>& lanes, const BFloat16* from) {
   const Tag<float> d;

@@ -538,19 +538,19 @@ void backward_typed(const BackwardProblem& p) {
   const std::int64_t bias_rows = bias[0] * bias[1] * bias[2];  // 0 where dbias is absent
   std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
   const HeldHeads* const parts = shared.parts.data;
-  const HeadBatches batches(plan);
-  HeadCursor cursor;
-  HeldSizes held;
+  HeldBatch held(plan, shared.parts.data);
   std::atomic<std::int64_t> next{0};
-  const auto hold_next = [&] {
-    held = batches.next(cursor, shared.parts.data);
-    order_parts(shared.parts.data, held.parts, p.group);
+  const auto start_batch = [&] {
     if (!plan.whole_heads) list_tasks(shared.tasks, shared.parts, held);
     next.store(0, std::memory_order_relaxed);
   };
-  hold_next();
+  const auto hold_next = [&] {
+    held.next();
+    start_batch();
+  };
+  start_batch();
 #pragma omp parallel num_threads(plan.threads) default(none) \
-    shared(plan, p, shared, bias_rows, next, parts, batches, cursor, held, hold_next)
+    shared(plan, p, shared, bias_rows, next, parts, held, hold_next)
   {
     BackwardWorker<T> worker(plan, shared, omp_get_thread_num());
     /// Chooses the head and returns its query head and tile of number n.
@@ -564,7 +564,7 @@ void backward_typed(const BackwardProblem& p) {
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_dbias_row(n);
     while (held.parts > 0) {
-      const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
+      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
       if (plan.whole_heads) {
         run_heads(worker, parts, held, plan.threads);
         if (last) break;

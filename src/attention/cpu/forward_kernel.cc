@@ -553,25 +553,17 @@ void forward_typed(const ForwardProblem& p) {
   few_queries_forward(p);  // writes only when all memory of both is there
   const ForwardBuffers<T>& shared = *placed;
   HeldHeads* const parts = shared.parts.data;
-  const HeadBatches batches(plan);
-  HeadCursor cursor;
-  HeldSizes held;
-  const auto hold_next = [&] {
-    held = batches.next(cursor, parts);
-    order_parts(parts, held.parts, p.group);
-  };
-  hold_next();
-#pragma omp parallel num_threads(plan.threads) default(none) \
-    shared(plan, p, shared, parts, batches, cursor, held, hold_next)
+  HeldBatch held(plan, parts);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held)
   {
     ForwardWorker<T> worker(plan, shared, omp_get_thread_num());
     while (held.parts > 0) {
-      const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
+      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
       if (plan.whole_heads) {
         run_heads(worker, parts, held, plan.threads);
         if (last) break;
 #pragma omp single
-        hold_next();
+        held.next();
         continue;
       }
       if (plan.selects()) {
@@ -597,7 +589,7 @@ void forward_typed(const ForwardProblem& p) {
       }
       if (last) break;
 #pragma omp single
-      hold_next();
+      held.next();
     }
   }
 }

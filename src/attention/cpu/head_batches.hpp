@@ -188,6 +188,26 @@ inline void order_parts(HeldHeads* parts, std::int64_t count, std::int64_t group
   }
 }
 
+/// The batch that the threads of a kernel have at hand, and what it holds. Made with the first one; next() goes on to
+/// the one behind it, which one thread does for all.
+template <class Plan>
+class HeldBatch : public HeldSizes {
+ public:
+  HeldBatch(const Plan& plan, HeldHeads* held) : batches_(plan), heads_(held), group_(plan.p.group) { next(); }
+
+  void next() {
+    static_cast<HeldSizes&>(*this) = batches_.next(cursor_, heads_);
+    order_parts(heads_, parts, group_);
+  }
+  bool is_last() const { return batches_.at_end(cursor_); }
+
+ private:
+  HeadBatches<Plan> batches_;
+  HeadCursor cursor_;
+  HeldHeads* heads_;
+  std::int64_t group_;
+};
+
 /// Of `count` things that number what they hold one after the other, from member `first` on, the one with number `at`.
 template <class Holder>
 const Holder& holder_of(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {

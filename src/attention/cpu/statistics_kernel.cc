@@ -701,16 +701,8 @@ void statistics_typed(const StatisticsProblem& p) {
   const Placed<StatisticsBuffers<T>> placed(plan);
   const StatisticsBuffers<T>& shared = *placed;
   HeldHeads* const parts = shared.parts.data;
-  const HeadBatches batches(plan);
-  HeadCursor cursor;
-  HeldSizes held;
-  const auto hold_next = [&] {
-    held = batches.next(cursor, parts);
-    order_parts(parts, held.parts, p.group);
-  };
-  hold_next();
-#pragma omp parallel num_threads(plan.threads) default(none) \
-    shared(plan, p, shared, parts, batches, cursor, held, hold_next)
+  HeldBatch held(plan, parts);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held)
   {
     StatisticsWorker<T> worker(plan, shared, omp_get_thread_num());
     // Calls run(part, query head, …) for the n-th query head that is held.
@@ -719,7 +711,7 @@ void statistics_typed(const StatisticsProblem& p) {
       run(*head.part, head.h * p.group + n % p.group);
     };
     while (held.parts > 0) {
-      const bool last = batches.at_end(cursor);  // before the loops' barriers: then another thread may go on
+      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
 #pragma omp for schedule(static) nowait
       for (std::int64_t n = 0; n < held.heads * p.group; ++n) {
         with_query_head(n, [&](const HeldHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
@@ -758,7 +750,7 @@ void statistics_typed(const StatisticsProblem& p) {
       }
       if (last) break;
 #pragma omp single
-      hold_next();
+      held.next();
     }
   }
 }

@@ -42,10 +42,7 @@ HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
   if constexpr (std::is_same_v<T, E>) {
     return hn::LoadU(d, from);
   } else if constexpr (std::is_same_v<E, BFloat16>) {
-    const hn::RebindToUnsigned<Tag<T>> wide;
-    const hn::Rebind<std::uint16_t, Tag<T>> half;
-    const auto bits = hn::PromoteTo(wide, hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(from)));
-    return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+    return load_bf16(from);
   } else if constexpr (std::is_same_v<E, std::int8_t>) {
     const hn::RebindToSigned<Tag<T>> wide;
     const hn::Rebind<std::int8_t, Tag<T>> byte;
