@@ -45,8 +45,7 @@ inline constexpr Metric kLoss{
     .name = "loss",
     .definition =
         "mean of −log p(target) over the tokens, in nats; in bits: its sum / ln 2 over the bytes of text that the "
-        "targets "
-        "stand for, which is loss / ln 2 where tokens are bytes; e^loss",
+        "targets stand for, which is loss / ln 2 where tokens are bytes; e^loss",
     .figures = kLossFigures,
     .scope = Scope::model,
     .inputs = {Input::token_losses},

@@ -129,12 +129,7 @@ TEST_P(GateDecoding, MatchesFormulas) {
   check_config(config);
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GateDecoding, testing::ValuesIn(all_variants()),
-                         [](const testing::TestParamInfo<std::string>& variant) {
-                           std::string name = variant.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Variants, GateDecoding, testing::ValuesIn(all_variants()), name_of_variant);
 
 TEST(CachedDecoder, BiasesWindowAndScaledRope) {
   for (const DecoderConfig& config : other_families()) check_config(config);

@@ -45,12 +45,7 @@ TEST_P(GateForward, MatchesFormulas) {
   check_config(config);
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GateForward, testing::ValuesIn(all_variants()),
-                         [](const testing::TestParamInfo<std::string>& variant) {
-                           std::string name = variant.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Variants, GateForward, testing::ValuesIn(all_variants()), name_of_variant);
 
 TEST(DecoderForward, BiasesWindowAndScaledRope) {
   for (const DecoderConfig& config : other_families()) check_config(config);

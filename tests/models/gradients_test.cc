@@ -106,12 +106,7 @@ TEST_P(GateGradients, MatchDifferencesInASandwichWithQkNorm) {
   check_config(config);
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GateGradients, testing::ValuesIn(all_variants()),
-                         [](const testing::TestParamInfo<std::string>& variant) {
-                           std::string name = variant.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Variants, GateGradients, testing::ValuesIn(all_variants()), name_of_variant);
 
 TEST(DecoderGradients, ZeroCentredNormsAndHalfOfRope) {
   DecoderConfig config = tiny_config();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -49,6 +51,13 @@ inline std::array<DecoderConfig, 2> other_families() {
 }
 
 inline constexpr BatchShape kTinyBatch{2, 7};
+
+/// The name of a test of a gate variant.
+inline std::string name_of_variant(const ::testing::TestParamInfo<std::string>& variant) {
+  std::string name = variant.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
 
 /// Every gate and control of the paper, by name.
 inline std::vector<std::string> all_variants() {
