@@ -7,7 +7,13 @@
 // of SVE, whose vectors have no size at compile time. Tiles are arrays of vectors, which C++ then cannot form; such
 // CPUs run the NEON code.
 #ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#ifdef HEADGATE_NO_SSE4  // slow builds: the code is that of AVX2 with shorter vectors
+#define HEADGATE_LEFT_OUT HWY_SSE4
+#else
+#define HEADGATE_LEFT_OUT 0
+#endif
+#define HWY_DISABLED_TARGETS \
+  (HEADGATE_LEFT_OUT | HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #endif
 
 #include "hwy/detect_targets.h"

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "headgate/runtime.hpp"
+#include "support/test_runs.hpp"
 #include "verify/check.hpp"
 #include "verify/spec.hpp"
 
@@ -46,10 +47,7 @@ inline void expect_right(const verify::CaseSpec& spec, CheckCase check) {
 }
 
 /// How many problems a property meets: HEADGATE_TEST_RUNS, 60 by default.
-inline std::uint64_t problem_runs() {
-  const char* runs = std::getenv("HEADGATE_TEST_RUNS");
-  return runs != nullptr ? std::stoull(runs) : 60;
-}
+inline std::uint64_t problem_runs() { return test_runs().value_or(60); }
 
 /// Runs `check` on problem_runs() random problems of `dtype`. The sequence is the same in every run, so that a failure
 /// can be had again; RC_PARAMS (RapidCheck's own variable) overrides both.

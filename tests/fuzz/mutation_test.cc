@@ -10,6 +10,7 @@
 #include <string>
 
 #include "fuzz/targets.hpp"
+#include "support/test_runs.hpp"
 
 namespace headgate::fuzz {
 namespace {
@@ -102,7 +103,7 @@ std::string escaped(const std::string& bytes) {
 class Mutation : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(Mutation, IsReadOrRefusedOnOneLine) {
-  constexpr int kRounds = 20000;
+  const std::size_t rounds = 250 * test_runs().value_or(80);
   const Target& target = targets()[GetParam()];
   const auto run = [&target](const std::string& bytes) {
     try {
@@ -113,7 +114,7 @@ TEST_P(Mutation, IsReadOrRefusedOnOneLine) {
   };
   for (const std::string& seed : target.seeds()) run(seed);
   Mutator mutator(20251106, target);
-  for (int round = 0; round < kRounds && !HasFailure(); ++round) run(mutator.next());
+  for (std::size_t round = 0; round < rounds && !HasFailure(); ++round) run(mutator.next());
 }
 
 INSTANTIATE_TEST_SUITE_P(Parsers, Mutation, ::testing::Range(std::size_t{0}, targets().size()),

@@ -35,8 +35,10 @@ class Tape {
  public:
   Tape() { active = this; }
   /// Moves every input and every result by a relative ±jitter, drawn from `seed`: an evaluation with roundings of its
-  /// own.
-  Tape(double jitter, std::uint64_t seed) : jitter_(jitter), random_(seed) { active = this; }
+  /// own. One that does not record has no gradients, and is faster.
+  Tape(double jitter, std::uint64_t seed, bool records = true) : jitter_(jitter), records_(records), random_(seed) {
+    active = this;
+  }
   ~Tape() { active = nullptr; }
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -45,7 +47,7 @@ class Tape {
     std::vector<Number> out(values.begin(), values.end());
     for (Number& x : out) {
       x.value = moved(x.value);
-      x.node = add({});
+      x.node = records_ ? add({}) : kUnrecorded;
     }
     return out;
   }
@@ -85,7 +87,7 @@ class Tape {
                        const Number& slope_b = {}) {
     if (active == nullptr || (a.node < 0 && b.node < 0)) return made;
     made.value = active->moved(made.value);
-    made.node = active->add({Edge{a.node, slope_a}, Edge{b.node, slope_b}});
+    made.node = active->records_ ? active->add({Edge{a.node, slope_a}, Edge{b.node, slope_b}}) : kUnrecorded;
     return made;
   }
 
@@ -95,6 +97,7 @@ class Tape {
     Number slope;
   };
   using Node = std::array<Edge, 2>;
+  static constexpr std::int64_t kUnrecorded = 0;  // no constant, and on no tape
 
   std::int64_t add(const Node& node) {
     nodes_.push_back(node);
@@ -110,12 +113,20 @@ class Tape {
 
   double moved(double x) {
     if (jitter_ == 0.0) return x;
-    return x * (1.0 + (random_() % 2 == 0 ? jitter_ : -jitter_));
+    if (signs_left_ == 0) {
+      signs_ = random_();
+      signs_left_ = 64;
+    }
+    const bool up = (signs_ >> --signs_left_ & 1U) != 0;
+    return x * (1.0 + (up ? jitter_ : -jitter_));
   }
 
   inline static thread_local Tape* active = nullptr;
   double jitter_ = 0.0;
+  bool records_ = true;
   std::mt19937_64 random_;
+  std::uint64_t signs_ = 0;  // one bit a sign
+  int signs_left_ = 0;
   std::vector<Node> nodes_;
   std::vector<Number> adjoints_;
 };

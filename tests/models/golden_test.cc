@@ -14,6 +14,7 @@
 #include "layers/support.hpp"
 #include "models/plain_decoder.hpp"
 #include "models/tiny.hpp"
+#include "support/test_runs.hpp"
 
 // The first step's gradients and the losses of ten steps against PyTorch's, on the same weights: golden/make_golden.py.
 // Tolerances take the magnitudes of the formulas and count the golden's own roundings in f64 beside ours.
@@ -141,7 +142,7 @@ TEST_P(Golden, TrainsAsPyTorchDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(PyTorch, Golden, testing::ValuesIn(golden_files()),
+INSTANTIATE_TEST_SUITE_P(PyTorch, Golden, testing::ValuesIn(items_to_test(golden_files())),
                          [](const testing::TestParamInfo<std::filesystem::path>& file) {
                            std::string name = file.param.stem().string();
                            std::replace(name.begin(), name.end(), '-', '_');

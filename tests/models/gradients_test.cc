@@ -10,6 +10,7 @@
 #include "layers/support.hpp"
 #include "models/plain_decoder.hpp"
 #include "models/tiny.hpp"
+#include "support/test_runs.hpp"
 
 // The gradients of whole decoders: each entry against the formulas, differentiated step by step, in f64 and f32; and
 // each tensor's against central differences of the loss.
@@ -106,7 +107,7 @@ TEST_P(GateGradients, MatchDifferencesInASandwichWithQkNorm) {
   check_config(config);
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GateGradients, testing::ValuesIn(all_variants()), name_of_variant);
+INSTANTIATE_TEST_SUITE_P(Variants, GateGradients, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
 TEST(DecoderGradients, ZeroCentredNormsAndHalfOfRope) {
   DecoderConfig config = tiny_config();

@@ -273,9 +273,10 @@ PlainRun run_plainly(const DecoderConfig& config, const double* parameters, Batc
 
 namespace {
 
-PlainGradients differentiate_once(layers::Tape& tape, const DecoderConfig& config,
-                                  const std::vector<double>& parameters, BatchShape shape, const std::int32_t* tokens,
-                                  const std::int32_t* targets) {
+/// An evaluation under `tape`; its gradients only if `differentiated`.
+PlainGradients evaluate(layers::Tape& tape, bool differentiated, const DecoderConfig& config,
+                        const std::vector<double>& parameters, BatchShape shape, const std::int32_t* tokens,
+                        const std::int32_t* targets) {
   const std::vector<Number> in = tape.inputs(parameters);
   std::vector<PlainLayer> layers;
   PlainGradients out;
@@ -286,6 +287,7 @@ PlainGradients differentiate_once(layers::Tape& tape, const DecoderConfig& confi
     counted += targets[n] >= 0 ? 1.0 : 0.0;
   }
   if (counted > 0.0) out.loss = out.loss / counted;
+  if (!differentiated) return out;
   tape.differentiate({out.loss}, {1.0});
   out.gradients = tape.gradients(in);
   return out;
@@ -298,24 +300,19 @@ void each_number(PlainGradients& run, const Visit& visit) {
   for (Number& gradient : run.gradients) visit(gradient);
 }
 
-}  // namespace
-
-PlainGradients differentiate_plainly(const DecoderConfig& config, const std::vector<double>& parameters,
-                                     BatchShape shape, const std::int32_t* tokens, const std::int32_t* targets) {
+/// The magnitude of a number is what its roundings move it by, over the size of one: measured in runs whose every
+/// result is moved.
+PlainGradients with_magnitudes(bool differentiated, const DecoderConfig& config, const std::vector<double>& parameters,
+                               BatchShape shape, const std::int32_t* tokens, const std::int32_t* targets) {
   constexpr double kJitter = 0x1p-30;  // far above roundings in f64, far below what a square of it would show
   constexpr int kRuns = 24;
-  const auto once = [&](layers::Tape& tape) {
-    return differentiate_once(tape, config, parameters, shape, tokens, targets);
+  const auto run_under = [&](layers::Tape tape) {
+    return evaluate(tape, differentiated, config, parameters, shape, tokens, targets);
   };
-  const auto exact = [&] {
-    layers::Tape tape;
-    return once(tape);
-  };
-  PlainGradients out = exact();
+  PlainGradients out = run_under(layers::Tape(0.0, 0, differentiated));
   each_number(out, [](Number& x) { x = layers::number(x.value, 0.0, 0); });
   for (int run = 1; run <= kRuns; ++run) {
-    layers::Tape tape(kJitter, static_cast<std::uint64_t>(run));
-    PlainGradients moved = once(tape);
+    PlainGradients moved = run_under(layers::Tape(kJitter, static_cast<std::uint64_t>(run), differentiated));
     std::vector<double> values;
     each_number(moved, [&](const Number& x) { values.push_back(x.value); });
     std::size_t at = 0;
@@ -323,6 +320,18 @@ PlainGradients differentiate_plainly(const DecoderConfig& config, const std::vec
   }
   each_number(out, [](Number& x) { x.magnitude /= kJitter * std::sqrt(static_cast<double>(kRuns)); });
   return out;
+}
+
+}  // namespace
+
+PlainLosses losses_with_magnitudes(const DecoderConfig& config, const std::vector<double>& parameters, BatchShape shape,
+                                   const std::int32_t* tokens, const std::int32_t* targets) {
+  return with_magnitudes(false, config, parameters, shape, tokens, targets);
+}
+
+PlainGradients differentiate_plainly(const DecoderConfig& config, const std::vector<double>& parameters,
+                                     BatchShape shape, const std::int32_t* tokens, const std::int32_t* targets) {
+  return with_magnitudes(true, config, parameters, shape, tokens, targets);
 }
 
 }  // namespace headgate::models

@@ -30,14 +30,20 @@ struct PlainRun {
 PlainRun run_plainly(const DecoderConfig& config, const double* parameters, BatchShape shape,
                      const std::int32_t* tokens, const std::int32_t* targets);
 
-struct PlainGradients {
-  layers::Number loss;                    ///< the mean over targets that count
-  std::vector<layers::Number> losses;     ///< (N)
+struct PlainLosses {
+  layers::Number loss;                 ///< the mean over targets that count
+  std::vector<layers::Number> losses;  ///< (N)
+};
+
+struct PlainGradients : PlainLosses {
   std::vector<layers::Number> gradients;  ///< of the mean, in the order of the parameters
 };
 
-/// The same with the magnitudes that tolerances are made of, and the gradients of the loss, differentiated step by
-/// step.
+/// The losses with the magnitudes that tolerances are made of.
+PlainLosses losses_with_magnitudes(const DecoderConfig& config, const std::vector<double>& parameters, BatchShape shape,
+                                   const std::int32_t* tokens, const std::int32_t* targets);
+
+/// The same and the gradients of the loss, differentiated step by step.
 PlainGradients differentiate_plainly(const DecoderConfig& config, const std::vector<double>& parameters,
                                      BatchShape shape, const std::int32_t* tokens, const std::int32_t* targets);
 
