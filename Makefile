@@ -3,8 +3,10 @@
 # of scripts/packages.txt.
 
 PREFIX ?= /usr/local
-# A commit: clang-tidy of `make check` reads what changed since, in place of scripts/check.sh's choice.
+# Of `make check`. A commit: clang-tidy reads what changed since, in place of scripts/check.sh's choice. Seconds: checks
+# that have not ended by then are stopped.
 SINCE ?=
+LIMIT ?=
 
 # Debian's tools first: those are the versions that the project is tested with.
 export PATH := /usr/bin:/bin:$(PATH)
@@ -17,7 +19,7 @@ help:
 	@echo "make demo         install what is missing, build, show worked problems, a real-size layer and training"
 	@echo "make test         install what is missing, build everything, run every test"
 	@echo "make check        a shorter run each of lint, sanitizers, clang, aarch64 and mutants, after make test;"
-	@echo "                  SINCE=COMMIT: clang-tidy reads the files that changed since"
+	@echo "                  SINCE=COMMIT: clang-tidy reads the files that changed since; LIMIT=SECONDS: for all of it"
 	@echo "make setup        install every Debian package of scripts/packages.txt that is missing"
 	@echo "make tool         build the command line: build/headgate"
 	@echo "make build        build everything in build/"
@@ -42,7 +44,7 @@ test: build
 	@ctest --preset release --parallel 2
 
 check: setup
-	@scripts/check.sh $(SINCE)
+	@scripts/check.sh $(if $(SINCE),--since $(SINCE)) $(if $(LIMIT),--seconds $(LIMIT))
 
 setup:
 	@scripts/setup.sh build tool tests lint clang aarch64 experiments

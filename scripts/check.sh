@@ -1,9 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check.sh [COMMIT]: what `make check` does once the packages are installed. All checks run, even if one fails. clang-tidy reads what changed since COMMIT; by default since this branch left origin/main or, on main itself, by
-# the last 20 commits.
+# check.sh [--since COMMIT] [--seconds N]: what `make check` does once the packages are installed. All checks run, even
+# if one fails; what does not end within N seconds of the start is stopped, and counted as unfinished, not as failed.
+# clang-tidy reads what changed since COMMIT; by default since this branch left origin/main or, on main itself, by the
+# last 20 commits.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+
+since='' seconds=''
+while (($# > 0)); do
+  case "$1" in
+    --since) since=${2-} ;;
+    --seconds) seconds=${2-} ;;
+    *) set -- ;;
+  esac
+  if (($# < 2)) || [[ ! "$seconds" =~ ^-?[0-9]*$ ]]; then
+    echo "usage: scripts/check.sh [--since COMMIT] [--seconds N]" >&2
+    exit 2
+  fi
+  shift 2
+done
 
 base_commit() {
   local base
@@ -22,29 +38,40 @@ aarch64() {
   scripts/configure.sh aarch64 && cmake --build --preset aarch64 && ctest --preset aarch64 --parallel 2 &&
     qemu-aarch64 build-aarch64/headgate verify --seconds 10
 }
+export -f lint clang aarch64
 
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
 passed=0
 failed=()
-check() {
-  local name=$1 start=$SECONDS
+unfinished=()
+check() { # NAME COMMAND …
+  local name=$1 start=$SECONDS left=0 status
   shift
+  if [[ -n "$seconds" ]]; then # timeout takes 0 for no limit
+    left=$((seconds - SECONDS))
+    ((left > 0)) || left=0.001
+  fi
   echo "== headgate: $name"
-  if "$@" 2>&1 | tee "$logs/$name"; then
+  timeout --kill-after=30 "$left" bash -c '"$@"' bash "$@" 2>&1 | tee "$logs/$name"
+  status=${PIPESTATUS[0]}
+  if ((status == 0)); then
     echo "== headgate: $name passed in $((SECONDS - start)) s"
     passed=$((passed + 1))
+  elif ((status == 124 || status == 137)) && [[ -n "$seconds" ]]; then
+    echo "== headgate: $name NOT FINISHED: stopped after $((SECONDS - start)) s" >&2
+    unfinished+=("$name")
   else
     echo "== headgate: $name FAILED after $((SECONDS - start)) s" >&2
     failed+=("$name")
   fi
 }
 
-check "lint" lint "${1:-$(base_commit)}"
 check "address and undefined-behaviour sanitizers" scripts/sanitize.sh quick asan
 check "thread sanitizer" scripts/sanitize.sh quick tsan
 check "clang" clang
 check "aarch64" aarch64
+check "lint" lint "${since:-$(base_commit)}"
 check "places" scripts/places.sh
 check "mutants" python3 scripts/mutation_check.py --sample 6
 
@@ -53,5 +80,6 @@ for name in "${failed[@]}"; do
   echo "make check: failed: $name"
   { grep -E 'error|warning:|FAIL|Failed|\*\*\*' "$logs/$name" || tail -n 20 "$logs/$name"; } | head -n 20 | sed 's/^/  /'
 done >&2
-echo "$passed passed, ${#failed[@]} failed"
+for name in "${unfinished[@]}"; do echo "make check: not finished within $seconds s: $name" >&2; done
+echo "$passed passed, ${#failed[@]} failed, ${#unfinished[@]} not finished"
 ((${#failed[@]} == 0))
