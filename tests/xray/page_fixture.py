@@ -88,7 +88,8 @@ def head(rng, size, count, sink, kind, gated):
     received = [sum(rows[query][key] for query in range(key, size)) / (size - key) / side for key in range(size)]
     received = [received[int(token / side)] * (1 if side == 1 else rng.uniform(0.6, 1.4)) for token in range(count)]
     if side > 1:
-        received[0] *= side / 2
+        received[0] *= side
+        received[1:int(side)] = [value / 8 for value in received[1:int(side)]]
     gate, level = [], 0.5 * (1 if kind == "few" else 0.25)
     for _ in range(count):
         gate.append(1 / (1 + math.exp(-rng.gauss(math.log(level / (1 - level)), 1.2))))

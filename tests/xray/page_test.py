@@ -259,7 +259,7 @@ class Checks:
         self.browser.focus("#pattern")
         self.browser.press("Home", "Down", "Down", "Right")
         readout = self.browser.text("#pattern-cell")
-        self.hold("arrow keys move over the map's cells", "eight" in readout and "Query" in readout, readout)
+        self.hold("arrow keys move over the map's cells", "eight" in readout and "query token 2 " in readout and "key token 1 " in readout, readout)
         self.browser.press("+", "+")
         time.sleep(0.2)
         self.hold("the key + zooms the map", self.browser.script(image) != whole)
