@@ -167,7 +167,7 @@ class Checks:
         self.hold("each row of the headline has the report's sentence", rows and all(row[0] in sentences for row in rows), rows)
         self.hold("each row has a value for each model", all(row[1] == len(models) for row in rows), rows)
         none = any(value is None for model in models for value in model["figures"].values())
-        dashes = self.browser.script("return [...document.querySelectorAll('#headline td.none')].map((cell) => cell.textContent[0])")
+        dashes = self.browser.script("return [...document.querySelectorAll('#headline td[title]')].map((cell) => cell.textContent[0])")
         self.hold("a figure that a model lacks is shown as –", not none or (dashes and set(dashes) == {"–"}), dashes)
         maps = self.browser.script("return document.querySelectorAll('#maps .panel').length")
         self.hold("there is a map for each model", maps == len(models), maps)
