@@ -60,7 +60,7 @@ let report;
 try {
   report = JSON.parse(byId("report").textContent);
 } catch (error) {
-  byId("source").textContent = "This page holds no readable report.";
+  byId("source").textContent = "No readable report.";
   throw error;
 }
 const models = report.models;
@@ -274,7 +274,7 @@ function modelCard(model, i, longest) {
 function buildSummary() {
   byId("source").textContent = `Text: ${report.text}`;
   document.title = `headgate xray: ${names.join(", ")}`;
-  byId("footer").textContent = `Written by headgate ${report.headgate}. Everything on this page is in this one file.`;
+  byId("footer").textContent = `Written by headgate ${report.headgate}. This file is the whole report.`;
   const longest = Math.max(0, ...models.flatMap((model) => BARS.map(([key]) => model.figures[key])).filter(known));
   byId("bars-note").hidden = !longest;
   byId("cards").replaceChildren(...models.map((model, i) => modelCard(model, i, longest)));
@@ -333,7 +333,7 @@ function headMap(model, index, range, cell) {
   const buttons = new Map();
   const button = (layer, head) => {
     const v = value({ layer, head }), shade = shadeOf((v - range.low) / (range.high - range.low));
-    const made = el("button", { type: "button", role: "gridcell", class: known(v) ? null : "void", "data-layer": layer, "data-head": head,
+    const made = el("button", { role: "gridcell", class: known(v) ? null : "void", "data-layer": layer, "data-head": head,
       "aria-label": lines({ layer, head }).join(", "),
       style: known(v) ? `background:${palette.css[shade]};color:${palette.ink[shade]}` : null },
     cell >= 40 && known(v) ? number(Number(v.toPrecision(2))) : null);
@@ -365,7 +365,7 @@ function headMap(model, index, range, cell) {
   const highest = allHeads(model).filter((at) => known(value(at))).sort((a, b) => value(b) - value(a)).slice(0, 3);
   const panel = el("div", { class: "panel", "data-model": index }, el("h3", {}, sample(index), names[index]),
     !highest.length ? el("p", { class: "hint" }, "This model has none.") : [grid, el("div", { class: "highest" }, "Highest: ",
-      highest.map((at) => el("button", { type: "button", onclick: () => open(at) }, shown(at))))]);
+      highest.map((at) => el("button", { onclick: () => open(at) }, shown(at))))]);
   markChosen(panel);
   return panel;
 }
@@ -436,7 +436,7 @@ function drawPattern() {
   }
   if (pattern.cell) {
     const { row, column } = pattern.cell, grown = Math.max(0, 5 - pixels) / 2;
-    context.globalAlpha = 0.16;
+    context.globalAlpha = 0.12;
     context.fillRect(MARGIN, py(row), plot, pixels);
     context.fillRect(px(column), MARGIN, pixels, plot);
     context.globalAlpha = 1;
@@ -445,7 +445,7 @@ function drawPattern() {
   context.restore();
 
   // The tokens themselves where there is room, otherwise their numbers.
-  const words = pixels >= 13 && pattern.size === tokens, each = words ? 1 : Math.max(1, niceTicks(0, tokens / pattern.zoom, 6)[1]);
+  const words = pixels >= 13 && pattern.size === tokens, each = words ? 1 : Math.ceil(niceTicks(0, tokens / pattern.zoom, 6)[1]);
   const write = (label, x, y, align, turn) => {
     context.save();
     context.translate(x, y);
@@ -582,7 +582,7 @@ function drawHead() {
 
   const keys = head.top_keys || [], most = Math.max(1e-9, ...keys.map(([, w]) => w));
   byId("top-keys").replaceChildren(...keys.map(([token, w]) => el("li", {}, el("button", {
-    type: "button", "data-token": token, style: `--share:${100 * w / most}%`, onclick: () => markToken(token, true),
+    "data-token": token, style: `--share:${100 * w / most}%`, onclick: () => markToken(token, true),
     "aria-label": `Mark ${tokenRange(model, token, token)}, mean weight ${number(w)}` },
   el("span", {}, token), el("code", {}, visible(model.text[token] ?? "")), el("span", {}, number(w))))));
 
@@ -618,7 +618,7 @@ function drawStrip() {
     (model.heads[chosen.layer] || []).map((head, h) => {
       const canvas = el("canvas", { "aria-hidden": "true" });
       paintPattern(canvas, decode(head.map), model.map_size);
-      return el("button", { type: "button", "aria-pressed": index === chosen.model && h === chosen.head,
+      return el("button", { "aria-pressed": index === chosen.model && h === chosen.head,
         "aria-label": `Open head ${h} of ${names[index]}`,
         onclick: () => {
           chooseHead(index, chosen.layer, h);
@@ -674,9 +674,9 @@ function shadeText() {
   const { layer, head, scope } = chosen;
   const whose = { head: headName(layer, head), layer: `the heads of layer ${layer}`, all: "all heads of all layers" }[scope];
   byId("text-sentence").textContent = {
-    received: `The mean softmax weight that each token receives from the tokens that see it, itself included, in ${whose} of ${name}; ` +
-      "colours follow its square root.",
-    gate: `The mean of the gate at each token, over features, in ${whose} of ${name}; near 0, almost nothing is added there.`,
+    received: `The mean softmax weight that each token receives from itself and those after it, in ${whose} of ${name}; ` +
+      "few see the last tokens, so theirs is high; colours follow the square root.",
+    gate: `The mean of the gate at each token, over features, in ${whose} of ${name}; near 0, almost nothing is added.`,
     loss: `−log p that ${name} gives to each token but the first, from those before it, in nats: the higher, the less expected.`,
   }[shade];
 }
