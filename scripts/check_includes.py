@@ -31,6 +31,7 @@ LAYERS = {
     "src/generate": {"core", "io", "models", "tokenize"},
     "src/metrics": {"core", "layers", "models"},
     "src/train": {"console", "core", "gates", "io", "layers", "metrics", "models", "tokenize"},
+    "src/xray": {"console", "core", "layers", "metrics", "models", "tokenize", "train"},
     "src/verify": {"core", "gates", "reference"},
     "src/bench": {"core", "gates", "layers", "models", "train", "verify"},
     "src/demo": {
@@ -63,6 +64,7 @@ LAYERS = {
         "tokenize",
         "train",
         "verify",
+        "xray",
     },
     "examples": set(),
 }

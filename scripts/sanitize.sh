@@ -7,10 +7,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Folders of tests/: those whose code reads files, computes addresses or owns memory; and those with threads.
-memory=(attention bench capi core fuzz generate io layers metrics models reference tokenize train verify)
+memory=(attention bench capi core fuzz generate io layers metrics models reference tokenize train verify xray)
 threads=(attention capi layers metrics models train)
-# Programs of the former folders that compare the bits of calls which others make too.
-same_code='determinism_test'
+# Left out where it has to be quick: programs whose code others run too, on smaller problems or fewer threads.
+long_asan='determinism_test'
+long_tsan='(determinism|equal_terms|extremes|models_golden|packed)_test'
 # Programs in the latter folders that work on one thread.
 single_threaded='(arguments|checkpoint|elementary|models_files|models_gradients|problem)_test'
 
@@ -36,8 +37,11 @@ for preset in "$@"; do
     build=(--target "${folders[@]/#/tests_}")
     tests=(--label-regex "^($(IFS='|' && echo "${folders[*]}"))\$" --label-exclude '^tool$')
   fi
-  [[ "$preset" != tsan ]] || tests+=(--exclude-regex "^$single_threaded\$")
-  [[ "$size $preset" != "quick asan" ]] || tests+=(--exclude-regex "^$same_code\$")
+  case "$size $preset" in
+    "quick asan") tests+=(--exclude-regex "^$long_asan\$") ;;
+    "quick tsan") tests+=(--exclude-regex "^($single_threaded|$long_tsan)\$") ;;
+    *" tsan") tests+=(--exclude-regex "^$single_threaded\$") ;;
+  esac
   echo "== headgate: building for the $preset preset"
   scripts/configure.sh "$preset"
   cmake --build --preset "$preset" "${build[@]}"

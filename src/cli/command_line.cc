@@ -53,6 +53,11 @@ Option& Option::hidden() {
   return *this;
 }
 
+Option& Option::optional() {
+  option_->required(false);
+  return *this;
+}
+
 Option& Option::integer_range(std::int64_t least, std::int64_t most) {
   option_->check(CLI::Range(least, most));
   return *this;

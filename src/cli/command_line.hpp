@@ -35,6 +35,8 @@ class Option {
   Option& checked(std::string (*complaint)(const std::string& value));
   /// Leaves the option out of --help.
   Option& hidden();
+  /// Of arguments, which are required otherwise.
+  Option& optional();
 
   template <typename N>
   requires std::is_arithmetic_v<N> Option& range(N least, N most) {

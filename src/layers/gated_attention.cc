@@ -80,6 +80,12 @@ GateRule GatedAttention<T>::rule() const {
 }
 
 template <typename T>
+View<const T, 1> GatedAttention<T>::sinks(const AttentionVectors<const T>& weights) const {
+  if (shape_.gate.sinks == SinkKind::learned) return weights.sinks;
+  return shape_.gate.sinks == SinkKind::off_by_one ? shared_.zero_sinks : View<const T, 1>();
+}
+
+template <typename T>
 double GatedAttention<T>::scale() const {
   return 1.0 / std::sqrt(static_cast<double>(shape_.D));
 }
@@ -104,8 +110,9 @@ AttentionInputs GatedAttention<T>::inputs(const AttentionVectors<const T>& weigh
   inputs.k = by_head(state.k);
   inputs.v = by_head(state.v);
   if (gates_attention(shape_.gate)) inputs.gate = by_head(effective_logits(weights, state));
-  if (shape_.gate.sinks == SinkKind::learned) inputs.sinks = make_vector_view(weights.sinks.data, shape_.Hq);
-  if (shape_.gate.sinks == SinkKind::off_by_one) inputs.sinks = make_vector_view(shared_.zero_sinks.data, shape_.Hq);
+  if (const View<const T, 1> sinks = this->sinks(weights); sinks.present()) {
+    inputs.sinks = make_vector_view(sinks.data, shape_.Hq);
+  }
   return inputs;
 }
 

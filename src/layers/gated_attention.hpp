@@ -62,6 +62,9 @@ class GatedAttention {
   /// z (N,heads,features), whose tokens lie at stride 0 where it does not depend on the input; absent without a gate.
   View<const T, 3> logits(const AttentionVectors<const T>& weights, const AttentionState<T>& state) const;
 
+  /// The scores (Hq) beside those of the keys; absent without.
+  View<const T, 1> sinks(const AttentionVectors<const T>& weights) const;
+
   /// Of the scores q·k.
   double scale() const;
 

@@ -5,10 +5,9 @@
 #include <type_traits>
 
 #include "core/check.hpp"
-#include "headgate/statistics.hpp"
 #include "layers/cross_entropy.hpp"
-#include "layers/gate_apply.hpp"
-#include "layers/gate_variant.hpp"
+#include "metrics/attention_call.hpp"
+#include "metrics/gates.hpp"
 
 namespace headgate::metrics {
 
@@ -33,32 +32,19 @@ std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& conf
   }
 }
 
-/// Gates of a token.
-std::int64_t gate_width(const DecoderConfig& c) {
-  const layers::GateLogits logits = layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim);
-  return layers::shares_gate(c.gate) ? logits.features : logits.count();
-}
-
 /// Numbers that an evaluator keeps of a batch.
 struct Sizes {
-  std::size_t token_losses = 0, first_token_weights = 0, gates = 0;
+  std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0;
 
   Sizes(const DecoderConfig& config, models::BatchShape shape, Inputs inputs) {
     const auto N = static_cast<std::size_t>(shape.batch * shape.seq);
     if (inputs.has(Input::token_losses)) token_losses = N;
-    if (inputs.has(Input::first_token_weights)) first_token_weights = N * static_cast<std::size_t>(config.heads);
+    const std::size_t of_queries = N * static_cast<std::size_t>(config.heads);
+    if (inputs.has(Input::first_token_weights)) first_token_weights = of_queries;
+    if (inputs.has(Input::entropies)) entropies = of_queries;
     if (inputs.has(Input::gates)) gates = N * static_cast<std::size_t>(gate_width(config));
   }
 };
-
-/// A layer's (B·T,H,D) as (B,H,T,D).
-template <typename T>
-ConstTensorView heads_of(const View<const T, 3>& x, models::BatchShape shape) {
-  return {x.data,
-          dtype_of<T>(),
-          {shape.batch, x.shape[1], shape.seq, x.shape[2]},
-          {shape.seq * x.strides[0], x.strides[1], x.strides[0], x.strides[2]}};
-}
 
 /// Of all layers, which have as many heads, queries and gates each; nothing where no layer has it.
 std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
@@ -79,6 +65,7 @@ Evaluator<T>::Evaluator(models::Decoder<T>& decoder, const MetricList& metrics)
   const Sizes sizes(decoder.config(), decoder.shape(), inputs_);
   token_losses_.resize(sizes.token_losses);
   first_token_weights_.resize(sizes.first_token_weights);
+  entropies_.resize(sizes.entropies);
   gates_.resize(sizes.gates);
 }
 
@@ -86,7 +73,8 @@ template <typename T>
 std::size_t Evaluator<T>::planned_bytes(const DecoderConfig& config, models::BatchShape shape,
                                         const MetricList& metrics) {
   const Sizes sizes(config, shape, inputs_of(metrics));
-  return sizeof(T) * (sizes.token_losses + sizes.gates) + sizeof(double) * sizes.first_token_weights;
+  return sizeof(T) * (sizes.token_losses + sizes.gates) +
+         sizeof(double) * (sizes.first_token_weights + sizes.entropies);
 }
 
 template <typename T>
@@ -95,7 +83,7 @@ models::Taps Evaluator<T>::taps() const {
   if (inputs_.has(Input::exit_loss)) out |= {Tap::exit_loss};
   if (inputs_.has(Input::output)) out |= {Tap::output};
   if (inputs_.has(Input::values)) out |= {Tap::values};
-  if (inputs_.has(Input::first_token_weights)) out |= {Tap::scores};
+  if (inputs_.has(Input::first_token_weights) || inputs_.has(Input::entropies)) out |= {Tap::scores};
   if (inputs_.has(Input::gates)) out |= {Tap::gate_logits};
   return out;
 }
@@ -119,8 +107,9 @@ void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const st
 
 template <typename T>
 void Evaluator<T>::after_layer(const LayerView<T>& view) {
-  LayerSample<T> sample{view, decoder_.context(), {}, {}, triggers_, counted_targets_};
+  LayerSample<T> sample{view, decoder_.context(), {}, {}, {}, triggers_, counted_targets_};
   if (inputs_.has(Input::first_token_weights)) sample.first_token_weights = first_token_weights_of(view);
+  if (inputs_.has(Input::entropies)) sample.entropies = entropies_of(view);
   if (view.gate.present()) sample.gates = gates_of(view);
   for (const Running& running : running_) {
     if (!triggers_.present() && running.metric->scope == Scope::triggers) continue;
@@ -129,34 +118,39 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
   }
 }
 
+namespace {
+
+/// Numbers of each query, (Hq,N), as attention_statistics writes them: (B,Hq,T,1).
+TensorView of_queries(const View<double, 2>& out, models::BatchShape shape) {
+  return make_view(out.data, {shape.batch, out.shape[0], shape.seq, 1}, {shape.seq, out.strides[0], 1, 1});
+}
+
+}  // namespace
+
 template <typename T>
 View<const double, 2> Evaluator<T>::first_token_weights_of(const LayerView<T>& view) {
-  const std::int64_t batch = view.shape.batch, seq = view.shape.seq, Hq = view.q.shape[1];
-  const View<double, 2> weights = view_of(first_token_weights_, Hq, batch * seq);
-  AttentionInputs inputs;
-  inputs.q = heads_of(view.q, view.shape);
-  inputs.k = heads_of(view.k, view.shape);
-  const auto& [b, h, t] = view.lse.strides;
-  const ConstTensorView lse{view.lse.data, dtype_of<T>(), {batch, Hq, seq, 1}, {b, h, t, 1}};
+  const View<double, 2> weights = view_of(first_token_weights_, view.q.shape[1], view.shape.batch * view.shape.seq);
+  const AttentionCall call = with_all_visible(attention_call(view, decoder_.context()));
   AttentionStatistics statistics;
-  statistics.first = make_view(weights.data, {batch, Hq, seq, 1}, {seq, batch * seq, 1, 1});
-  AttentionOptions options;  // token 0 is visible to every query, whatever the layer hides
-  options.scale = view.scale;
-  options.context = decoder_.context();
-  attention_statistics(statistics, inputs, lse, {}, options);
+  statistics.first = of_queries(weights, view.shape);
+  attention_statistics(statistics, call.inputs, call.lse, {}, call.options);
   return weights;
 }
 
 template <typename T>
+View<const double, 2> Evaluator<T>::entropies_of(const LayerView<T>& view) {
+  const View<double, 2> entropies = view_of(entropies_, view.q.shape[1], view.shape.batch * view.shape.seq);
+  const AttentionCall call = attention_call(view, decoder_.context());
+  AttentionStatistics statistics;
+  statistics.entropy = of_queries(entropies, view.shape);
+  attention_statistics(statistics, call.inputs, call.lse, {}, call.options);
+  return entropies;
+}
+
+template <typename T>
 View<const T, 2> Evaluator<T>::gates_of(const LayerView<T>& view) {
-  const layers::GateVariant& gate = decoder_.config().gate;
-  const auto [N, heads, features] = view.gate.shape;
-  const View<T, 2> gates = view_of(gates_, N, gate_width(decoder_.config()));
-  if (layers::shares_gate(gate)) {
-    layers::shared_gate(gates, view.gate, gate.fn, decoder_.context());
-  } else {
-    layers::gate_values(gates.split_last(heads, features), view.gate, gate.fn, decoder_.context());
-  }
+  const View<T, 2> gates = view_of(gates_, view.gate.shape[0], gate_width(decoder_.config()));
+  gate_values_of(gates, view, decoder_.config(), decoder_.context());
   return gates;
 }
 

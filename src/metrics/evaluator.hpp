@@ -51,6 +51,7 @@ class Evaluator : private models::LayerObserver<T> {
   models::Taps taps() const override;
   void after_layer(const models::LayerView<T>& view) override;
   View<const double, 2> first_token_weights_of(const models::LayerView<T>& view);
+  View<const double, 2> entropies_of(const models::LayerView<T>& view);
   View<const T, 2> gates_of(const models::LayerView<T>& view);
 
   models::Decoder<T>& decoder_;
@@ -61,8 +62,9 @@ class Evaluator : private models::LayerObserver<T> {
   View<const std::uint8_t, 1> triggers_;  // of the batch at hand
   std::int64_t counted_targets_ = 0;      // of the batch at hand
 
-  std::vector<T> token_losses_;              // (N), where asked for, as the next two
+  std::vector<T> token_losses_;              // (N), where asked for, as the next three
   std::vector<double> first_token_weights_;  // (Hq,N)
+  std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)
 };
 

@@ -30,6 +30,8 @@ struct Figure {
   bool may_overflow = false;        ///< an infinity says nothing of the model
   Column column{};
   DemoColumn demo{};
+  /// For people: what it says and where it comes from, one sentence. Empty for figures of Scope::triggers.
+  std::string_view meaning{};
 };
 
 /// Figures and their values, in the order of the registry.

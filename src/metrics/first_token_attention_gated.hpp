@@ -9,7 +9,11 @@
 namespace headgate::metrics {
 
 inline constexpr Figure kFirstTokenAttentionGated{
-    .key = "first_token_attention_gated", .null_without_gate = true, .null_for_one_token = true};
+    .key = "first_token_attention_gated",
+    .null_without_gate = true,
+    .null_for_one_token = true,
+    .meaning =
+        "What of the attention on the first token passes the gate: each weight times the gate of its query and head."};
 
 template <typename T>
 class FirstTokenAttentionGatedSums : public Sums<T> {

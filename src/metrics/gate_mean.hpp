@@ -10,7 +10,11 @@
 namespace headgate::metrics {
 
 inline constexpr Figure kGateMean{
-    .key = "gate_mean", .null_without_gate = true, .column = {"gate", 8, 4}, .demo = {"gate", "mean", 3}};
+    .key = "gate_mean",
+    .null_without_gate = true,
+    .column = {"gate", 8, 4},
+    .demo = {"gate", "mean", 3},
+    .meaning = "The mean gate score over tokens, heads and features: how much of what heads read is let through."};
 
 template <typename T>
 class GateMeanSums : public Sums<T> {

@@ -14,9 +14,17 @@
 namespace headgate::metrics {
 
 inline constexpr std::array<Figure, 3> kLossFigures{{
-    {.key = "loss_nats", .column = {"loss", 9, 4}, .demo = {"nats", "a byte", 4}},
-    {.key = "bits_per_byte", .demo = {"bits", "", 3}},
-    {.key = "perplexity", .may_overflow = true},
+    {.key = "loss_nats",
+     .column = {"loss", 9, 4},
+     .demo = {"nats", "a byte", 4},
+     .meaning = "How badly the model guesses the next token of the text: the mean of −log p(target), in nats; lower is "
+                "better."},
+    {.key = "bits_per_byte",
+     .demo = {"bits", "", 3},
+     .meaning = "The loss in bits for each byte of the text, which compares models with different tokens."},
+    {.key = "perplexity",
+     .may_overflow = true,
+     .meaning = "e to the loss: the model is as unsure as if it guessed among so many tokens."},
 }};
 inline constexpr const Figure& kLossNats = kLossFigures[0];
 inline constexpr const Figure& kBitsPerByte = kLossFigures[1];

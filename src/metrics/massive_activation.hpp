@@ -13,7 +13,11 @@
 namespace headgate::metrics {
 
 inline constexpr Figure kMassiveActivation{
-    .key = "massive_activation", .column = {"max |h|", 10, 2}, .demo = {"largest", "|h|", 2}};
+    .key = "massive_activation",
+    .column = {"max |h|", 10, 2},
+    .demo = {"largest", "|h|", 2},
+    .meaning =
+        "The largest absolute value in the residual stream; sinks and massive activations usually come together."};
 
 template <typename T>
 class MassiveActivationSums : public Sums<T> {

@@ -6,8 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "layers/attention_buffers.hpp"
-#include "layers/gate_variant.hpp"
+#include "metrics/gates.hpp"
 #include "metrics/mean.hpp"
 #include "metrics/metric.hpp"
 #include "metrics/per_layer.hpp"
@@ -38,7 +37,7 @@ class MeanByHead {
 /// value(h, n) for each query head h and each token n that sees another.
 template <typename T, class Value>
 void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& value) {
-  for (std::int64_t h = 0; h < sample.first_token_weights.shape[0]; ++h) {
+  for (std::int64_t h = 0; h < sample.view.q.shape[1]; ++h) {
     Mean& head = mean.at(sample.view.layer, h);
     for (std::int64_t n = 0; n < sample.tokens(); ++n) {
       if (sample.position(n) != 0) head.add(value(h, n));
@@ -51,7 +50,9 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
 class MeanByGate {
  public:
   explicit MeanByGate(const models::DecoderConfig& config)
-      : owners_(owners(config)), queries_(owners_ == 0 ? 0 : config.heads / owners_), mean_(config, one_or(owners_)) {}
+      : owners_(gate_owners(config)),
+        queries_(owners_ == 0 ? 0 : config.heads / owners_),
+        mean_(config, one_or(owners_)) {}
 
   /// value(g) of every gate of a layer.
   template <typename T, class Value>
@@ -70,10 +71,6 @@ class MeanByGate {
 
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
-  static std::int64_t owners(const models::DecoderConfig& c) {
-    if (!layers::has_gate(c.gate) || layers::shares_gate(c.gate) || layers::gates_layer_output(c.gate)) return 0;
-    return layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim).heads;
-  }
 
   std::int64_t owners_;   ///< heads with gates of their own; 0: none
   std::int64_t queries_;  ///< query heads of each

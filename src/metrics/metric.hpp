@@ -28,6 +28,7 @@ enum class Input {
   values,               ///< LayerView::v
   first_token_weights,  ///< LayerSample::first_token_weights
   gates,                ///< LayerSample::gates
+  entropies,            ///< LayerSample::entropies, which costs half a forward pass of attention
 };
 using Inputs = EnumSet<Input>;
 
@@ -38,6 +39,8 @@ struct LayerSample {
   const ExecutionContext& context;  ///< resolved()
   /// (Hq,N) softmax weight on token 0 of the query's sequence. Query 0 sees itself alone: no metric counts it.
   View<const double, 2> first_token_weights;
+  /// (Hq,N) −Σ w log w of the query's softmax weights, in nats.
+  View<const double, 2> entropies;
   /// (N,width) g(z) as the gates act: after the function, and after the mean over heads where they share one. Absent
   /// without a gate.
   View<const T, 2> gates;

@@ -8,6 +8,7 @@
 
 #include "core/check.hpp"
 #include "core/words.hpp"
+#include "metrics/attention_entropy.hpp"
 #include "metrics/bos_attention.hpp"
 #include "metrics/bos_attention_gated.hpp"
 #include "metrics/bos_value_norm_ratio.hpp"
@@ -34,6 +35,7 @@ constexpr std::array kAll{
     &kFirstTokenAttentionUniformMetric,
     &kFirstTokenAttentionGatedMetric,
     &kSinkRateMetric,
+    &kAttentionEntropyMetric,
     &kMassiveActivationMetric,
     &kGateMeanMetric,
     &kGateBelow,

@@ -10,7 +10,11 @@
 namespace headgate::metrics {
 
 inline constexpr Figure kSinkRate{
-    .key = "sink_rate", .null_for_one_token = true, .column = {"sinks", 8, 3}, .demo = {"sink", "rate", 2}};
+    .key = "sink_rate",
+    .null_for_one_token = true,
+    .column = {"sinks", 8, 3},
+    .demo = {"sink", "rate", 2},
+    .meaning = "The share of heads that give more than 0.3 of their attention to the first token."};
 
 /// A head whose mean attention to token 0 exceeds it rests there.
 inline constexpr double kSinkThreshold = 0.3;

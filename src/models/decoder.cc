@@ -113,8 +113,11 @@ LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const T* 
     view.q = s.q;
     view.k = s.k;
     view.lse = s.lse;
+    view.sinks = blocks.attention().sinks(places.layer(layer, parameters).attention);
+    view.window = config.window;
   }
   if (taps.has(Tap::values)) view.v = s.v;
+  if (taps.has(Tap::head_outputs)) view.head_outputs = s.controlled;
   if (taps.has(Tap::gate_logits)) view.gate = blocks.attention().logits(places.layer(layer, parameters).attention, s);
   if (taps.has(Tap::output)) view.output = output_of(layer);
   if (taps.has(Tap::exit_loss)) {

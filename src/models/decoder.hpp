@@ -28,7 +28,7 @@ struct BatchShape {
 enum class Purpose { train, evaluate };
 
 /// Parts of a LayerView; an observer names those that it wants.
-enum class Tap { scores, gate_logits, values, output, exit_loss };
+enum class Tap { scores, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
 /// What a layer holds right after its forward pass, for observers. Valid during the call alone. Parts that the observer
@@ -38,15 +38,19 @@ struct LayerView {
   std::int64_t layer = 0;
   BatchShape shape;
   // Tap::scores
-  double scale = 1.0;    ///< of the scores q·k
-  View<const T, 3> q;    ///< (N,Hq,D), as the scores see it: after gate, norm and RoPE
-  View<const T, 3> k;    ///< (N,Hkv,D), likewise
-  View<const T, 3> lse;  ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
+  double scale = 1.0;       ///< of the scores q·k
+  View<const T, 3> q;       ///< (N,Hq,D), as the scores see it: after gate, norm and RoPE
+  View<const T, 3> k;       ///< (N,Hkv,D), likewise
+  View<const T, 3> lse;     ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
+  View<const T, 1> sinks;   ///< (Hq) scores beside those of the keys; absent without
+  std::int64_t window = 0;  ///< keys that a query sees, itself the last of them; 0: all before it
   // Tap::values
   View<const T, 3> v;  ///< (N,Hkv,D), as the weighted sum sees it
   // Tap::gate_logits
   View<const T, 3> gate;  ///< z (N,heads,features), raw logits; absent without a gate. Tokens lie at stride 0 for an
                           ///< input-independent gate
+  // Tap::head_outputs
+  View<const T, 3> head_outputs;  ///< (N,Hq,D) what W_o reads: after a gate on them and a control
   // Tap::output
   View<const T, 2> output;  ///< (N,dim) the residual stream after the layer
   // Tap::exit_loss, which costs the last norm and the head of the vocabulary once more

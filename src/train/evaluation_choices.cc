@@ -25,9 +25,6 @@ namespace {
 /// Evaluated on bigram-backcopy without --tokens: its sequences are drawn without end.
 constexpr std::int64_t kBackcopyTokens = 65536;
 
-/// Tokens of a sequence of models that others made, where --seq-len is not given: few of the positions they have.
-constexpr std::int64_t kOthersSeqLen = 512;
-
 Task trained_on(const LoadedModel& model) { return model.trained ? model.trained->task : Task::text; }
 
 /// The task that was given, or else the one that all models were trained on.
@@ -49,7 +46,7 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
     most = std::min(most, model.config.seq_len);
     all_read_bytes = all_read_bytes && model.reads_bytes;
   }
-  if (!choices.seq_len && !all_read_bytes) most = std::min(most, kOthersSeqLen);
+  if (!choices.seq_len && !all_read_bytes) most = std::min(most, choices.longest_of_others);
   const std::int64_t tokens = choices.tokens.value_or(most);
   if (!choices.seq_len) return std::min(most, tokens);
   const std::int64_t seq_len = *choices.seq_len;

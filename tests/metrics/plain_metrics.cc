@@ -163,6 +163,31 @@ Values sink_rate(const PlainBatches& e, std::size_t layer) {
   return {share.value()};
 }
 
+Values attention_entropy_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::int64_t b = 0; b < B; ++b) {
+      for (std::int64_t t = 1; t < T; ++t) {
+        double entropy = 0.0, rest = 1.0;  // the sink's
+        const auto outcome = [&entropy](double w) { entropy -= w > 0.0 ? w * std::log(w) : 0.0; };
+        for (std::int64_t j = 0; j <= t; ++j) {
+          outcome(e.weight(run, layer, b, h, t, j));
+          rest -= e.weight(run, layer, b, h, t, j);
+        }
+        if (e.config.gate.sinks != layers::SinkKind::none) outcome(rest);
+        mean.add(entropy);
+      }
+    }
+  }
+  return {mean.value()};
+}
+
+Values attention_entropy(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (std::int64_t h = 0; h < e.config.heads; ++h) mean.add(attention_entropy_of_head(e, layer, h)[0].value());
+  return {mean.value()};
+}
+
 Values massive_activation(const PlainBatches& e, std::size_t layer) {
   double largest = 0.0;
   for (const models::PlainRun& run : e.runs) {
@@ -264,6 +289,7 @@ constexpr PlainMetric kPlain[] = {
     {"first_token_attention_uniform", first_token_attention_uniform},
     {"first_token_attention_gated", first_token_attention_gated, nullptr, first_token_attention_gated_of_head},
     {"sink_rate", sink_rate, nullptr, sink_rate_of_head},
+    {"attention_entropy", attention_entropy, nullptr, attention_entropy_of_head},
     {"massive_activation", massive_activation},
     {"gate_mean", gate_mean, nullptr, gate_mean_of_head},
     {"gate_below", gate_below, nullptr, gate_below_of_head},

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/threads.hpp"
+#include "cli/verbs.hpp"
+#include "console/console.hpp"
+#include "console/progress.hpp"
+#include "io/staged_file.hpp"
+#include "metrics/registry.hpp"
+#include "train/evaluation.hpp"
+#include "xray/report.hpp"
+#include "xray/terminal.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct XrayOptions {
+  xray::Choices choices;
+  std::string out, json;
+  bool list = false;
+};
+
+/// The metrics of an X-ray, a line each.
+std::string list_text() {
+  std::string out;
+  for (const metrics::Metric* metric : xray::xray_metrics()) {
+    out += fmt::format("{}{}\n    {}\n", metric->name, metric->of_heads ? " (of heads too)" : "", metric->definition);
+  }
+  for (const metrics::Figure* figure : xray::rank_figures()) {
+    out += fmt::format("{} (of heads)\n    {}\n", figure->key, figure->meaning);
+  }
+  return out;
+}
+
+xray::MapStyle map_style() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool colours = ::isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
+  return colours ? xray::MapStyle::colours : xray::MapStyle::shades;
+}
+
+int run_xray(const XrayOptions& o) {
+  if (o.list) {
+    fmt::print("{}", list_text());
+    return kSuccess;
+  }
+  if (o.choices.models.empty()) throw UsageError("MODEL is required");
+  if (o.choices.text.empty()) throw UsageError("--text is required");
+  if (!o.out.empty() && o.out == o.json) throw UsageError(fmt::format("--out and --json are one file, {}", o.out));
+  for (const std::string& file : {o.out, o.json}) {
+    if (!file.empty()) io::check_writable(file);
+  }
+  console::ProgressBar bar;
+  const auto models = xray::xray(o.choices, [&](const std::string& what, double done) { bar.show(done, what); });
+  bar.clear();
+  const nlohmann::ordered_json report = xray::report_json(models, o.choices.text);
+  if (!o.json.empty()) {
+    io::write_text(o.json, report.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
+  }
+  if (!o.out.empty()) io::write_text(o.out, xray::report_page(report));
+  if (o.out.empty() && o.json.empty()) fmt::print("{}", xray::headline_text(models, map_style()));
+  int status = kSuccess;
+  for (const xray::ModelXray& model : models) {
+    const std::string where = train::first_not_finite(model.evaluation.report);
+    if (where.empty()) continue;
+    console::say(stderr, fmt::format("headgate xray: {}: the model gives numbers that are not finite, first {}\n",
+                                     model.name, where));
+    status = kCheckFailed;
+  }
+  return status;
+}
+
+}  // namespace
+
+Verb add_xray(CommandLine& line) {
+  auto o = std::make_shared<XrayOptions>();
+  VerbOptions verb = line.add_verb(
+      "xray",
+      "A page that shows what each head of a model does on a text\n\n"
+      "Attention maps, gates, sinks, massive activations and ranks, head by head and token by token, of one model or "
+      "several side by side. MODEL is a directory made by `headgate train`, a directory of Hugging Face's, or a GGUF "
+      "file. Without --out and --json the main figures are printed, with small maps of layers and heads.");
+  verb.arguments("MODEL", o->choices.models, "A model's directory or GGUF file; several stand side by side").optional();
+  verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
+  verb.value("--tokens", o->choices.tokens, "N",
+             "The first N tokens of the text, at most, as one sequence; no more than the model has positions for "
+             "(default 2048)")
+      .range(2, 1 << 16);
+  verb.value("--out", o->out, "FILE.html", "Write the page: one file that needs no network");
+  verb.value("--json", o->json, "FILE.json", "Write what the page shows as JSON (docs/XRAY.md)");
+  verb.value("--map", o->choices.map_cells, "N",
+             "Cells of a side of a head's map, at most (default 96); a cell of a longer text is a mean")
+      .range(1, 1 << 10);
+  verb.flag("--list", o->list, "Print the figures and their definitions, and end");
+  declare_threads(verb, o->choices.context.threads, "Threads (default: all cores)");
+  verb.footer(
+      "Examples:\n"
+      "  headgate xray run --text book.txt\n"
+      "  headgate xray run-plain run-gated --text book.txt --out report.html\n"
+      "  headgate xray SmolLM2.gguf --text book.txt --tokens 512 --json report.json");
+  return {"xray", [o] { return run_xray(*o); }};
+}
+
+}  // namespace headgate::cli

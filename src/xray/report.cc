@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "xray/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/check.hpp"
+#include "headgate/version.h"
+#include "layers/cross_entropy.hpp"
+#include "layers/gate_variant.hpp"
+#include "models/decoder.hpp"
+#include "models/parameters.hpp"
+#include "tokenize/open.hpp"
+#include "train/memory.hpp"
+
+namespace headgate::xray {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr metrics::Figure kValueOutputRank{
+    .key = "value_output_rank",
+    .meaning =
+        "How many directions W_v W_o of a head has: the effective rank of its singular values, at most the head's "
+        "features."};
+constexpr metrics::Figure kWrittenRank{
+    .key = "written_rank",
+    .meaning =
+        "How many directions a head's output has over the text, after W_o: the effective rank of what it writes to "
+        "the residual stream."};
+constexpr std::array kRankFigures{&kValueOutputRank, &kWrittenRank};
+
+/// The metrics of an X-ray of these models. Queries behind a window do not see the first token.
+metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, const Choices& choices) {
+  const bool all_see_first = std::all_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
+    return model.config.window == 0 || model.config.window >= std::min(choices.tokens, model.config.seq_len);
+  });
+  metrics::MetricList out;
+  for (const metrics::Metric* metric : xray_metrics()) {
+    if (all_see_first || !metric->inputs.has(metrics::Input::first_token_weights)) out.push_back(metric);
+  }
+  return out;
+}
+
+/// The choices of an evaluation of one sequence.
+train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
+  train::EvaluationChoices out;
+  out.data = choices.text;
+  out.tokens = choices.tokens;
+  out.longest_of_others = choices.tokens;
+  out.batch = 1;
+  std::transform(metrics.begin(), metrics.end(), std::back_inserter(out.metrics),
+                 [](const metrics::Metric* metric) { return std::string(metric->name); });
+  return out;
+}
+
+/// What each token adds to the text. A character of several tokens stands with the last of them.
+std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens) {
+  const auto tokenizer = model.reads_bytes ? tokenize::byte_tokenizer() : tokenize::open_tokenizer(model.tokenizer);
+  tokenize::StreamDecoder decoder(*tokenizer);
+  std::vector<std::string> out;
+  out.reserve(tokens.size());
+  for (const std::int32_t token : tokens) out.push_back(decoder.next(token));
+  if (!out.empty()) out.back() += decoder.finish();
+  return out;
+}
+
+/// Of one sequence: that of the evaluation.
+void collect(ModelXray& out, const train::LoadedModel& model, const train::SequenceSource& source,
+             const Choices& choices) {
+  const std::int64_t T = source.seq_len();
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(T)), targets(tokens.size());
+  source.held_out_sequence(tokens.data(), targets.data(), 0);
+  out.pieces = pieces_of(model, tokens);
+  models::Decoder<float> decoder(model.config, {1, T}, models::Purpose::evaluate, choices.context);
+  Collector collector(model.config, model.parameters.data(), T, choices.map_cells, choices.context);
+  out.losses.resize(tokens.size());
+  decoder.loss(model.parameters.data(), tokens.data(), targets.data(), &collector, out.losses.data());
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    if (targets[t] == layers::kIgnoredTarget) out.losses[t] = std::numeric_limits<float>::quiet_NaN();
+  }
+  out.layers = collector.layers();
+  out.map_cells = std::min(T, choices.map_cells);
+}
+
+ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
+                  const std::function<void(double)>& progress) {
+  const train::EvaluationPlan one{1, 1};
+  return train::with_memory(train::evaluation_memory(model.config, *input.source, one, input.metrics), 0, [&] {
+    ModelXray out;
+    out.name = model.name;
+    out.config = model.config;
+    progress(0.0);
+    {
+      train::HeldOutEvaluator evaluator(model.config, *input.source, one, input.metrics, choices.context);
+      out.evaluation = evaluator.evaluate(model.parameters.data());
+    }
+    progress(0.5);
+    collect(out, model, *input.source, choices);
+    progress(1.0);
+    return out;
+  });
+}
+
+// --- JSON --------------------------------------------------------------------------------------------------------
+
+ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(); }
+
+/// With so many digits as a page can show.
+ordered_json rounded(double value) {
+  return std::isfinite(value) ? ordered_json(std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr))
+                              : ordered_json();
+}
+
+ordered_json figures_json() {
+  ordered_json out = ordered_json::array();
+  const auto add = [&out](const metrics::Figure& figure) {
+    std::string name(figure.key);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    out.push_back({{"key", figure.key}, {"name", name}, {"sentence", figure.meaning}});
+  };
+  for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) add(*figure);
+  for (const metrics::Figure* figure : rank_figures()) add(*figure);
+  return out;
+}
+
+ordered_json head_json(const HeadRecord& head) {
+  ordered_json singular = ordered_json::array(), keys = ordered_json::array();
+  for (const double value : head.value_output_singular_values) singular.push_back(rounded(value));
+  for (const auto& [token, weight] : head.top_keys) keys.push_back({token, rounded(weight)});
+  return {{"map", head.map},
+          {"received", head.received},
+          {"gate", head.gate ? ordered_json(*head.gate) : ordered_json()},
+          {"gate_histogram", head.gate_histogram ? ordered_json(*head.gate_histogram) : ordered_json()},
+          {"top_keys", keys},
+          {"singular_values", singular}};
+}
+
+/// Figures of the registry, apart by what they are of.
+void add_figures(ordered_json& out, const ModelXray& model) {
+  ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
+  ordered_json layers = ordered_json::array(), heads = ordered_json::array();
+  for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
+    ordered_json& figures = evaluation["layers"][layer];
+    ordered_json of_heads = std::move(figures["heads"]);
+    figures.erase("heads");
+    for (std::size_t h = 0; h < model.layers[layer].heads.size(); ++h) {
+      const HeadRecord& head = model.layers[layer].heads[h];
+      of_heads[h][std::string(kValueOutputRank.key)] = number(head.value_output_rank);
+      of_heads[h][std::string(kWrittenRank.key)] = number(head.written_rank);
+    }
+    layers.push_back(std::move(figures));
+    heads.push_back(std::move(of_heads));
+  }
+  for (const char* key : {"layers", "tokens", "text_bytes"}) evaluation.erase(key);
+  out["figures"] = std::move(evaluation);
+  out["layer_figures"] = std::move(layers);
+  out["head_figures"] = std::move(heads);
+}
+
+ordered_json model_json(const ModelXray& model) {
+  const models::DecoderConfig& c = model.config;
+  ordered_json out = {{"name", model.name},
+                      {"gate", layers::gate_name(c.gate)},
+                      {"parameters", models::parameter_count(c)},
+                      {"layers", c.layers},
+                      {"heads", c.heads},
+                      {"kv_heads", c.kv_heads},
+                      {"dim", c.dim},
+                      {"tokens", model.pieces.size()}};
+  add_figures(out, model);
+  out["text"] = model.pieces;
+  ordered_json losses = ordered_json::array(), heads = ordered_json::array();
+  for (const float loss : model.losses) losses.push_back(rounded(static_cast<double>(loss)));
+  ordered_json gate = ordered_json::array(), received = ordered_json::array();
+  for (const LayerRecord& layer : model.layers) {
+    ordered_json of_layer = ordered_json::array();
+    for (const HeadRecord& head : layer.heads) of_layer.push_back(head_json(head));
+    heads.push_back(std::move(of_layer));
+    received.push_back(layer.received);
+    if (layer.gate) gate.push_back(*layer.gate);
+  }
+  out["token_losses"] = std::move(losses);
+  out["map_size"] = model.map_cells;
+  out["heads"] = std::move(heads);
+  out["layer_text"] = {{"gate", gate.empty() ? ordered_json() : std::move(gate)}, {"received", std::move(received)}};
+  return out;
+}
+
+}  // namespace
+
+metrics::MetricList xray_metrics() {
+  metrics::MetricList out;
+  for (const metrics::Metric* metric : metrics::that_apply(metrics::all_metrics(), /*has_triggers=*/false)) {
+    if (!metric->inputs.has(metrics::Input::exit_loss)) out.push_back(metric);
+  }
+  return out;
+}
+
+std::vector<const metrics::Figure*> rank_figures() { return {kRankFigures.begin(), kRankFigures.end()}; }
+
+std::vector<ModelXray> xray(const Choices& choices,
+                            const std::function<void(const std::string& what, double fraction)>& progress) {
+  std::vector<train::LoadedModel> models;
+  for (const std::string& path : choices.models) {
+    progress("reading " + path, 0.0);
+    models.push_back(train::load_model(path));
+  }
+  const auto wanted = evaluation_choices(choices, metrics_of(models, choices));
+  const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(wanted, models);
+  std::vector<ModelXray> out;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    const auto of_all = [&](double done) {
+      progress(models[i].name, (static_cast<double>(i) + done) / static_cast<double>(models.size()));
+    };
+    out.push_back(xray_of(models[i], inputs[i], choices, of_all));
+    models[i].parameters = {};
+  }
+  return out;
+}
+
+ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text) {
+  ordered_json out = {{"headgate", HEADGATE_VERSION}, {"text", fmt::format("{}", fmt::join(text, ", "))}};
+  out["figures"] = figures_json();
+  ordered_json list = ordered_json::array();
+  for (const ModelXray& model : models) list.push_back(model_json(model));
+  out["models"] = std::move(list);
+  return out;
+}
+
+}  // namespace headgate::xray

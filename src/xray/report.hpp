@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "metrics/registry.hpp"
+#include "train/evaluation.hpp"
+#include "train/evaluation_choices.hpp"
+#include "xray/collector.hpp"
+
+namespace headgate::xray {
+
+struct Choices {
+  std::vector<std::string> models;
+  std::vector<std::string> text;  ///< files and directories
+  std::int64_t tokens = 2048;     ///< at most, from the beginning of the text: one sequence
+  std::int64_t map_cells = 96;    ///< of a side of a head's map, at most
+  ExecutionContext context{};
+};
+
+/// A model on the first tokens of the text.
+struct ModelXray {
+  std::string name;
+  models::DecoderConfig config;
+  train::Evaluation evaluation;     ///< of xray_metrics
+  std::int64_t map_cells = 0;       ///< of a side of its heads' maps
+  std::vector<std::string> pieces;  ///< (T) what each token adds to the text; may be no valid UTF-8
+  std::vector<float> losses;        ///< (T) −log p of the token that follows, in nats; NaN where it does not count
+  std::vector<LayerRecord> layers;
+};
+
+/// Those of the registry that an X-ray has: of tasks without triggers, and not layer_loss, which costs as much as all
+/// others several times.
+metrics::MetricList xray_metrics();
+
+/// The figures of heads that are no metric's: they take the weights, or all that a head writes.
+std::vector<const metrics::Figure*> rank_figures();
+
+/// Runs each model on the text. progress(what, fraction). Throws Error and io::FileError as evaluation_inputs does.
+std::vector<ModelXray> xray(const Choices& choices,
+                            const std::function<void(const std::string& what, double fraction)>& progress);
+
+/// Everything, as docs/XRAY.md describes it.
+nlohmann::ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text);
+
+/// One page that holds the report, and shows it in a browser without a network.
+std::string report_page(const nlohmann::ordered_json& report);
+
+}  // namespace headgate::xray

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/small_verbs.hpp"
+#include "xray/decoded.hpp"
+#include "xray/report.hpp"
+
+namespace headgate {
+namespace {
+
+using nlohmann::json;
+using testing::expect_refused;
+using testing::Outcome;
+using testing::TrainVerb;
+
+class XrayVerbTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(verb.train("plain").status, 0);
+    ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
+  }
+
+  Outcome xray(const std::vector<std::string>& runs, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"xray"};
+    for (const std::string& run : runs) all.push_back(verb.path(run));
+    all.insert(all.end(), {"--text", verb.text()});
+    all.insert(all.end(), more.begin(), more.end());
+    return testing::headgate(all);
+  }
+  json report(const std::vector<std::string>& runs, std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--json", verb.path("report.json")});
+    const Outcome outcome = xray(runs, more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out + outcome.err, "");
+    return json::parse(testing::read_bytes(verb.path("report.json")));
+  }
+
+  TrainVerb verb;
+};
+
+TEST_F(XrayVerbTest, ReportsEveryFigureOfEveryHead) {
+  const json all = report({"plain", "gated"});
+  ASSERT_EQ(all.at("models").size(), 2U);
+  for (const json& model : all.at("models")) {
+    const bool gated = model.at("gate") != "none";
+    const auto tokens = model.at("tokens").get<std::size_t>();
+    EXPECT_EQ(tokens, 16U) << "the positions that the model has";
+    EXPECT_EQ(model.at("text").size(), tokens);
+    EXPECT_EQ(model.at("token_losses").size(), tokens);
+    ASSERT_EQ(model.at("heads").size(), 2U);
+    ASSERT_EQ(model.at("layer_figures").size(), 2U);
+    EXPECT_EQ(model.at("layer_text").at("received").size(), 2U);
+    EXPECT_EQ(model.at("layer_text").at("gate").is_null(), !gated);
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      ASSERT_EQ(model.at("heads")[layer].size(), 2U);
+      for (std::size_t h = 0; h < 2; ++h) {
+        const json& head = model.at("heads")[layer][h];
+        const std::size_t cells = model.at("map_size").get<std::size_t>();
+        EXPECT_EQ(xray::decoded(head.at("map")).size(), cells * (cells + 1) / 2);
+        EXPECT_EQ(xray::decoded(head.at("received")).size(), tokens);
+        EXPECT_EQ(head.at("gate").is_null(), !gated);
+        EXPECT_EQ(head.at("gate_histogram").is_null(), !gated);
+        const json& figures = model.at("head_figures")[layer][h];
+        for (const char* key : {"first_token_attention", "attention_entropy", "value_output_rank", "written_rank"}) {
+          EXPECT_TRUE(figures.at(key).is_number()) << key;
+        }
+        EXPECT_EQ(figures.at("gate_mean").is_null(), !gated);
+      }
+    }
+    for (const json& figure : all.at("figures")) {
+      const std::string key = figure.at("key");
+      const bool known = model.at("figures").contains(key) || model.at("head_figures")[0][0].contains(key);
+      EXPECT_TRUE(known) << key;
+      EXPECT_EQ(figure.at("sentence").get<std::string>().back(), '.') << key << " has no sentence for people";
+    }
+  }
+}
+
+TEST_F(XrayVerbTest, FiguresAreThoseOfEval) {
+  const json model = report({"gated"}, {"--tokens", "12"}).at("models")[0];
+  const Outcome outcome = verb.eval("gated", {"--tokens", "12", "--json", "--heads", "--metrics", "all"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json eval = json::parse(outcome.out);
+  for (const auto& [key, value] : model.at("figures").items()) EXPECT_EQ(value, eval.at(key)) << key;
+  for (std::size_t h = 0; h < 2; ++h) {
+    for (const auto& [key, value] : eval.at("layers")[1].at("heads")[h].items()) {
+      EXPECT_EQ(model.at("head_figures")[1][h].at(key), value) << key;
+    }
+  }
+}
+
+TEST_F(XrayVerbTest, ThePageHoldsTheReport) {
+  testing::write_bytes(verb.text(), "</script><b>&\xc3\xa9" + testing::prose(100));
+  const Outcome outcome = xray({"gated"}, {"--out", verb.path("page.html"), "--json", verb.path("page.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const std::string page = testing::read_bytes(verb.path("page.html"));
+  const std::string start = "<script id=\"report\" type=\"application/json\">";
+  const std::size_t begin = page.find(start);
+  ASSERT_NE(begin, std::string::npos);
+  const std::size_t end = page.find("</script>", begin);
+  ASSERT_NE(end, std::string::npos);
+  const std::string text = page.substr(begin + start.size(), end - begin - start.size());
+  EXPECT_EQ(json::parse(text), json::parse(testing::read_bytes(verb.path("page.json"))));
+  EXPECT_EQ(page.find("@PAGE"), std::string::npos);
+  EXPECT_EQ(page.find("@REPORT"), std::string::npos);
+  for (const char* fetching : {"href=\"http", "src=", "@import", "url(", "fetch(", "XMLHttpRequest"}) {
+    EXPECT_EQ(page.find(fetching), std::string::npos) << "a page needs no network: " << fetching;
+  }
+}
+
+TEST_F(XrayVerbTest, PrintsTheMainFiguresOtherwise) {
+  const Outcome outcome = xray({"plain", "gated"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("first_token_attention"), std::string::npos);
+  EXPECT_NE(outcome.out.find("mean gate"), std::string::npos);
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "no colours in a pipe";
+}
+
+TEST_F(XrayVerbTest, ListsFiguresWithoutAModel) {
+  const Outcome outcome = testing::headgate({"xray", "--list"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const metrics::Metric* metric : xray::xray_metrics()) {
+    EXPECT_NE(outcome.out.find(metric->definition), std::string::npos) << metric->name;
+  }
+}
+
+TEST_F(XrayVerbTest, RefusesOnOneLineAndWritesNothing) {
+  expect_refused(testing::headgate({"xray"}), "xray", "MODEL");
+  expect_refused(testing::headgate({"xray", verb.path("plain")}), "xray", "--text");
+  expect_refused(xray({"nothing"}), "xray", "nothing");
+  expect_refused(xray({"plain"}, {"--tokens", "1"}), "xray", "--tokens");
+  const std::string file = verb.path("same");
+  expect_refused(xray({"plain"}, {"--out", file, "--json", file}), "xray", "same");
+  EXPECT_FALSE(std::filesystem::exists(file));
+  expect_refused(xray({"plain"}, {"--out", verb.path("no/page.html")}), "xray", "page.html");
+}
+
+}  // namespace
+}  // namespace headgate
