@@ -316,10 +316,10 @@ function drawMaps() {
   byId("map-sentence").textContent = figure(chosen.key).sentence;
   drawScale(byId("map-legend"), number(range.low), number((range.low + range.high) / 2), withUnit(range.high, figure(chosen.key).unit));
   const layers = Math.max(...models.map((model) => model.heads.length));
-  const fit = (columns) => Math.floor((byId("maps").clientWidth / columns - 115) / layers);
+  const fit = (columns) => Math.floor((byId("maps").clientWidth / columns - 126) / layers) - 1;
   let columns = models.length;
-  while (columns > 1 && fit(columns) < 13) --columns;
-  const cell = clamp(fit(columns), 13, 64);
+  while (columns > 1 && fit(columns) < 12) --columns;
+  const cell = clamp(fit(columns), 12, 64);
   byId("maps").setAttribute("style", `--columns:${columns};--cell:${cell}px;--cell-high:${clamp(cell, 15, 34)}px`);
   byId("maps").replaceChildren(...models.map((model, index) => headMap(model, index, range, cell)));
 }
@@ -460,7 +460,8 @@ function drawPattern() {
   for (let token = 0; token < tokens; token += each) {
     const label = words ? visible(text[token] ?? "").slice(0, 7) : String(token), x = px(centre(token)), y = py(centre(token));
     if (y >= MARGIN && y <= side) write(label, MARGIN - 6, y, "right", 0);
-    if (x >= MARGIN && x <= side) write(label, x, MARGIN - (words ? 6 : 12), words ? "left" : "center", words ? -Math.PI / 2 : 0);
+    const align = words ? "left" : x > side - 20 ? "right" : "center";
+    if (x >= MARGIN && x <= side) write(label, x, MARGIN - (words ? 6 : 12), align, words ? -Math.PI / 2 : 0);
   }
   context.font = "600 11.5px system-ui, sans-serif";
   if (!words) write("key token →", MARGIN, MARGIN - 34, "left", 0);

@@ -275,6 +275,19 @@ class Checks:
         self.hold("hover over the map shows the weight", abs(float(shown) - weight) <= 0.06 * weight, [shown, weight])
         self.browser.hover("#pattern", share(size - 1), share(0))
         self.hold("hover over a later key says that it is not seen", "Not seen" in self.tip(), self.tip())
+        self.browser.hover("#head-title")
+        time.sleep(0.2)
+
+        last = base64.b64decode(one["heads"][layer][head]["map"])[-size:-1]  # the last row, but for the diagonal
+        cells = [(size - 1, last.index(min(last))), (size - 1, last.index(max(last)))]
+        cells += [(row, column) for row in range(0, size, 5) for column in range(row + 1, size, 7)]
+        least, most, *later = self.browser.script("""
+            const {width, height} = document.getElementById('pattern');
+            const pixels = document.getElementById('pattern').getContext('2d').getImageData(0, 0, width, height).data;
+            return arguments[0].map(([x, y]) => 4 * (Math.floor(y * height) * width + Math.floor(x * width)))
+              .map((at) => pixels[at] + pixels[at + 1] + pixels[at + 2]);""", [(share(column), share(row)) for row, column in cells])
+        self.hold("larger weights are darker on the light page", least > most, [least, most])
+        self.hold("the map is empty where keys come after the query", len(set(later)) == 1, set(later))
 
         image = "$('#pattern').toDataURL()"
         self.browser.value("document.activeElement.blur()")
