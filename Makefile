@@ -47,7 +47,7 @@ check: setup
 	@scripts/check.sh $(if $(SINCE),--since $(SINCE)) $(if $(LIMIT),--seconds $(LIMIT))
 
 setup:
-	@scripts/setup.sh build tool tests lint clang aarch64 experiments
+	@scripts/setup.sh build tool tests browser lint clang aarch64 experiments
 
 tool:
 	@scripts/setup.sh build tool
@@ -56,7 +56,7 @@ tool:
 	@cmake --build --preset tool
 
 build:
-	@scripts/setup.sh build tool tests
+	@scripts/setup.sh build tool tests browser
 	@echo "== headgate: building everything in build/"
 	@scripts/configure.sh release
 	@cmake --build --preset release

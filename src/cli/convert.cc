@@ -38,8 +38,8 @@ Verb add_convert(CommandLine& line) {
       "IN is what `headgate eval` reads: a directory of Hugging Face's (llama, mistral, qwen2, qwen3, headgate), with "
       "shards or without, or a GGUF file (llama, qwen2, qwen3), whose numbers are widened. OUT loads in transformers "
       "where one of its families computes the same; a model with a gate is model_type headgate, with its code for "
-      "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are copied from "
-      "a directory; a GGUF file's tokenizer is not written.");
+      "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
+      "copied from a directory; a GGUF file's tokenizer is not written.");
   verb.argument("IN", o->in, "A model's directory or GGUF file");
   verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
   verb.value("--dtype", o->dtype, "TYPE", "f32 (default), f16 or bf16, rounded to nearest even");

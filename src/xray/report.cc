@@ -173,7 +173,6 @@ ordered_json model_json(const ModelXray& model) {
                       {"gate", layers::gate_name(c.gate)},
                       {"parameters", models::parameter_count(c)},
                       {"layers", c.layers},
-                      {"heads", c.heads},
                       {"kv_heads", c.kv_heads},
                       {"dim", c.dim},
                       {"tokens", model.pieces.size()}};

@@ -68,7 +68,8 @@ TEST_F(Costs, NoMoreMemoryThanTheInputsTake) {
   EXPECT_EQ(bytes({"loss"}), kNumber);
   EXPECT_EQ(bytes({"sink_rate"}), static_cast<std::size_t>(config.heads) * kNumber);
   EXPECT_EQ(bytes({"gate_mean,gate_below"}), static_cast<std::size_t>(config.heads) * kNumber) << "one gate a head";
-  EXPECT_EQ(bytes({"all"}), static_cast<std::size_t>(1 + 2 * config.heads) * kNumber);
+  EXPECT_EQ(bytes({"attention_entropy"}), static_cast<std::size_t>(config.heads) * kNumber);
+  EXPECT_EQ(bytes({"all"}), static_cast<std::size_t>(1 + 3 * config.heads) * kNumber);
 }
 
 /// Asks for one part of a LayerView, and notes which parts came.
@@ -81,6 +82,7 @@ class Watching : public models::LayerObserver<double> {
     Taps came;
     if (view.q.present() && view.k.present() && view.lse.present()) came |= {Tap::scores};
     if (view.v.present()) came |= {Tap::values};
+    if (view.head_outputs.present()) came |= {Tap::head_outputs};
     if (view.gate.present()) came |= {Tap::gate_logits};
     if (view.output.present()) came |= {Tap::output};
     if (view.exit_loss) came |= {Tap::exit_loss};
@@ -95,9 +97,9 @@ class Watching : public models::LayerObserver<double> {
 };
 
 TEST_F(Costs, ADecoderGivesAnObserverWhatItAsksFor) {
-  constexpr Taps kAll{Tap::scores, Tap::gate_logits, Tap::values, Tap::output, Tap::exit_loss};
-  for (const Taps taps : {Taps{}, Taps{Tap::scores}, Taps{Tap::gate_logits}, Taps{Tap::values}, Taps{Tap::output},
-                          Taps{Tap::exit_loss}, kAll}) {
+  constexpr Taps kAll{Tap::scores, Tap::gate_logits, Tap::values, Tap::head_outputs, Tap::output, Tap::exit_loss};
+  for (const Taps taps : {Taps{}, Taps{Tap::scores}, Taps{Tap::gate_logits}, Taps{Tap::values}, Taps{Tap::head_outputs},
+                          Taps{Tap::output}, Taps{Tap::exit_loss}, kAll}) {
     Watching observer(taps);
     const std::int64_t before = rows_of_logits();
     decoder.loss(values.data(), batch.tokens.data(), batch.targets.data(), &observer);

@@ -410,9 +410,47 @@ def report_of(page):
     return json.loads(text[start:text.index("</script>", start)])
 
 
+def made_up_report(folder):
+    page = Path(folder) / "made_up.html"
+    subprocess.run([sys.executable, Path(__file__).parent / "page_fixture.py", page], check=True)
+    return page
+
+
+def real_report(folder, headgate):
+    """A page of two models that train for a few steps."""
+    text, page = Path(folder) / "text", Path(folder) / "real.html"
+    text.write_text("What the gate lets through, \u00e9 and </script> among it, is 1 < 2 & more.\n" * 100, encoding="utf-8")
+    runs = [Path(folder) / gate for gate in ("none", "headwise")]
+    for run in runs:
+        subprocess.run([headgate, "train", "--data", text, "--out", run, "--gate", run.name, "--layers", "2", "--dim", "16",
+                        "--heads", "2", "--seq-len", "64", "--batch", "2", "--steps", "20", "--eval-tokens", "64"],
+                       check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([headgate, "xray", *runs, "--text", text, "--out", page], check=True)
+    return page
+
+
+def check_page(browser, page, screenshots):
+    """How many checks fail."""
+    size, report = page.stat().st_size, report_of(page)
+    browser.devtools("Emulation.clearDeviceMetricsOverride")
+    browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+    browser.post("/url", {"url": page.resolve().as_uri()})
+    start = browser.value("Math.round(performance.timing.loadEventEnd - performance.timing.navigationStart)")
+    checks = Checks(browser, report)
+    for check in (checks.opened, checks.tab, checks.charts, checks.maps, checks.pattern, checks.one_head, checks.text,
+                  checks.narrow):
+        check()
+    checks.themes(screenshots)
+    complaints = browser.complaints()
+    checks.hold("the browser's console has no errors and no warnings", complaints == [], complaints)
+    print(f"page_test: {page.name}: {checks.held} checks hold, {checks.failed} do not; opened in {start} ms, {size:,} bytes")
+    return checks.failed
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", metavar="REPORT.html", type=Path, nargs="?")
+    parser.add_argument("--headgate", metavar="TOOL", type=Path, help="also a report of two models that TOOL trains")
     parser.add_argument("--screenshots", metavar="DIR", type=Path, help="also write pictures of the page, light, dark and narrow")
     arguments = parser.parse_args()
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
@@ -423,27 +461,21 @@ def main():
         arguments.screenshots.mkdir(parents=True, exist_ok=True)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        page = arguments.report or Path(folder) / "report.html"
-        if not arguments.report:
-            subprocess.run([sys.executable, Path(__file__).parent / "page_fixture.py", page], check=True)
-        size, report = page.stat().st_size, report_of(page)
-        browser = Browser(driver, chromium, os.path.join(folder, "profile"))
+        pages = [arguments.report] if arguments.report else [made_up_report(folder)]
+        if arguments.headgate:
+            pages.append(real_report(folder, arguments.headgate.resolve()))
         try:
-            browser.post("/url", {"url": page.resolve().as_uri()})
-            start = browser.value("Math.round(performance.timing.loadEventEnd - performance.timing.navigationStart)")
-            checks = Checks(browser, report)
-            for check in (checks.opened, checks.tab, checks.charts, checks.maps, checks.pattern, checks.one_head, checks.text,
-                          checks.narrow):
-                check()
-            checks.themes(arguments.screenshots)
-            complaints = browser.complaints()
-            checks.hold("the browser's console has no errors and no warnings", complaints == [], complaints)
+            browser = Browser(driver, chromium, os.path.join(folder, "profile"))
+        except (OSError, RuntimeError) as error:
+            print(f"page_test: skipped: the browser does not start: {error}")
+            sys.exit(NO_BROWSER)
+        try:
+            failed = sum(check_page(browser, page, arguments.screenshots) for page in pages)
         except RuntimeError as error:
             sys.exit(f"page_test: the page could not be used: {error}")
         finally:
             browser.close()
-    print(f"page_test: {checks.held} checks hold, {checks.failed} do not; opened in {start} ms, {size:,} bytes")
-    sys.exit(1 if checks.failed else 0)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":
