@@ -293,6 +293,24 @@ GROUPS = (
         ("the loss after a layer is computed where it is asked for", "if (taps.has(Tap::exit_loss)) {",
          "if (!taps.has(Tap::exit_loss)) {"),
     )),
+    ("xray/xray_test", "src/xray/ranks.cc", (
+        ("entropy of singular values", "entropy -= share * std::log(share)", "entropy += share * std::log(share)"),
+        ("root of the first product", "std::size_t>(i * n + j)] *= root;", "std::size_t>(i * n + j)] *= -root * root;"),
+        ("rows for columns", "transposed ? columns : rows, inner", "transposed ? rows : columns, inner"),
+    )),
+    ("xray/xray_test", "src/xray/head_map.cc", (
+        ("weight that a key receives", "key_sums_[key] += weight", "key_sums_[key] -= weight"),
+        ("weight of a cell", "sums_[cell] += weight", "sums_[cell] -= weight"),
+        ("cell of a query", "triangle(cell_of_[static_cast<std::size_t>(i)])", "triangle(cell_of_[0])"),
+    )),
+    ("xray/xray_test", "src/xray/collector.cc", (
+        ("first key of a window", "i - view.window + 1", "i - view.window + 2"),
+        ("values of a key head", "first_value + h / queries * D", "first_value"),
+        ("gate of a head", "h / queries * features", "0 * features"),
+    )),
+    ("metrics/metrics_test", "src/metrics/attention_call.cc", (
+        ("window of a layer", "view.window - 1", "view.window"),
+    )),
 )
 
 # The same, of code that the portable target does not have.

@@ -54,9 +54,9 @@ std::vector<std::uint8_t> triggers_of(const TinyBatch& batch) {
 }
 
 /// Two batches through the evaluator and through the formulas.
-Evaluated evaluate(const std::string& gate, bool with_triggers, const MetricList& metrics = all_metrics()) {
+Evaluated evaluate(const DecoderConfig& config, bool with_triggers, const MetricList& metrics = all_metrics()) {
   Evaluated out;
-  const DecoderConfig config = out.plain.config = config_with(gate);
+  out.plain.config = config;
   Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
   const std::vector<double> values = models::large_parameters(decoder.table(), 41);
   Evaluator<double> evaluator(decoder, metrics);
@@ -71,6 +71,10 @@ Evaluated evaluate(const std::string& gate, bool with_triggers, const MetricList
   }
   out.report = evaluator.report();
   return out;
+}
+
+Evaluated evaluate(const std::string& gate, bool with_triggers, const MetricList& metrics = all_metrics()) {
+  return evaluate(config_with(gate), with_triggers, metrics);
 }
 
 void expect_close(const FigureRow& row, const Metric& metric, const Values& wanted, const std::string& where) {
@@ -101,7 +105,7 @@ Values mean_of(const std::vector<Values>& layers) {
 void check_against_plain_loops(const Evaluated& e, bool with_triggers) {
   ASSERT_EQ(e.report.backcopy.has_value(), with_triggers);
   ASSERT_EQ(e.report.layers.size(), static_cast<std::size_t>(e.plain.config.layers));
-  for (const Metric* metric : all_metrics()) {
+  for (const Metric* metric : e.report.metrics) {
     const auto plain = std::find_if(plain_metrics().begin(), plain_metrics().end(),
                                     [metric](const PlainMetric& row) { return row.name == metric->name; });
     ASSERT_NE(plain, plain_metrics().end()) << metric->name << " has no plain loop in plain_metrics.cc";
@@ -145,6 +149,12 @@ INSTANTIATE_TEST_SUITE_P(Gates, EveryMetric,
                          testing::Values("none", "learned_sinks", "off_by_one", "headwise", "elementwise",
                                          "head_shared", "g1-elementwise-parameter", "g2-elementwise", "g3-headwise",
                                          "g4-head_shared", "g5-elementwise", "g5-headwise-silu-add", "output_silu"));
+
+TEST(AttentionEntropy, IsOfTheKeysWithinAWindow) {
+  for (const DecoderConfig& config : models::other_families()) {
+    check_against_plain_loops(evaluate(config, /*with_triggers=*/false, parse_metrics({"attention_entropy"})), false);
+  }
+}
 
 class ByTrigger : public testing::TestWithParam<std::string> {};
 

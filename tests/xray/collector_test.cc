@@ -12,8 +12,10 @@
 #include "metrics/gates.hpp"
 #include "models/plain_decoder.hpp"
 #include "models/tiny.hpp"
+#include "models/weights.hpp"
 #include "support/test_runs.hpp"
 #include "xray/decoded.hpp"
+#include "xray/ranks.hpp"
 
 // What the page shows, against whole attention matrices and gates of the plain decoder.
 
@@ -28,6 +30,7 @@ constexpr std::int64_t T = kShape.seq;
 constexpr double kByte = 0.51 / 255.0;  // a rounding, and errors of f32
 
 struct Collected {
+  std::vector<float> parameters;
   models::PlainRun plain;
   std::vector<LayerRecord> layers;
 };
@@ -40,7 +43,7 @@ Collected collect(const DecoderConfig& config) {
   Collector collector(config, parameters.data(), T, 96, {});
   decoder.loss(parameters.data(), batch.tokens.data(), batch.targets.data(), &collector);
   const std::vector<double> same(parameters.begin(), parameters.end());
-  return {models::run_plainly(config, same.data(), kShape, batch.tokens.data(), batch.targets.data()),
+  return {parameters, models::run_plainly(config, same.data(), kShape, batch.tokens.data(), batch.targets.data()),
           collector.layers()};
 }
 
@@ -111,6 +114,63 @@ void check_gates(const DecoderConfig& config, const Collected& got) {
       EXPECT_EQ(*head.gate_histogram, histogram);
     }
   }
+}
+
+/// Columns of a head, of a matrix by its name in a layer: (rows, D) of o_proj, or the transpose of rows of v_proj.
+View<const float, 2> head_of(const DecoderConfig& config, const Collected& got, std::size_t layer, bool of_output,
+                             std::int64_t head) {
+  const auto weights = models::WeightPlaces(config).layer(static_cast<std::int64_t>(layer), got.parameters.data());
+  const std::int64_t D = config.head_dim;
+  if (of_output) return weights.attention.out.range(1, head * D, D);
+  const View<const float, 2>& in = weights.attention.in;
+  const View<const float, 2> rows = in.range(0, in.shape[0] - (config.kv_heads - head) * D, D);
+  return {rows.data, {rows.shape[1], D}, {rows.strides[1], rows.strides[0]}};
+}
+
+/// Ranks without a gate, from the weights and the plain decoder's attention and values.
+void check_ranks(const DecoderConfig& config, const Collected& got) {
+  const std::int64_t D = config.head_dim, queries = config.heads / config.kv_heads;
+  for (std::size_t layer = 0; layer < got.layers.size(); ++layer) {
+    for (std::int64_t h = 0; h < config.heads; ++h) {
+      const HeadRecord& head = got.layers[layer].heads[static_cast<std::size_t>(h)];
+      const View<const float, 2> output = head_of(config, got, layer, true, h);
+      const View<const float, 2> value = head_of(config, got, layer, false, h / queries);
+      double wanted = 0.0, sum = 0.0;  // of the squares of the entries of W_v W_o, and of its singular values
+      for (std::int64_t i = 0; i < value.shape[0]; ++i) {
+        for (std::int64_t j = 0; j < output.shape[0]; ++j) {
+          double entry = 0.0;
+          for (std::int64_t d = 0; d < D; ++d) {
+            entry += static_cast<double>(value(i, d)) * static_cast<double>(output(j, d));
+          }
+          wanted += entry * entry;
+        }
+      }
+      for (const double x : head.value_output_singular_values) sum += x * x;
+      EXPECT_NEAR(sum, wanted, 1e-9 * wanted);
+      EXPECT_EQ(head.value_output_rank, effective_rank(head.value_output_singular_values));
+
+      std::vector<float> read(static_cast<std::size_t>(T * D));
+      for (std::int64_t i = 0; i < T; ++i) {
+        for (std::int64_t d = 0; d < D; ++d) {
+          double o = 0.0;
+          for (std::int64_t j = 0; j <= i; ++j) {
+            const models::PlainLayer& plain = got.plain.layers[layer];
+            o += plain.weights[static_cast<std::size_t>((h * T + i) * T + j)] *
+                 plain.values[static_cast<std::size_t>((j * config.kv_heads + h / queries) * D + d)];
+          }
+          read[static_cast<std::size_t>(i * D + d)] = static_cast<float>(o);
+        }
+      }
+      const double rank =
+          effective_rank(singular_values(gram_of_columns(view_of(read, T, D)), gram_of_columns(output)));
+      EXPECT_NEAR(head.written_rank, rank, 1e-3 * rank);
+    }
+  }
+}
+
+TEST(Collector, RanksAreThoseOfTheWeightsAndOfWhatHeadsWrite) {
+  const DecoderConfig config = models::tiny_config();
+  check_ranks(config, collect(config));
 }
 
 class EveryVariant : public testing::TestWithParam<std::string> {};
