@@ -30,8 +30,7 @@ double ratio(double sum, double count) { return count > 0.0 ? sum / count : 0.0;
 }  // namespace
 
 HeadMap::HeadMap(std::int64_t tokens, std::int64_t cells)
-    : tokens_(tokens),
-      size_(std::min(tokens, cells)),
+    : size_(std::min(tokens, cells)),
       cell_of_(static_cast<std::size_t>(tokens)),
       sums_(triangle(size_)),
       counts_(triangle(size_)),
@@ -44,7 +43,7 @@ HeadMap::HeadMap(std::int64_t tokens, std::int64_t cells)
 }
 
 void HeadMap::add_row(std::int64_t i, std::int64_t first, const float* weights) {
-  assert(i >= 0 && i < tokens_ && first >= 0);
+  assert(i >= 0 && static_cast<std::size_t>(i) < cell_of_.size() && first >= 0);
   const std::size_t row = triangle(cell_of_[static_cast<std::size_t>(i)]);
   for (std::int64_t j = first; j <= i; ++j) {
     const auto key = static_cast<std::size_t>(j);

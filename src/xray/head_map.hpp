@@ -23,7 +23,7 @@ class HeadMap {
   std::vector<double> received() const;
 
  private:
-  std::int64_t tokens_, size_;
+  std::int64_t size_;                  // cells of a side
   std::vector<std::int32_t> cell_of_;  // (T)
   std::vector<double> sums_, counts_;  // of the lower triangle
   std::vector<double> key_sums_, key_counts_;

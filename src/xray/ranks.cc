@@ -9,6 +9,7 @@
 #include <limits>
 
 // LAPACK's eigenvalues of a symmetric matrix, column-major. OpenBLAS has it; Debian has no header for it.
+// NOLINTNEXTLINE(readability-identifier-naming): the name that LAPACK has
 extern "C" void dsyev_(const char* jobz, const char* uplo, const blasint* n, double* a, const blasint* lda, double* w,
                        double* work, const blasint* lwork, blasint* info);
 
