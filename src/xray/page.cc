@@ -36,7 +36,7 @@ std::string script_json(const nlohmann::ordered_json& json) {
 std::string report_page(const nlohmann::ordered_json& report) {
   std::string page = kPageHtml;
   put(page, "@PAGE_CSS@", kPageCss);
-  put(page, "@PAGE_JS@", kPageJs);
+  put(page, "@PAGE_JS@", std::string(kDrawJs) + kPageJs);
   put(page, "@REPORT_JSON@", script_json(report));
   return page;
 }

@@ -1,58 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws the report, the JSON of the element `report`, in the order of the page. `chosen` holds what the reader has chosen;
-// chooseHead() redraws what depends on it. Arrays are base64, decoded when they are drawn.
-
-const byId = (id) => document.getElementById(id);
-const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
-const known = (x) => typeof x === "number" && Number.isFinite(x);
-const on = (id, event, act) => byId(id).addEventListener(event, act);
-const boxOf = (node) => node.getBoundingClientRect();
-const root = document.documentElement;
-const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
-
-// ---- elements, numbers, tokens
-
-function fill(node, attributes, ...children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== null) node.setAttribute(name, value);
-  }
-  node.append(...children.flat().filter((child) => child !== null));
-  return node;
-}
-const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, ...children);
-const svg = (tag, attributes, ...children) =>
-  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, ...children);
-const sentence = (text) => el("p", { class: "sentence" }, text);
-
-function number(x) {
-  if (!known(x)) return "–";
-  const size = Math.abs(x);
-  if (Number.isInteger(x) || size >= 1000) return x.toLocaleString("en-US", { maximumFractionDigits: 0 });
-  if (size < 1e-5) return x.toExponential(1).replace("e-", "e−");
-  return String(Number(x.toPrecision(size < 0.001 ? 2 : size < 1 ? 3 : 4)));
-}
-const withUnit = (x, unit) => known(x) && unit ? `${number(x)} ${unit}` : number(x);
-
-// A token as one line: line breaks, and spaces at its ends, are visible.
-function visible(piece) {
-  if (piece === "") return "(part of a character)";
-  return piece.replace(/\r/g, "␍").replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ | $/g, "␣");
-}
-function tokenRange(model, first, last) {
-  if (first >= last) return `token ${first} “${visible(model.text[first] ?? "")}”`;
-  const text = model.text.slice(first, last + 1).join("");
-  return `tokens ${first}–${last} “${visible(text.length > 60 ? text.slice(0, 58) + "…" : text)}”`;
-}
-
-const decode = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-const weight = (byte) => (byte / 255) ** 2; // maps and `received` hold round(255 √w)
-
-// What the strongest colour stands for: at most one value in 200 is larger, so that a few do not fade all others.
-function strongest(values) {
-  const sorted = Float64Array.from(values).filter(known).sort();
-  return sorted.length ? sorted[Math.ceil(sorted.length * 0.995) - 1] : 0;
-}
+// Draws the report, the JSON of the element `report`, in the order of the page. `chosen` holds what the reader has
+// chosen; chooseHead() redraws what depends on it. Arrays are base64, decoded when they are drawn.
 
 // ---- the report
 
@@ -87,168 +35,6 @@ const chosen = { model: 0, layer: 0, head: 0, key: "", shade: "received", scope:
 const current = () => models[chosen.model];
 const currentHead = () => current().heads[chosen.layer][chosen.head];
 
-// ---- colours
-
-// ColorBrewer's YlGnBu, which colour-blind readers can tell apart; reversed on dark pages: more always stands out more.
-const STOPS = ["fffdd6", "edf8b1", "c7e9b4", "7fcdbb", "41b6c4", "1d91c0", "225ea8", "253494", "081d58"]
-  .map((stop) => [0, 2, 4].map((at) => parseInt(stop.slice(at, at + 2), 16)));
-const palette = { pixel: new Uint8ClampedArray(1024), css: [], ink: [] };
-
-const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
-const isDark = () => (root.dataset.theme || (systemIsDark.matches ? "dark" : "light")) === "dark";
-
-function applyTheme() {
-  byId("theme").textContent = isDark() ? "☀ Light" : "☾ Dark";
-  byId("theme").setAttribute("aria-label", `Switch to the ${isDark() ? "light" : "dark"} theme`);
-  for (let i = 0; i < 256; ++i) {
-    const at = (isDark() ? 255 - i : i) / 255 * (STOPS.length - 1), stop = Math.min(STOPS.length - 2, Math.floor(at));
-    const rgb = STOPS[stop].map((low, c) => Math.round(low + (STOPS[stop + 1][c] - low) * (at - stop)));
-    const [r, g, b] = rgb.map((c) => (c / 255) ** 2.2);
-    palette.pixel.set([...rgb, 255], 4 * i);
-    palette.css[i] = `rgb(${rgb})`;
-    palette.ink[i] = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#0b0e13" : "#ffffff";
-  }
-}
-const shadeOf = (share) => clamp(Math.round(share * 255), 0, 255);
-
-function drawScale(node, ...labels) {
-  const stops = Array.from({ length: 17 }, (_, i) => palette.css[shadeOf(i / 16)]);
-  node.replaceChildren(el("i", { style: `background:linear-gradient(90deg,${stops})` }), ...labels.map((label) => el("span", {}, label)));
-  fill(node, { role: "img", "aria-label": `Colours: ${labels.join(", ")}` });
-}
-
-// ---- values under the pointer or the focus
-
-function tip(lines, x, y) {
-  const box = byId("tip");
-  box.replaceChildren(...lines.map((line) => el("div", {}, line)));
-  box.hidden = false;
-  const { width, height } = boxOf(box);
-  box.style.left = `${clamp(x + 14, 6, Math.max(6, innerWidth - width - 6))}px`;
-  box.style.top = `${y + 18 + height > innerHeight ? Math.max(6, y - height - 12) : y + 18}px`;
-}
-const hideTip = () => { byId("tip").hidden = true; };
-
-// A box of many small parts: linesOf(part) says what the part under the pointer or the focus is, null for none.
-function explain(box, linesOf) {
-  const show = (event, x, y) => {
-    const lines = linesOf(event.target);
-    if (lines) tip(lines, x, y); else hideTip();
-  };
-  return fill(box, {
-    onpointerover: (event) => show(event, event.clientX, event.clientY),
-    onpointerleave: hideTip,
-    onfocusin: (event) => {
-      const { left, width, bottom } = boxOf(event.target);
-      if (event.target.matches(":focus-visible")) show(event, left + width / 2, bottom - 10);
-    },
-    onfocusout: hideTip,
-  });
-}
-
-// A drawing of `count` values, of which pointer, or focus and arrow keys, choose one: a slider to screen readers. `at` gives
-// the value at a share of the width; `mark` shows value i (null: none) and returns its share of the width.
-function inspect(node, { label, count, at, lines, mark }) {
-  let index = 0;
-  const show = (i, x, y) => {
-    index = clamp(i, 0, count - 1);
-    const share = mark(index), { left, width, top, height } = boxOf(node);
-    fill(node, { "aria-valuenow": index, "aria-valuetext": lines(index).join("; ") });
-    tip(lines(index), x ?? left + share * width, y ?? top + height / 3);
-  };
-  const hide = () => { mark(null); hideTip(); };
-  return fill(node, {
-    tabindex: 0, role: "slider", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": count - 1, "aria-valuenow": 0,
-    "aria-valuetext": lines(0).join("; "),
-    onpointermove: (event) => show(at((event.clientX - boxOf(node).left) / boxOf(node).width), event.clientX, event.clientY),
-    onpointerleave: hide,
-    onfocus: () => { if (node.matches(":focus-visible")) show(index); },
-    onblur: hide,
-    onkeydown: (event) => {
-      const step = { PageUp: 10, PageDown: -10, Home: -count, End: count }[event.key] ?? (([x, y]) => x - y)(ARROWS[event.key] || [0, 0]);
-      if (event.key === "Escape") hide();
-      if (!step) return;
-      event.preventDefault();
-      show(index + step);
-    },
-  });
-}
-
-// ---- lines and bars
-
-const DASHES = ["none", "7 4", "2 3", "9 3 2 3"];
-const colour = (i) => `var(--model-${i % 4})`;
-function marker(i, x, y, r) {
-  const shape = ["M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z", "M-1-1h2v2h-2z", "M0-1.2l1.2 2.1h-2.4z", "M0-1.4L1.4 0 0 1.4-1.4 0z"][i % 4];
-  return svg("path", { d: shape, transform: `translate(${x} ${y}) scale(${r})`, style: `fill:${colour(i)}` });
-}
-const sample = (i) => svg("svg", { class: "sample", viewBox: "0 0 34 14", "aria-hidden": "true" },
-  svg("path", { class: "curve", d: "M0 7H34", style: `stroke:${colour(i)};stroke-dasharray:${DASHES[i % 4]}` }), marker(i, 17, 7, 4));
-
-function niceTicks(low, high, wanted) {
-  const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].find((s) => s * power >= rough * (1 - 1e-9)) * power, first = Math.ceil(low / step - 1e-9);
-  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
-}
-
-// From 0, unless the numbers lie far from it for their spread.
-function rangeOf(values) {
-  const numbers = values.filter(known);
-  if (!numbers.length) return null;
-  let low = numbers.reduce((a, b) => Math.min(a, b)), high = numbers.reduce((a, b) => Math.max(a, b));
-  if (low >= 0 && low < 0.6 * high) low = 0;
-  if (low === high) [low, high] = low > 0 ? [0, low] : [low, low + 1];
-  return { low, high };
-}
-
-// Lines or bars over 0 … count−1; series: [{index of the model, values}]; place(i) names what i stands for. Bars are shares
-// of [0, 1] in `count` parts.
-function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars }) {
-  const W = wide ? 780 : 400, H = wide ? 190 : 205, left = 52, top = 12, bottom = H - 36, width = W - left - 14;
-  const values = series.flatMap((line) => line.values).filter(known);
-  const range = fixed || rangeOf(values), smallest = values.reduce((a, b) => Math.min(a, b), Infinity);
-  const logarithmic = !fixed && smallest > 0 && range.high > 10 && range.high / smallest > 50;
-  const scale = logarithmic ? Math.log10 : (v) => v;
-  const low = logarithmic ? Math.floor(Math.log10(smallest)) : range.low;
-  const high = logarithmic ? Math.ceil(Math.log10(range.high) - 1e-9) : range.high;
-  const step = width / Math.max(1, bars ? count : count - 1), start = bars ? step / 2 : count === 1 ? width / 2 : 0;
-  const x = (i) => left + start + step * i, y = (v) => bottom - (bottom - top) * (scale(v) - low) / (high - low);
-  const rule = (kind, at) => svg("path", { class: kind, d: `M${x(at)} ${top}V${bottom}` });
-  const bar = (i, v, kind) => svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v), height: bottom - y(v) });
-
-  const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
-  const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0) : niceTicks(low, high, 4);
-  const xTicks = niceTicks(0, Math.max(1, count - 1), wide ? 10 : 8).filter((tick) => Number.isInteger(tick) && tick < count);
-  const write = (text, atX, atY, anchor) => svg("text", { x: atX, y: atY, "text-anchor": anchor }, text);
-  const guide = svg("g", {}), drawing = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}` },
-    yTicks.map((tick) => svg("path", { class: "grid", d: `M${left} ${y(tick)}h${width}` })),
-    yTicks.map((tick) => write(number(tick), left - 8, y(tick) + 4, "end")),
-    bars ? [0, 0.25, 0.5, 0.75, 1].map((tick) => write(tick, left + tick * width, bottom + 17, "middle"))
-      : xTicks.map((tick) => write(tick, x(tick), bottom + 17, "middle")),
-    write(axis + (logarithmic ? "; logarithmic scale" : ""), left + width / 2, H - 4, "middle"));
-  for (const { index, values: points } of series) {
-    if (bars) { drawing.append(...points.map((v, i) => bar(i, v, "bar"))); continue; }
-    const pen = (i) => known(points[i - 1]) ? "L" : "M";
-    drawing.append(svg("path", { class: count > 200 ? "curve thin" : "curve",
-      d: points.map((v, i) => known(v) ? `${pen(i)}${x(i).toFixed(1)} ${y(v).toFixed(1)}` : "").join(""),
-      style: `stroke:${colour(index)};stroke-dasharray:${count > 64 ? "none" : DASHES[index % 4]}` }));
-    if (count <= 64) points.forEach((v, i) => { if (known(v)) drawing.append(marker(index, x(i), y(v), 3)); });
-  }
-  if (known(marked)) drawing.append(rule("marked", marked));
-  drawing.append(guide);
-  return inspect(drawing, {
-    label, count,
-    at: (share) => Math.round((share * W - left - start) / step),
-    lines: (i) => [place(i), ...series.map(({ index, values: v }) => `${names[index]}: ${withUnit(v[i], unit)}`)],
-    mark: (i) => {
-      const here = i === null ? [] : series.filter((line) => known(line.values[i]));
-      guide.replaceChildren(...here.map(({ index, values: v }) => bars ? bar(i, v[i], "bar on") : marker(index, x(i), y(v[i]), 5)));
-      if (i !== null && !bars) guide.prepend(rule("guide", i));
-      return x(i) / W;
-    },
-  });
-}
-
 // ---- 1. summary
 
 const BARS = [["first_token_attention", "", "First token"], ["first_token_attention_gated", "after", "After the gate"],
@@ -265,8 +51,10 @@ function modelCard(model, i, longest) {
     el("p", { class: "facts" }, facts.join(" · ")),
     !longest ? null : el("div", { class: "bars" }, BARS.flatMap(([key, kind, name]) => {
       const value = model.figures[key];
-      const bar = el("div", { class: "track" }, el("div", { class: `fill ${kind}`, style: `width:${100 * value / longest}%` }));
-      const none = el("span", { class: "none" }, kind === "after" && !hasGate(model) ? "no gate: all of it passes" : "not known");
+      const bar = el("div", { class: "track" }, el("div", { class: `fill ${kind}`,
+          style: `width:${100 * value / longest}%` }));
+      const none = el("span", { class: "none" }, kind === "after" && !hasGate(model) ? "no gate: all of it passes"
+          : "not known");
       return [el("span", {}, name), known(value) ? bar : none, el("span", { class: "number" }, number(value))];
     })));
 }
@@ -279,10 +67,12 @@ function buildSummary() {
   byId("bars-note").hidden = !longest;
   byId("cards").replaceChildren(...models.map((model, i) => modelCard(model, i, longest)));
   byId("headline").replaceChildren(
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"), names.map((name) => el("th", { scope: "col" }, name)))),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"), names.map((name) => el("th", { scope: "col" },
+        name)))),
     el("tbody", {}, keysOf(models.map((model) => model.figures)).map((key) => el("tr", {},
       el("th", { scope: "row" }, named(key), sentence(figure(key).sentence)),
-      models.map(({ figures }) => el("td", { title: known(figures[key]) ? null : "this model has none" }, number(figures[key])))))));
+      models.map(({ figures }) => el("td", { title: known(figures[key]) ? null : "this model has none" },
+          number(figures[key])))))));
 }
 
 // ---- 2. layers
@@ -295,7 +85,8 @@ function buildLayers() {
     const series = models.map((model, index) => ({ index, values: (model.layer_figures || []).map((row) => row[key]) }))
       .filter((line) => line.values.some(known));
     return el("div", { class: "panel" }, el("h3", {}, named(key)), sentence(figure(key).sentence),
-      chart({ label: `${figure(key).name} by layer`, unit: figure(key).unit, series, axis: "layer", place: (i) => `layer ${i}`,
+      chart({ label: `${figure(key).name} by layer`, unit: figure(key).unit, series, axis: "layer", place: (i) =>
+          `layer ${i}`,
         count: Math.max(...series.map((line) => line.values.length)) }));
   }));
 }
@@ -314,7 +105,8 @@ function drawMaps() {
   const range = rangeOf(models.flatMap(headFigures).map((row) => row[chosen.key])); // one scale for all models
   if (!range) return;
   byId("map-sentence").textContent = figure(chosen.key).sentence;
-  drawScale(byId("map-legend"), number(range.low), number((range.low + range.high) / 2), withUnit(range.high, figure(chosen.key).unit));
+  drawScale(byId("map-legend"), number(range.low), number((range.low + range.high) / 2), withUnit(range.high,
+      figure(chosen.key).unit));
   const layers = Math.max(...models.map((model) => model.heads.length));
   const fit = (columns) => Math.floor((byId("maps").clientWidth / columns - 126) / layers) - 1;
   let columns = models.length;
@@ -325,15 +117,18 @@ function drawMaps() {
 }
 
 function headMap(model, index, range, cell) {
-  const { name, unit } = figure(chosen.key), layers = model.heads.length, heads = Math.max(...model.heads.map((row) => row.length));
+  const { name, unit } = figure(chosen.key), layers = model.heads.length, heads = Math.max(...model.heads.map((row) =>
+      row.length));
   const value = ({ layer, head }) => figureOf(model, layer, head, chosen.key);
   const place = (button) => ({ layer: Number(button.dataset.layer), head: Number(button.dataset.head) });
-  const lines = (at) => [headName(at.layer, at.head), known(value(at)) ? `${name}: ${withUnit(value(at), unit)}` : `${name}: none`];
+  const lines = (at) => [headName(at.layer, at.head), known(value(at)) ? `${name}: ${withUnit(value(at), unit)}`
+      : `${name}: none`];
   const open = ({ layer, head }) => { chooseHead(index, layer, head); goTo("head"); };
   const buttons = new Map();
   const button = (layer, head) => {
     const v = value({ layer, head }), shade = shadeOf((v - range.low) / (range.high - range.low));
-    const made = el("button", { role: "gridcell", class: known(v) ? null : "void", "data-layer": layer, "data-head": head,
+    const made = el("button", { role: "gridcell", class: known(v) ? null : "void", "data-layer": layer,
+        "data-head": head,
       "aria-label": lines({ layer, head }).join(", "),
       style: known(v) ? `background:${palette.css[shade]};color:${palette.ink[shade]}` : null },
     cell >= 40 && known(v) ? number(Number(v.toPrecision(2))) : null);
@@ -341,7 +136,8 @@ function headMap(model, index, range, cell) {
     return made;
   };
   const axis = (text, role) => el("span", { class: "axis", role }, text);
-  const grid = el("div", { class: "map", role: "grid", style: `grid-template-columns:auto repeat(${layers}, var(--cell))`,
+  const grid = el("div", { class: "map", role: "grid",
+      style: `grid-template-columns:auto repeat(${layers}, var(--cell))`,
     "aria-label": `${name}, ${names[index]}: heads down, layers across` },
   el("div", { role: "row" }, axis("head \\ layer", "columnheader"), model.heads.map((_, layer) =>
     axis(layer % (cell < 18 ? 5 : 1) ? "" : layer, "columnheader"))),
@@ -364,7 +160,8 @@ function headMap(model, index, range, cell) {
   const shown = (at) => `${headName(at.layer, at.head)}: ${number(value(at))}`;
   const highest = allHeads(model).filter((at) => known(value(at))).sort((a, b) => value(b) - value(a)).slice(0, 3);
   const panel = el("div", { class: "panel", "data-model": index }, el("h3", {}, sample(index), names[index]),
-    !highest.length ? el("p", { class: "hint" }, "This model has none.") : [grid, el("div", { class: "highest" }, "Highest: ",
+    !highest.length ? el("p", { class: "hint" }, "This model has none.") : [grid, el("div", { class: "highest" },
+        "Highest: ",
       highest.map((at) => el("button", { onclick: () => open(at) }, shown(at))))]);
   markChosen(panel);
   return panel;
@@ -373,9 +170,11 @@ function headMap(model, index, range, cell) {
 // The chosen head's cell stands out; Tab reaches one cell of each map.
 function markChosen(panel) {
   const cells = [...panel.querySelectorAll("[role=gridcell]")];
-  const mine = cells.find(({ dataset }) => Number(panel.dataset.model) === chosen.model && Number(dataset.layer) === chosen.layer &&
+  const mine = cells.find(({ dataset }) => Number(panel.dataset.model) === chosen.model
+      && Number(dataset.layer) === chosen.layer &&
     Number(dataset.head) === chosen.head);
-  for (const cell of cells) fill(cell, { "aria-selected": cell === mine, tabindex: cell === (mine || cells[0]) ? 0 : -1 });
+  for (const cell of cells) fill(cell, { "aria-selected": cell === mine, tabindex: cell === (mine || cells[0]) ? 0
+      : -1 });
 }
 
 // ---- 4. a head's attention map
@@ -390,7 +189,8 @@ function paintPattern(canvas, bytes, size, strong = Math.max(1, strongest(bytes)
   const context = canvas.getContext("2d"), image = context.createImageData(size, size);
   const pixels = new Uint32Array(image.data.buffer), colours = new Uint32Array(palette.pixel.buffer);
   for (let row = 0, at = 0; row < size; ++row)
-    for (let column = 0; column <= row; ++column, ++at) pixels[row * size + column] = colours[shadeOf(bytes[at] / strong)];
+    for (let column = 0; column <= row; ++column, ++at) pixels[row * size
+        + column] = colours[shadeOf(bytes[at] / strong)];
   context.putImageData(image, 0, 0);
   return strong;
 }
@@ -400,21 +200,27 @@ function loadPattern() {
   if (pattern.size !== size) Object.assign(pattern, { size, zoom: 1, x: 0, y: 0 });
   pattern.bytes = decode(currentHead().map);
   const strong = paintPattern(pattern.image, pattern.bytes, size, byId("full-scale").checked ? 255 : undefined);
-  drawScale(byId("pattern-legend"), "0", number(weight(strong / 2)), (strong < 255 ? "≥ " : "") + number(weight(strong)));
-  const side = Math.round(tokens / size), cells = tokens > size ? `; a cell is a mean over about ${side} queries and ${side} keys` : "";
-  byId("pattern-sentence").textContent = "The softmax weight that each query token (down) gives to each key token (across), before " +
-    `the gate, in this pass over the text${cells}; colours follow the weight’s square root, so that small weights show.`;
+  drawScale(byId("pattern-legend"), "0", number(weight(strong / 2)), (strong < 255 ? "≥ " : "")
+      + number(weight(strong)));
+  const side = Math.round(tokens / size), cells = tokens > size
+      ? `; a cell is a mean over about ${side} queries and ${side} keys` : "";
+  byId("pattern-sentence").textContent =
+    "The softmax weight that each query token (down) gives to each key token (across), before the gate, in this pass " +
+    `over the text${cells}; colours follow the weight’s square root, so that small weights show.`;
   byId("pattern").setAttribute("aria-label",
-    `Attention map of ${headName(chosen.layer, chosen.head)}: arrow keys move over its cells, plus and minus zoom, 0 shows all`);
+    `Attention map of ${headName(chosen.layer, chosen.head)}: ` +
+      "arrow keys move over its cells, plus and minus zoom, 0 shows all");
   readCell(null);
 }
 
 function drawPattern() {
-  const canvas = byId("pattern"), { text, tokens } = current(), ratio = devicePixelRatio || 1, side = canvas.clientWidth;
+  const canvas = byId("pattern"), { text, tokens } = current(), ratio = devicePixelRatio || 1,
+      side = canvas.clientWidth;
   if (!side || !pattern.bytes) return;
   canvas.width = canvas.height = Math.round(side * ratio);
   canvas.style.touchAction = pattern.zoom > 1 ? "none" : "pan-y";
-  const style = getComputedStyle(canvas), context = canvas.getContext("2d"), plot = side - MARGIN, pixels = plot / shownCells();
+  const style = getComputedStyle(canvas), context = canvas.getContext("2d"), plot = side - MARGIN,
+      pixels = plot / shownCells();
   const px = (column) => MARGIN + (column - pattern.x) * pixels, py = (row) => MARGIN + (row - pattern.y) * pixels;
   const centre = (token) => (token + 0.5) * pattern.size / tokens;
   context.scale(ratio, ratio);
@@ -445,7 +251,8 @@ function drawPattern() {
   context.restore();
 
   // The tokens themselves where there is room, otherwise their numbers.
-  const words = pixels >= 13 && pattern.size === tokens, each = words ? 1 : Math.ceil(niceTicks(0, tokens / pattern.zoom, 6)[1]);
+  const words = pixels >= 13 && pattern.size === tokens, each = words ? 1 : Math.ceil(niceTicks(0,
+      tokens / pattern.zoom, 6)[1]);
   const write = (label, x, y, align, turn) => {
     context.save();
     context.translate(x, y);
@@ -458,7 +265,8 @@ function drawPattern() {
   context.textBaseline = "middle";
   context.font = words ? "11px ui-monospace, monospace" : "11px system-ui, sans-serif";
   for (let token = 0; token < tokens; token += each) {
-    const label = words ? visible(text[token] ?? "").slice(0, 7) : String(token), x = px(centre(token)), y = py(centre(token));
+    const label = words ? visible(text[token] ?? "").slice(0, 7) : String(token), x = px(centre(token)),
+        y = py(centre(token));
     if (y >= MARGIN && y <= side) write(label, MARGIN - 6, y, "right", 0);
     const align = words ? "left" : x > side - 20 ? "right" : "center";
     if (x >= MARGIN && x <= side) write(label, x, MARGIN - (words ? 6 : 12), align, words ? -Math.PI / 2 : 0);
@@ -478,9 +286,11 @@ function readCell(cell, x, y) {
     return;
   }
   const model = current(), { row, column } = cell, start = (c) => Math.floor(c * model.tokens / model.map_size);
-  const query = tokenRange(model, start(row), start(row + 1) - 1), key = tokenRange(model, start(column), start(column + 1) - 1);
+  const query = tokenRange(model, start(row), start(row + 1) - 1), key = tokenRange(model, start(column), start(column
+      + 1) - 1);
   const says = column > row ? "Not seen: the key comes after the query"
-    : `${model.map_size < model.tokens ? "Mean weight" : "Weight"} ${number(weight(pattern.bytes[row * (row + 1) / 2 + column]))}`;
+    : `${model.map_size < model.tokens ? "Mean weight" : "Weight"} ` +
+      number(weight(pattern.bytes[row * (row + 1) / 2 + column]));
   byId("pattern-cell").replaceChildren(el("strong", {}, says), ` · query ${query} → key ${key}`);
   if (known(x)) tip([says, `query ${query}`, `key ${key}`], x, y); else hideTip();
 }
@@ -494,7 +304,8 @@ function moveView(x, y) {
 function zoomBy(factor, [shareX, shareY] = [0.5, 0.5]) {
   const before = shownCells();
   pattern.zoom = clamp(pattern.zoom * factor, 1, Math.max(1, pattern.size / 6));
-  moveView(pattern.x + (before - shownCells()) * clamp(shareX, 0, 1), pattern.y + (before - shownCells()) * clamp(shareY, 0, 1));
+  moveView(pattern.x + (before - shownCells()) * clamp(shareX, 0, 1), pattern.y
+      + (before - shownCells()) * clamp(shareY, 0, 1));
 }
 
 function listenToPattern() {
@@ -509,7 +320,8 @@ function listenToPattern() {
       const [x, y] = place(event), shown = shownCells();
       if (drag) moveView(drag.x - (x - drag.from[0]) * shown, drag.y - (y - drag.from[1]) * shown);
       else if (Math.min(x, y) < 0 || Math.max(x, y) >= 1) readCell(null);
-      else readCell({ column: Math.floor(pattern.x + x * shown), row: Math.floor(pattern.y + y * shown) }, event.clientX, event.clientY);
+      else readCell({ column: Math.floor(pattern.x + x * shown), row: Math.floor(pattern.y + y * shown) },
+          event.clientX, event.clientY);
     },
     onpointerdown: (event) => {
       if (pattern.zoom === 1) return;
@@ -541,7 +353,8 @@ function listenToPattern() {
       }
     },
   });
-  for (const [id, factor] of [["zoom-in", 1.5], ["zoom-out", 1 / 1.5], ["zoom-all", 1e-9]]) on(id, "click", () => zoomBy(factor));
+  for (const [id, factor] of [["zoom-in", 1.5], ["zoom-out", 1 / 1.5], ["zoom-all", 1e-9]]) on(id, "click", () =>
+      zoomBy(factor));
   on("full-scale", "change", loadPattern);
   new ResizeObserver(drawPattern).observe(canvas);
 }
@@ -551,9 +364,11 @@ function listenToPattern() {
 function buildHeadControls() {
   const selects = ["head-model", "head-layer", "head-head"].map(byId);
   selects[0].replaceChildren(...names.map((name, i) => el("option", { value: i }, name)));
-  for (const select of selects) select.addEventListener("change", () => chooseHead(...selects.map((each) => Number(each.value))));
+  for (const select of selects) select.addEventListener("change", () => chooseHead(...selects.map((each) =>
+      Number(each.value))));
   const step = (by) => {
-    const heads = allHeads(current()), at = heads.findIndex(({ layer, head }) => layer === chosen.layer && head === chosen.head);
+    const heads = allHeads(current()), at = heads.findIndex(({ layer, head }) => layer === chosen.layer
+        && head === chosen.head);
     const { layer, head } = heads[(at + by + heads.length) % heads.length];
     chooseHead(chosen.model, layer, head);
   };
@@ -565,7 +380,8 @@ function buildHeadControls() {
 function drawHead() {
   const model = current(), head = currentHead();
   const options = (id, count, value) => {
-    if (byId(id).length !== count) byId(id).replaceChildren(...Array.from({ length: count }, (_, i) => el("option", { value: i }, i)));
+    if (byId(id).length !== count) byId(id).replaceChildren(...Array.from({ length: count }, (_, i) => el("option",
+        { value: i }, i)));
     byId(id).value = value;
   };
   byId("head-model").value = chosen.model;
@@ -575,7 +391,8 @@ function drawHead() {
   loadPattern();
 
   byId("head-figures").replaceChildren(...keysOf(headFigures(model)).map((key) => {
-    const mine = figureOf(model, chosen.layer, chosen.head, key), all = headFigures(model).map((row) => row[key]).filter(known);
+    const mine = figureOf(model, chosen.layer, chosen.head, key), all = headFigures(model).map((row) =>
+        row[key]).filter(known);
     const rank = known(mine) ? `${1 + all.filter((v) => v > mine).length} of ${all.length}` : "";
     const value = el("span", {}, el("b", {}, number(mine)), el("span", { class: "rank" }, rank));
     return el("div", {}, el("dt", {}, el("span", {}, named(key)), value), el("dd", {}, figure(key).sentence));
@@ -592,7 +409,8 @@ function drawHead() {
   byId("gate-histogram").replaceChildren(...(!n ? [] : [el("h3", {}, "Values of the gate"),
     sentence("How often each value of this head’s gate occurs, over its features and the tokens of this text."),
     chart({ label: "Histogram of the gate", unit: "of the values", axis: "gate", count: n, bars: true,
-      series: [{ index: chosen.model, values: counts.map((c) => c / total) }], fixed: { low: 0, high: Math.max(...counts) / total || 1 },
+      series: [{ index: chosen.model, values: counts.map((c) => c / total) }], fixed: { low: 0,
+          high: Math.max(...counts) / total || 1 },
       place: (i) => `gate ${number(i / n)} to ${number((i + 1) / n)}` })]));
   byId("gate-histogram").setAttribute("style", `--model:${colour(chosen.model)}`);
   drawStrip();
@@ -606,15 +424,19 @@ function drawGateLine() {
     count: model.tokens, place: (i) => tokenRange(model, i, i),
   });
   byId("gate-tokens").replaceChildren(el("h3", {}, "The gate, token by token"), sentence(
-    gate ? "The mean of this head’s gate over its features, at each token of this text; near 0, the head adds almost nothing there."
-      : hasGate(model) ? "The report has no gate of this head alone." : "This model has no gate: its heads cannot close."),
+    gate
+      ? "The mean of this head’s gate over its features, at each token of this text; near 0, the head adds almost " +
+        "nothing there."
+      : hasGate(model) ? "The report has no gate of this head alone."
+          : "This model has no gate: its heads cannot close."),
   gate ? line() : "");
 }
 
 // Small maps of the heads of this layer, in every model that has the layer.
 function drawStrip() {
   byId("strip-title").textContent = `All heads of layer ${chosen.layer}`;
-  byId("strip").replaceChildren(...models.map((model, index) => el("div", { hidden: chosen.layer < model.heads.length ? null : "" },
+  byId("strip").replaceChildren(...models.map((model, index) => el("div", { hidden: chosen.layer < model.heads.length
+      ? null : "" },
     el("strong", {}, sample(index), names[index]),
     (model.heads[chosen.layer] || []).map((head, h) => {
       const canvas = el("canvas", { "aria-hidden": "true" });
@@ -636,7 +458,8 @@ function buildTokens() {
   if (spansOf === current()) return;
   spansOf = current();
   focused = 0;
-  spans = spansOf.text.map((piece, i) => el("span", { role: "option", tabindex: i ? -1 : 0, "data-token": i, "aria-selected": "false" },
+  spans = spansOf.text.map((piece, i) => el("span", { role: "option", tabindex: i ? -1 : 0, "data-token": i,
+      "aria-selected": "false" },
     piece === "" ? "·" : piece.replace(/\n/g, "↵\n")));
   byId("tokens").replaceChildren(...spans);
   byId("tokens").setAttribute("aria-label", `The text as tokens of ${names[chosen.model]}`);
@@ -645,26 +468,31 @@ function buildTokens() {
 // One number a token, or null: of the chosen head, or the mean over the heads of its layer, or over all layers.
 function tokenValues(shade) {
   const model = current(), real = shade === "received" ? weight : (byte) => byte / 255;
-  if (shade === "loss") return [null, ...(model.token_losses || []).slice(0, model.tokens - 1)]; // of predicting this token
+  // of predicting this token
+  if (shade === "loss") return [null, ...(model.token_losses || []).slice(0, model.tokens - 1)];
   const rows = model.layer_text?.[shade] || [];
-  const given = { head: [currentHead()[shade]], layer: [rows[chosen.layer]], all: rows }[chosen.scope].filter(Boolean).map(decode);
+  const given = { head: [currentHead()[shade]], layer: [rows[chosen.layer]],
+      all: rows }[chosen.scope].filter(Boolean).map(decode);
   return given.length ? model.text.map((_, i) => given.reduce((sum, row) => sum + real(row[i]), 0) / given.length) : [];
 }
 
 function shadeText() {
   buildTokens();
   const model = current(), name = names[chosen.model];
-  const has = { received: true, gate: Boolean(model.layer_text?.gate || currentHead().gate), loss: (model.token_losses || []).some(known) };
+  const has = { received: true, gate: Boolean(model.layer_text?.gate || currentHead().gate), loss: (model.token_losses
+      || []).some(known) };
   const shade = has[chosen.shade] ? chosen.shade : "received"; // the choice stays for models that have it
   for (const button of byId("shades").children) {
-    fill(button, { "aria-pressed": button.dataset.shade === shade, title: has[button.dataset.shade] ? "" : "this model has none" });
+    fill(button, { "aria-pressed": button.dataset.shade === shade, title: has[button.dataset.shade] ? ""
+        : "this model has none" });
     button.disabled = !has[button.dataset.shade];
   }
   for (const button of byId("scopes").children) {
     button.setAttribute("aria-pressed", shade !== "loss" && button.dataset.scope === chosen.scope);
     button.disabled = shade === "loss";
   }
-  const values = tokenValues(shade), top = shade === "gate" ? 1 : strongest(values) || 1, power = shade === "received" ? 0.5 : 1;
+  const values = tokenValues(shade), top = shade === "gate" ? 1 : strongest(values) || 1, power = shade === "received"
+      ? 0.5 : 1;
   spans.forEach((span, i) => {
     const at = shadeOf((values[i] / top) ** power);
     span.style.backgroundColor = known(values[i]) ? palette.css[at] : "";
@@ -673,12 +501,15 @@ function shadeText() {
   drawScale(byId("text-legend"), "0", number(top * 0.5 ** (1 / power)),
     (shade === "gate" ? "" : "≥ ") + withUnit(top, shade === "loss" ? "nats" : ""));
   const { layer, head, scope } = chosen;
-  const whose = { head: headName(layer, head), layer: `the heads of layer ${layer}`, all: "all heads of all layers" }[scope];
+  const whose = { head: headName(layer, head), layer: `the heads of layer ${layer}`,
+      all: "all heads of all layers" }[scope];
   byId("text-sentence").textContent = {
-    received: `The mean softmax weight that each token receives from itself and those after it, in ${whose} of ${name}; ` +
+    received:
+      `The mean softmax weight that each token receives from itself and those after it, in ${whose} of ${name}; ` +
       "few see the last tokens, so theirs is high; colours follow the square root.",
     gate: `The mean of the gate at each token, over features, in ${whose} of ${name}; near 0, almost nothing is added.`,
-    loss: `−log p that ${name} gives to each token but the first, from those before it, in nats: the higher, the less expected.`,
+    loss: `−log p that ${name} gives to each token but the first, from those before it, in nats: ` +
+      "the higher, the less expected.",
   }[shade];
 }
 
@@ -686,7 +517,8 @@ function tokenLines(i) {
   const whose = { head: "this head", layer: "mean of its layer", all: "mean of all layers" }[chosen.scope];
   const line = (name, value, unit) => known(value) ? [`${name}: ${withUnit(value, unit)}`] : [];
   return [tokenRange(current(), i, i), ...line(`attention received, ${whose}`, tokenValues("received")[i]),
-    ...line(`gate, ${whose}`, tokenValues("gate")[i]), ...line("loss of predicting it", tokenValues("loss")[i], "nats")];
+    ...line(`gate, ${whose}`, tokenValues("gate")[i]), ...line("loss of predicting it", tokenValues("loss")[i],
+        "nats")];
 }
 
 function markToken(token, scroll) {

@@ -3,9 +3,10 @@
 
 namespace headgate::xray {
 
-// page.html, page.css and page.js as they stand in this folder.
+// page.html, page.css, draw.js and page.js as they stand in this folder.
 extern const char* const kPageHtml;
 extern const char* const kPageCss;
+extern const char* const kDrawJs;
 extern const char* const kPageJs;
 
 }  // namespace headgate::xray

@@ -171,7 +171,7 @@ def join(report):
     """The page: as `headgate xray` joins it, "<" escaped in the JSON so that no text can end the script."""
     page = (TEMPLATE / "page.html").read_text(encoding="utf-8")
     for line, text in (("@PAGE_CSS@", (TEMPLATE / "page.css").read_text(encoding="utf-8")),
-                       ("@PAGE_JS@", (TEMPLATE / "page.js").read_text(encoding="utf-8")),
+                       ("@PAGE_JS@", "".join((TEMPLATE / name).read_text(encoding="utf-8") for name in ("draw.js", "page.js"))),
                        ("@REPORT_JSON@", json.dumps(report, ensure_ascii=False).replace("<", "\\u003c"))):
         before, after = page.split(line + "\n")
         page = before + text.rstrip("\n") + "\n" + after

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the sections of the page are drawn with: elements, numbers, tokens, colours, charts. page.js comes behind it in
+// the same script.
+
+const byId = (id) => document.getElementById(id);
+const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+const known = (x) => typeof x === "number" && Number.isFinite(x);
+const on = (id, event, act) => byId(id).addEventListener(event, act);
+const boxOf = (node) => node.getBoundingClientRect();
+const root = document.documentElement;
+const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+
+// ---- elements, numbers, tokens
+
+function fill(node, attributes, ...children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child !== null));
+  return node;
+}
+const el = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, ...children);
+const svg = (tag, attributes, ...children) =>
+  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, ...children);
+const sentence = (text) => el("p", { class: "sentence" }, text);
+
+function number(x) {
+  if (!known(x)) return "–";
+  const size = Math.abs(x);
+  if (Number.isInteger(x) || size >= 1000) return x.toLocaleString("en-US", { maximumFractionDigits: 0 });
+  if (size < 1e-5) return x.toExponential(1).replace("e-", "e−");
+  return String(Number(x.toPrecision(size < 0.001 ? 2 : size < 1 ? 3 : 4)));
+}
+const withUnit = (x, unit) => known(x) && unit ? `${number(x)} ${unit}` : number(x);
+
+// A token as one line: line breaks, and spaces at its ends, are visible.
+function visible(piece) {
+  if (piece === "") return "(part of a character)";
+  return piece.replace(/\r/g, "␍").replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/^ | $/g, "␣");
+}
+function tokenRange(model, first, last) {
+  if (first >= last) return `token ${first} “${visible(model.text[first] ?? "")}”`;
+  const text = model.text.slice(first, last + 1).join("");
+  return `tokens ${first}–${last} “${visible(text.length > 60 ? text.slice(0, 58) + "…" : text)}”`;
+}
+
+const decode = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+const weight = (byte) => (byte / 255) ** 2; // maps and `received` hold round(255 √w)
+
+// What the strongest colour stands for: at most one value in 200 is larger, so that a few do not fade all others.
+function strongest(values) {
+  const sorted = Float64Array.from(values).filter(known).sort();
+  return sorted.length ? sorted[Math.ceil(sorted.length * 0.995) - 1] : 0;
+}
+
+// ---- colours
+
+// ColorBrewer's YlGnBu, which colour-blind readers can tell apart; reversed on dark pages: more always stands out more.
+const STOPS = ["fffdd6", "edf8b1", "c7e9b4", "7fcdbb", "41b6c4", "1d91c0", "225ea8", "253494", "081d58"]
+  .map((stop) => [0, 2, 4].map((at) => parseInt(stop.slice(at, at + 2), 16)));
+const palette = { pixel: new Uint8ClampedArray(1024), css: [], ink: [] };
+
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => (root.dataset.theme || (systemIsDark.matches ? "dark" : "light")) === "dark";
+
+function applyTheme() {
+  byId("theme").textContent = isDark() ? "☀ Light" : "☾ Dark";
+  byId("theme").setAttribute("aria-label", `Switch to the ${isDark() ? "light" : "dark"} theme`);
+  for (let i = 0; i < 256; ++i) {
+    const at = (isDark() ? 255 - i : i) / 255 * (STOPS.length - 1), stop = Math.min(STOPS.length - 2, Math.floor(at));
+    const rgb = STOPS[stop].map((low, c) => Math.round(low + (STOPS[stop + 1][c] - low) * (at - stop)));
+    const [r, g, b] = rgb.map((c) => (c / 255) ** 2.2);
+    palette.pixel.set([...rgb, 255], 4 * i);
+    palette.css[i] = `rgb(${rgb})`;
+    palette.ink[i] = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#0b0e13" : "#ffffff";
+  }
+}
+const shadeOf = (share) => clamp(Math.round(share * 255), 0, 255);
+
+function drawScale(node, ...labels) {
+  const stops = Array.from({ length: 17 }, (_, i) => palette.css[shadeOf(i / 16)]);
+  node.replaceChildren(el("i", { style: `background:linear-gradient(90deg,${stops})` }), ...labels.map((label) =>
+      el("span", {}, label)));
+  fill(node, { role: "img", "aria-label": `Colours: ${labels.join(", ")}` });
+}
+
+// ---- values under the pointer or the focus
+
+function tip(lines, x, y) {
+  const box = byId("tip");
+  box.replaceChildren(...lines.map((line) => el("div", {}, line)));
+  box.hidden = false;
+  const { width, height } = boxOf(box);
+  box.style.left = `${clamp(x + 14, 6, Math.max(6, innerWidth - width - 6))}px`;
+  box.style.top = `${y + 18 + height > innerHeight ? Math.max(6, y - height - 12) : y + 18}px`;
+}
+const hideTip = () => { byId("tip").hidden = true; };
+
+// A box of many small parts: linesOf(part) says what the part under the pointer or the focus is, null for none.
+function explain(box, linesOf) {
+  const show = (event, x, y) => {
+    const lines = linesOf(event.target);
+    if (lines) tip(lines, x, y); else hideTip();
+  };
+  return fill(box, {
+    onpointerover: (event) => show(event, event.clientX, event.clientY),
+    onpointerleave: hideTip,
+    onfocusin: (event) => {
+      const { left, width, bottom } = boxOf(event.target);
+      if (event.target.matches(":focus-visible")) show(event, left + width / 2, bottom - 10);
+    },
+    onfocusout: hideTip,
+  });
+}
+
+// A drawing of `count` values, of which pointer, or focus and arrow keys, choose one: a slider to screen readers. `at`
+// gives the value at a share of the width; `mark` shows value i (null: none) and returns its share of the width.
+function inspect(node, { label, count, at, lines, mark }) {
+  let index = 0;
+  const show = (i, x, y) => {
+    index = clamp(i, 0, count - 1);
+    const share = mark(index), { left, width, top, height } = boxOf(node);
+    fill(node, { "aria-valuenow": index, "aria-valuetext": lines(index).join("; ") });
+    tip(lines(index), x ?? left + share * width, y ?? top + height / 3);
+  };
+  const hide = () => { mark(null); hideTip(); };
+  return fill(node, {
+    tabindex: 0, role: "slider", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": count - 1,
+        "aria-valuenow": 0,
+    "aria-valuetext": lines(0).join("; "),
+    onpointermove: (event) => show(at((event.clientX - boxOf(node).left) / boxOf(node).width), event.clientX,
+        event.clientY),
+    onpointerleave: hide,
+    onfocus: () => { if (node.matches(":focus-visible")) show(index); },
+    onblur: hide,
+    onkeydown: (event) => {
+      const step = { PageUp: 10, PageDown: -10, Home: -count, End: count }[event.key] ?? (([x, y]) =>
+          x - y)(ARROWS[event.key] || [0, 0]);
+      if (event.key === "Escape") hide();
+      if (!step) return;
+      event.preventDefault();
+      show(index + step);
+    },
+  });
+}
+
+// ---- lines and bars
+
+const DASHES = ["none", "7 4", "2 3", "9 3 2 3"];
+const colour = (i) => `var(--model-${i % 4})`;
+function marker(i, x, y, r) {
+  const shape = ["M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z", "M-1-1h2v2h-2z", "M0-1.2l1.2 2.1h-2.4z",
+      "M0-1.4L1.4 0 0 1.4-1.4 0z"][i % 4];
+  return svg("path", { d: shape, transform: `translate(${x} ${y}) scale(${r})`, style: `fill:${colour(i)}` });
+}
+const sample = (i) => svg("svg", { class: "sample", viewBox: "0 0 34 14", "aria-hidden": "true" },
+  svg("path", { class: "curve", d: "M0 7H34", style: `stroke:${colour(i)};stroke-dasharray:${DASHES[i % 4]}` }),
+      marker(i, 17, 7, 4));
+
+function niceTicks(low, high, wanted) {
+  const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].find((s) => s * power >= rough * (1 - 1e-9)) * power,
+      first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => Number(((first
+      + i) * step).toPrecision(12)));
+}
+
+// From 0, unless the numbers lie far from it for their spread.
+function rangeOf(values) {
+  const numbers = values.filter(known);
+  if (!numbers.length) return null;
+  let low = numbers.reduce((a, b) => Math.min(a, b)), high = numbers.reduce((a, b) => Math.max(a, b));
+  if (low >= 0 && low < 0.6 * high) low = 0;
+  if (low === high) [low, high] = low > 0 ? [0, low] : [low, low + 1];
+  return { low, high };
+}
+
+// Lines or bars over 0 … count−1; series: [{index of the model, values}]; place(i) names what i stands for. Bars are
+// shares of [0, 1] in `count` parts.
+function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars }) {
+  const W = wide ? 780 : 400, H = wide ? 190 : 205, left = 52, top = 12, bottom = H - 36, width = W - left - 14;
+  const values = series.flatMap((line) => line.values).filter(known);
+  const range = fixed || rangeOf(values), smallest = values.reduce((a, b) => Math.min(a, b), Infinity);
+  const logarithmic = !fixed && smallest > 0 && range.high > 10 && range.high / smallest > 50;
+  const scale = logarithmic ? Math.log10 : (v) => v;
+  const low = logarithmic ? Math.floor(Math.log10(smallest)) : range.low;
+  const high = logarithmic ? Math.ceil(Math.log10(range.high) - 1e-9) : range.high;
+  const step = width / Math.max(1, bars ? count : count - 1), start = bars ? step / 2 : count === 1 ? width / 2 : 0;
+  const x = (i) => left + start + step * i, y = (v) => bottom - (bottom - top) * (scale(v) - low) / (high - low);
+  const rule = (kind, at) => svg("path", { class: kind, d: `M${x(at)} ${top}V${bottom}` });
+  const bar = (i, v, kind) => svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v),
+      height: bottom - y(v) });
+
+  const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
+  const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0) : niceTicks(low, high,
+      4);
+  const xTicks = niceTicks(0, Math.max(1, count - 1), wide ? 10 : 8).filter((tick) => Number.isInteger(tick)
+      && tick < count);
+  const write = (text, atX, atY, anchor) => svg("text", { x: atX, y: atY, "text-anchor": anchor }, text);
+  const guide = svg("g", {}), drawing = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}` },
+    yTicks.map((tick) => svg("path", { class: "grid", d: `M${left} ${y(tick)}h${width}` })),
+    yTicks.map((tick) => write(number(tick), left - 8, y(tick) + 4, "end")),
+    bars ? [0, 0.25, 0.5, 0.75, 1].map((tick) => write(tick, left + tick * width, bottom + 17, "middle"))
+      : xTicks.map((tick) => write(tick, x(tick), bottom + 17, "middle")),
+    write(axis + (logarithmic ? "; logarithmic scale" : ""), left + width / 2, H - 4, "middle"));
+  for (const { index, values: points } of series) {
+    if (bars) { drawing.append(...points.map((v, i) => bar(i, v, "bar"))); continue; }
+    const pen = (i) => known(points[i - 1]) ? "L" : "M";
+    drawing.append(svg("path", { class: count > 200 ? "curve thin" : "curve",
+      d: points.map((v, i) => known(v) ? `${pen(i)}${x(i).toFixed(1)} ${y(v).toFixed(1)}` : "").join(""),
+      style: `stroke:${colour(index)};stroke-dasharray:${count > 64 ? "none" : DASHES[index % 4]}` }));
+    if (count <= 64) points.forEach((v, i) => { if (known(v)) drawing.append(marker(index, x(i), y(v), 3)); });
+  }
+  if (known(marked)) drawing.append(rule("marked", marked));
+  drawing.append(guide);
+  return inspect(drawing, {
+    label, count,
+    at: (share) => Math.round((share * W - left - start) / step),
+    lines: (i) => [place(i), ...series.map(({ index, values: v }) => `${names[index]}: ${withUnit(v[i], unit)}`)],
+    mark: (i) => {
+      const here = i === null ? [] : series.filter((line) => known(line.values[i]));
+      guide.replaceChildren(...here.map(({ index, values: v }) => bars ? bar(i, v[i], "bar on") : marker(index, x(i),
+          y(v[i]), 5)));
+      if (i !== null && !bars) guide.prepend(rule("guide", i));
+      return x(i) / W;
+    },
+  });
+}
