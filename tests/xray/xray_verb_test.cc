@@ -76,7 +76,7 @@ TEST_F(XrayVerbTest, ReportsEveryFigureOfEveryHead) {
       const std::string key = figure.at("key");
       const bool known = model.at("figures").contains(key) || model.at("head_figures")[0][0].contains(key);
       EXPECT_TRUE(known) << key;
-      EXPECT_EQ(figure.at("sentence").get<std::string>().back(), '.') << key << " has no sentence for people";
+      EXPECT_TRUE(figure.at("sentence").get<std::string>().ends_with('.')) << key << " has no sentence for people";
     }
   }
 }
