@@ -58,7 +58,7 @@ check() { # NAME COMMAND …
   if ((status == 0)); then
     echo "== headgate: $name passed in $((SECONDS - start)) s"
     passed=$((passed + 1))
-  elif ((status == 124 || status == 137)) && [[ -n "$seconds" ]]; then
+  elif ((status == 124 || status == 137)) && [[ -n "$seconds" ]] && ((SECONDS >= seconds)); then
     echo "== headgate: $name NOT FINISHED: stopped after $((SECONDS - start)) s" >&2
     unfinished+=("$name")
   else
