@@ -14,19 +14,7 @@ inline constexpr Figure kAttentionEntropy{
     .meaning = "How widely a query spreads its attention, in nats: 0 for one key alone, log n for n keys alike."};
 
 template <typename T>
-class AttentionEntropySums : public Sums<T> {
- public:
-  explicit AttentionEntropySums(const models::DecoderConfig& config) : heads_(config) {}
-
-  void add_layer(const LayerSample<T>& sample) override {
-    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return sample.entropies(h, n); });
-  }
-  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
-  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
-
- private:
-  MeanByHead heads_;
-};
+using AttentionEntropySums = QueryMeanSums<T, &LayerSample<T>::entropies>;
 
 inline constexpr Metric kAttentionEntropyMetric{
     .name = "attention_entropy",

@@ -18,19 +18,7 @@ inline constexpr Figure kFirstTokenAttention{.key = "first_token_attention",
                                                  "the softmax weights; far above the uniform value it is a sink."};
 
 template <typename T>
-class FirstTokenAttentionSums : public Sums<T> {
- public:
-  explicit FirstTokenAttentionSums(const models::DecoderConfig& config) : heads_(config) {}
-
-  void add_layer(const LayerSample<T>& sample) override {
-    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return sample.first_token_weights(h, n); });
-  }
-  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
-  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
-
- private:
-  MeanByHead heads_;
-};
+using FirstTokenAttentionSums = QueryMeanSums<T, &LayerSample<T>::first_token_weights>;
 
 inline constexpr Metric kFirstTokenAttentionMetric{
     .name = "first_token_attention",

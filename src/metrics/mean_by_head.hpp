@@ -45,6 +45,22 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
+/// The mean of numbers (Hq,N) that a sample has of its queries.
+template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
+class QueryMeanSums : public Sums<T> {
+ public:
+  explicit QueryMeanSums(const models::DecoderConfig& config) : heads_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return (sample.*kOfQueries)(h, n); });
+  }
+  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
+
+ private:
+  MeanByHead heads_;
+};
+
 /// Means over gates, apart by the heads that own them. A query head has the gates of its own, or those of its key/value
 /// head; a gate that heads share, or of no head, is no head's.
 class MeanByGate {
