@@ -110,10 +110,7 @@ int run_eval(const EvalOptions& o) {
   }
   int status = kSuccess;
   for (const EvaluatedModel& model : results) {
-    const std::string where = train::first_not_finite(model.evaluation.report);
-    if (where.empty()) continue;
-    fmt::print(stderr, "headgate eval: {}: the model gives numbers that are not finite, first {}\n", model.name, where);
-    status = kCheckFailed;
+    if (!check_finite("eval", model.name, model.evaluation)) status = kCheckFailed;
   }
   return status;
 }

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <utility>
 
+#include "console/console.hpp"
 #include "layers/gate_variant.hpp"
 #include "metrics/loss.hpp"
 #include "metrics/registry.hpp"
@@ -265,6 +267,14 @@ std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigu
     out.push_back(std::move(object));
   }
   return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + '\n';
+}
+
+bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation) {
+  const std::string where = train::first_not_finite(evaluation.report);
+  if (where.empty()) return true;
+  console::say(stderr, fmt::format("headgate {}: {}: the model gives numbers that are not finite, first {}\n", verb,
+                                   model, where));
+  return false;
 }
 
 std::string json_keys_help() {

@@ -29,6 +29,9 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models);
 /// What --json prints: one object for one model; for several a list of such objects, each with its model.
 std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads);
 
+/// Says on stderr where a model's figures are not finite; false then.
+bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation);
+
 /// The keys that --json prints, for --help.
 std::string json_keys_help();
 
