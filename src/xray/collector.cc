@@ -37,6 +37,13 @@ Collector::Collector(const models::DecoderConfig& config, const float* parameter
       rows_(static_cast<std::size_t>(config.heads * std::min(kHeldQueries, tokens) * tokens)),
       gates_(static_cast<std::size_t>(tokens * metrics::gate_width(config))) {}
 
+std::size_t Collector::planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t cells) {
+  const auto T = static_cast<std::size_t>(tokens), Hq = static_cast<std::size_t>(config.heads);
+  const std::size_t rows = Hq * static_cast<std::size_t>(std::min(kHeldQueries, tokens)) * T * sizeof(float);
+  return rows + T * static_cast<std::size_t>(metrics::gate_width(config)) * sizeof(float) +
+         Hq * HeadMap::planned_bytes(tokens, cells);
+}
+
 models::Taps Collector::taps() const {
   models::Taps out{models::Tap::scores, models::Tap::head_outputs};
   if (layers::has_gate(config_.gate)) out |= {models::Tap::gate_logits};

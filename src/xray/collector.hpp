@@ -26,8 +26,8 @@ struct HeadRecord {
   std::string map;                                        ///< as_roots of HeadMap::cells
   std::string received;                                   ///< (T) as_roots of HeadMap::received
   std::vector<std::pair<std::int64_t, double>> top_keys;  ///< of the largest `received`: token, weight
-  std::optional<std::string>
-      gate;  ///< (T) as_bytes of the mean over features; none where the head has no gate of its own
+  /// (T) as_bytes of the mean over features; none where the head has no gate of its own
+  std::optional<std::string> gate;
   std::optional<GateHistogram> gate_histogram;
   std::vector<double> value_output_singular_values;  ///< (D) of W_v W_o
   double value_output_rank = 0.0;                    ///< effective rank of W_v W_o
@@ -46,6 +46,9 @@ class Collector : public models::LayerObserver<float> {
   /// The model's config and parameters; maps of at most `cells` a side. All must outlive the collector.
   Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens, std::int64_t cells,
             const ExecutionContext& context);
+
+  /// What a collector takes while a layer is gathered.
+  static std::size_t planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t cells);
 
   models::Taps taps() const override;
   void after_layer(const models::LayerView<float>& view) override;

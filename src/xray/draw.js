@@ -80,8 +80,8 @@ const shadeOf = (share) => clamp(Math.round(share * 255), 0, 255);
 
 function drawScale(node, ...labels) {
   const stops = Array.from({ length: 17 }, (_, i) => palette.css[shadeOf(i / 16)]);
-  node.replaceChildren(el("i", { style: `background:linear-gradient(90deg,${stops})` }), ...labels.map((label) =>
-      el("span", {}, label)));
+  node.replaceChildren(el("i", { style: `background:linear-gradient(90deg,${stops})` }),
+    ...labels.map((label) => el("span", {}, label)));
   fill(node, { role: "img", "aria-label": `Colours: ${labels.join(", ")}` });
 }
 
@@ -127,16 +127,16 @@ function inspect(node, { label, count, at, lines, mark }) {
   const hide = () => { mark(null); hideTip(); };
   return fill(node, {
     tabindex: 0, role: "slider", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": count - 1,
-        "aria-valuenow": 0,
+      "aria-valuenow": 0,
     "aria-valuetext": lines(0).join("; "),
-    onpointermove: (event) => show(at((event.clientX - boxOf(node).left) / boxOf(node).width), event.clientX,
-        event.clientY),
+    onpointermove: (event) =>
+      show(at((event.clientX - boxOf(node).left) / boxOf(node).width), event.clientX, event.clientY),
     onpointerleave: hide,
     onfocus: () => { if (node.matches(":focus-visible")) show(index); },
     onblur: hide,
     onkeydown: (event) => {
-      const step = { PageUp: 10, PageDown: -10, Home: -count, End: count }[event.key] ?? (([x, y]) =>
-          x - y)(ARROWS[event.key] || [0, 0]);
+      const step = { PageUp: 10, PageDown: -10, Home: -count, End: count }[event.key]
+        ?? (([x, y]) => x - y)(ARROWS[event.key] || [0, 0]);
       if (event.key === "Escape") hide();
       if (!step) return;
       event.preventDefault();
@@ -151,19 +151,19 @@ const DASHES = ["none", "7 4", "2 3", "9 3 2 3"];
 const colour = (i) => `var(--model-${i % 4})`;
 function marker(i, x, y, r) {
   const shape = ["M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z", "M-1-1h2v2h-2z", "M0-1.2l1.2 2.1h-2.4z",
-      "M0-1.4L1.4 0 0 1.4-1.4 0z"][i % 4];
+    "M0-1.4L1.4 0 0 1.4-1.4 0z"][i % 4];
   return svg("path", { d: shape, transform: `translate(${x} ${y}) scale(${r})`, style: `fill:${colour(i)}` });
 }
 const sample = (i) => svg("svg", { class: "sample", viewBox: "0 0 34 14", "aria-hidden": "true" },
   svg("path", { class: "curve", d: "M0 7H34", style: `stroke:${colour(i)};stroke-dasharray:${DASHES[i % 4]}` }),
-      marker(i, 17, 7, 4));
+    marker(i, 17, 7, 4));
 
 function niceTicks(low, high, wanted) {
   const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].find((s) => s * power >= rough * (1 - 1e-9)) * power,
-      first = Math.ceil(low / step - 1e-9);
-  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => Number(((first
-      + i) * step).toPrecision(12)));
+    first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) =>
+    Number(((first + i) * step).toPrecision(12)));
 }
 
 // From 0, unless the numbers lie far from it for their spread.
@@ -189,14 +189,14 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
   const step = width / Math.max(1, bars ? count : count - 1), start = bars ? step / 2 : count === 1 ? width / 2 : 0;
   const x = (i) => left + start + step * i, y = (v) => bottom - (bottom - top) * (scale(v) - low) / (high - low);
   const rule = (kind, at) => svg("path", { class: kind, d: `M${x(at)} ${top}V${bottom}` });
-  const bar = (i, v, kind) => svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v),
-      height: bottom - y(v) });
+  const bar = (i, v, kind) =>
+    svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v), height: bottom - y(v) });
 
   const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
-  const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0) : niceTicks(low, high,
-      4);
+  const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0)
+    : niceTicks(low, high, 4);
   const xTicks = niceTicks(0, Math.max(1, count - 1), wide ? 10 : 8).filter((tick) => Number.isInteger(tick)
-      && tick < count);
+    && tick < count);
   const write = (text, atX, atY, anchor) => svg("text", { x: atX, y: atY, "text-anchor": anchor }, text);
   const guide = svg("g", {}), drawing = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}` },
     yTicks.map((tick) => svg("path", { class: "grid", d: `M${left} ${y(tick)}h${width}` })),
@@ -220,8 +220,8 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
     lines: (i) => [place(i), ...series.map(({ index, values: v }) => `${names[index]}: ${withUnit(v[i], unit)}`)],
     mark: (i) => {
       const here = i === null ? [] : series.filter((line) => known(line.values[i]));
-      guide.replaceChildren(...here.map(({ index, values: v }) => bars ? bar(i, v[i], "bar on") : marker(index, x(i),
-          y(v[i]), 5)));
+      guide.replaceChildren(...here.map(({ index, values: v }) => bars ? bar(i, v[i], "bar on")
+        : marker(index, x(i), y(v[i]), 5)));
       if (i !== null && !bars) guide.prepend(rule("guide", i));
       return x(i) / W;
     },

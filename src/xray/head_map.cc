@@ -42,6 +42,11 @@ HeadMap::HeadMap(std::int64_t tokens, std::int64_t cells)
   }
 }
 
+std::size_t HeadMap::planned_bytes(std::int64_t tokens, std::int64_t cells) {
+  const auto of_tokens = static_cast<std::size_t>(tokens) * (sizeof(std::int32_t) + 2 * sizeof(double));
+  return of_tokens + 2 * sizeof(double) * triangle(std::min(tokens, cells));
+}
+
 void HeadMap::add_row(std::int64_t i, std::int64_t first, const float* weights) {
   assert(i >= 0 && static_cast<std::size_t>(i) < cell_of_.size() && first >= 0);
   const std::size_t row = triangle(cell_of_[static_cast<std::size_t>(i)]);

@@ -14,6 +14,8 @@ class HeadMap {
  public:
   HeadMap(std::int64_t tokens, std::int64_t cells);
 
+  static std::size_t planned_bytes(std::int64_t tokens, std::int64_t cells);
+
   /// The weights of query `i` on the keys first … i. Each query comes once.
   void add_row(std::int64_t i, std::int64_t first, const float* weights);
 

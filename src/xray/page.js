@@ -51,10 +51,10 @@ function modelCard(model, i, longest) {
     el("p", { class: "facts" }, facts.join(" · ")),
     !longest ? null : el("div", { class: "bars" }, BARS.flatMap(([key, kind, name]) => {
       const value = model.figures[key];
-      const bar = el("div", { class: "track" }, el("div", { class: `fill ${kind}`,
-          style: `width:${100 * value / longest}%` }));
+      const bar = el("div", { class: "track" },
+        el("div", { class: `fill ${kind}`, style: `width:${100 * value / longest}%` }));
       const none = el("span", { class: "none" }, kind === "after" && !hasGate(model) ? "no gate: all of it passes"
-          : "not known");
+        : "not known");
       return [el("span", {}, name), known(value) ? bar : none, el("span", { class: "number" }, number(value))];
     })));
 }
@@ -67,12 +67,12 @@ function buildSummary() {
   byId("bars-note").hidden = !longest;
   byId("cards").replaceChildren(...models.map((model, i) => modelCard(model, i, longest)));
   byId("headline").replaceChildren(
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"), names.map((name) => el("th", { scope: "col" },
-        name)))),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"),
+      names.map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, keysOf(models.map((model) => model.figures)).map((key) => el("tr", {},
       el("th", { scope: "row" }, named(key), sentence(figure(key).sentence)),
-      models.map(({ figures }) => el("td", { title: known(figures[key]) ? null : "this model has none" },
-          number(figures[key])))))));
+      models.map(({ figures }) =>
+        el("td", { title: known(figures[key]) ? null : "this model has none" }, number(figures[key])))))));
 }
 
 // ---- 2. layers
@@ -86,7 +86,7 @@ function buildLayers() {
       .filter((line) => line.values.some(known));
     return el("div", { class: "panel" }, el("h3", {}, named(key)), sentence(figure(key).sentence),
       chart({ label: `${figure(key).name} by layer`, unit: figure(key).unit, series, axis: "layer", place: (i) =>
-          `layer ${i}`,
+        `layer ${i}`,
         count: Math.max(...series.map((line) => line.values.length)) }));
   }));
 }
@@ -105,8 +105,8 @@ function drawMaps() {
   const range = rangeOf(models.flatMap(headFigures).map((row) => row[chosen.key])); // one scale for all models
   if (!range) return;
   byId("map-sentence").textContent = figure(chosen.key).sentence;
-  drawScale(byId("map-legend"), number(range.low), number((range.low + range.high) / 2), withUnit(range.high,
-      figure(chosen.key).unit));
+  drawScale(byId("map-legend"), number(range.low), number((range.low + range.high) / 2),
+    withUnit(range.high, figure(chosen.key).unit));
   const layers = Math.max(...models.map((model) => model.heads.length));
   const fit = (columns) => Math.floor((byId("maps").clientWidth / columns - 126) / layers) - 1;
   let columns = models.length;
@@ -117,18 +117,18 @@ function drawMaps() {
 }
 
 function headMap(model, index, range, cell) {
-  const { name, unit } = figure(chosen.key), layers = model.heads.length, heads = Math.max(...model.heads.map((row) =>
-      row.length));
+  const { name, unit } = figure(chosen.key), layers = model.heads.length,
+    heads = Math.max(...model.heads.map((row) => row.length));
   const value = ({ layer, head }) => figureOf(model, layer, head, chosen.key);
   const place = (button) => ({ layer: Number(button.dataset.layer), head: Number(button.dataset.head) });
   const lines = (at) => [headName(at.layer, at.head), known(value(at)) ? `${name}: ${withUnit(value(at), unit)}`
-      : `${name}: none`];
+    : `${name}: none`];
   const open = ({ layer, head }) => { chooseHead(index, layer, head); goTo("head"); };
   const buttons = new Map();
   const button = (layer, head) => {
     const v = value({ layer, head }), shade = shadeOf((v - range.low) / (range.high - range.low));
-    const made = el("button", { role: "gridcell", class: known(v) ? null : "void", "data-layer": layer,
-        "data-head": head,
+    const made = el("button",
+      { role: "gridcell", class: known(v) ? null : "void", "data-layer": layer, "data-head": head,
       "aria-label": lines({ layer, head }).join(", "),
       style: known(v) ? `background:${palette.css[shade]};color:${palette.ink[shade]}` : null },
     cell >= 40 && known(v) ? number(Number(v.toPrecision(2))) : null);
@@ -160,8 +160,8 @@ function headMap(model, index, range, cell) {
   const shown = (at) => `${headName(at.layer, at.head)}: ${number(value(at))}`;
   const highest = allHeads(model).filter((at) => known(value(at))).sort((a, b) => value(b) - value(a)).slice(0, 3);
   const panel = el("div", { class: "panel", "data-model": index }, el("h3", {}, sample(index), names[index]),
-    !highest.length ? el("p", { class: "hint" }, "This model has none.") : [grid, el("div", { class: "highest" },
-        "Highest: ",
+    !highest.length ? el("p", { class: "hint" }, "This model has none.")
+      : [grid, el("div", { class: "highest" }, "Highest: ",
       highest.map((at) => el("button", { onclick: () => open(at) }, shown(at))))]);
   markChosen(panel);
   return panel;
@@ -171,10 +171,9 @@ function headMap(model, index, range, cell) {
 function markChosen(panel) {
   const cells = [...panel.querySelectorAll("[role=gridcell]")];
   const mine = cells.find(({ dataset }) => Number(panel.dataset.model) === chosen.model
-      && Number(dataset.layer) === chosen.layer &&
-    Number(dataset.head) === chosen.head);
-  for (const cell of cells) fill(cell, { "aria-selected": cell === mine, tabindex: cell === (mine || cells[0]) ? 0
-      : -1 });
+    && Number(dataset.layer) === chosen.layer && Number(dataset.head) === chosen.head);
+  for (const cell of cells) fill(cell,
+    { "aria-selected": cell === mine, tabindex: cell === (mine || cells[0]) ? 0 : -1 });
 }
 
 // ---- 4. a head's attention map
@@ -189,8 +188,8 @@ function paintPattern(canvas, bytes, size, strong = Math.max(1, strongest(bytes)
   const context = canvas.getContext("2d"), image = context.createImageData(size, size);
   const pixels = new Uint32Array(image.data.buffer), colours = new Uint32Array(palette.pixel.buffer);
   for (let row = 0, at = 0; row < size; ++row)
-    for (let column = 0; column <= row; ++column, ++at) pixels[row * size
-        + column] = colours[shadeOf(bytes[at] / strong)];
+    for (let column = 0; column <= row; ++column, ++at)
+      pixels[row * size + column] = colours[shadeOf(bytes[at] / strong)];
   context.putImageData(image, 0, 0);
   return strong;
 }
@@ -201,7 +200,7 @@ function loadPattern() {
   pattern.bytes = decode(currentHead().map);
   const strong = paintPattern(pattern.image, pattern.bytes, size, byId("full-scale").checked ? 255 : undefined);
   drawScale(byId("pattern-legend"), "0", number(weight(strong / 2)), (strong < 255 ? "≥ " : "")
-      + number(weight(strong)));
+    + number(weight(strong)));
   const side = Math.round(tokens / size), cells = tokens > size
       ? `; a cell is a mean over about ${side} queries and ${side} keys` : "";
   byId("pattern-sentence").textContent =
@@ -215,12 +214,12 @@ function loadPattern() {
 
 function drawPattern() {
   const canvas = byId("pattern"), { text, tokens } = current(), ratio = devicePixelRatio || 1,
-      side = canvas.clientWidth;
+    side = canvas.clientWidth;
   if (!side || !pattern.bytes) return;
   canvas.width = canvas.height = Math.round(side * ratio);
   canvas.style.touchAction = pattern.zoom > 1 ? "none" : "pan-y";
   const style = getComputedStyle(canvas), context = canvas.getContext("2d"), plot = side - MARGIN,
-      pixels = plot / shownCells();
+    pixels = plot / shownCells();
   const px = (column) => MARGIN + (column - pattern.x) * pixels, py = (row) => MARGIN + (row - pattern.y) * pixels;
   const centre = (token) => (token + 0.5) * pattern.size / tokens;
   context.scale(ratio, ratio);
@@ -251,8 +250,8 @@ function drawPattern() {
   context.restore();
 
   // The tokens themselves where there is room, otherwise their numbers.
-  const words = pixels >= 13 && pattern.size === tokens, each = words ? 1 : Math.ceil(niceTicks(0,
-      tokens / pattern.zoom, 6)[1]);
+  const words = pixels >= 13 && pattern.size === tokens, each = words ? 1
+    : Math.ceil(niceTicks(0, tokens / pattern.zoom, 6)[1]);
   const write = (label, x, y, align, turn) => {
     context.save();
     context.translate(x, y);
@@ -266,7 +265,7 @@ function drawPattern() {
   context.font = words ? "11px ui-monospace, monospace" : "11px system-ui, sans-serif";
   for (let token = 0; token < tokens; token += each) {
     const label = words ? visible(text[token] ?? "").slice(0, 7) : String(token), x = px(centre(token)),
-        y = py(centre(token));
+      y = py(centre(token));
     if (y >= MARGIN && y <= side) write(label, MARGIN - 6, y, "right", 0);
     const align = words ? "left" : x > side - 20 ? "right" : "center";
     if (x >= MARGIN && x <= side) write(label, x, MARGIN - (words ? 6 : 12), align, words ? -Math.PI / 2 : 0);
@@ -286,8 +285,8 @@ function readCell(cell, x, y) {
     return;
   }
   const model = current(), { row, column } = cell, start = (c) => Math.floor(c * model.tokens / model.map_size);
-  const query = tokenRange(model, start(row), start(row + 1) - 1), key = tokenRange(model, start(column), start(column
-      + 1) - 1);
+  const query = tokenRange(model, start(row), start(row + 1) - 1),
+    key = tokenRange(model, start(column), start(column + 1) - 1);
   const says = column > row ? "Not seen: the key comes after the query"
     : `${model.map_size < model.tokens ? "Mean weight" : "Weight"} ` +
       number(weight(pattern.bytes[row * (row + 1) / 2 + column]));
@@ -305,7 +304,7 @@ function zoomBy(factor, [shareX, shareY] = [0.5, 0.5]) {
   const before = shownCells();
   pattern.zoom = clamp(pattern.zoom * factor, 1, Math.max(1, pattern.size / 6));
   moveView(pattern.x + (before - shownCells()) * clamp(shareX, 0, 1), pattern.y
-      + (before - shownCells()) * clamp(shareY, 0, 1));
+    + (before - shownCells()) * clamp(shareY, 0, 1));
 }
 
 function listenToPattern() {
@@ -321,7 +320,7 @@ function listenToPattern() {
       if (drag) moveView(drag.x - (x - drag.from[0]) * shown, drag.y - (y - drag.from[1]) * shown);
       else if (Math.min(x, y) < 0 || Math.max(x, y) >= 1) readCell(null);
       else readCell({ column: Math.floor(pattern.x + x * shown), row: Math.floor(pattern.y + y * shown) },
-          event.clientX, event.clientY);
+        event.clientX, event.clientY);
     },
     onpointerdown: (event) => {
       if (pattern.zoom === 1) return;
@@ -354,7 +353,7 @@ function listenToPattern() {
     },
   });
   for (const [id, factor] of [["zoom-in", 1.5], ["zoom-out", 1 / 1.5], ["zoom-all", 1e-9]]) on(id, "click", () =>
-      zoomBy(factor));
+    zoomBy(factor));
   on("full-scale", "change", loadPattern);
   new ResizeObserver(drawPattern).observe(canvas);
 }
@@ -364,11 +363,11 @@ function listenToPattern() {
 function buildHeadControls() {
   const selects = ["head-model", "head-layer", "head-head"].map(byId);
   selects[0].replaceChildren(...names.map((name, i) => el("option", { value: i }, name)));
-  for (const select of selects) select.addEventListener("change", () => chooseHead(...selects.map((each) =>
-      Number(each.value))));
+  for (const select of selects) select.addEventListener("change", () =>
+    chooseHead(...selects.map((each) => Number(each.value))));
   const step = (by) => {
-    const heads = allHeads(current()), at = heads.findIndex(({ layer, head }) => layer === chosen.layer
-        && head === chosen.head);
+    const heads = allHeads(current()),
+      at = heads.findIndex(({ layer, head }) => layer === chosen.layer && head === chosen.head);
     const { layer, head } = heads[(at + by + heads.length) % heads.length];
     chooseHead(chosen.model, layer, head);
   };
@@ -380,8 +379,8 @@ function buildHeadControls() {
 function drawHead() {
   const model = current(), head = currentHead();
   const options = (id, count, value) => {
-    if (byId(id).length !== count) byId(id).replaceChildren(...Array.from({ length: count }, (_, i) => el("option",
-        { value: i }, i)));
+    if (byId(id).length !== count) byId(id).replaceChildren(...Array.from({ length: count }, (_, i) =>
+      el("option", { value: i }, i)));
     byId(id).value = value;
   };
   byId("head-model").value = chosen.model;
@@ -391,8 +390,8 @@ function drawHead() {
   loadPattern();
 
   byId("head-figures").replaceChildren(...keysOf(headFigures(model)).map((key) => {
-    const mine = figureOf(model, chosen.layer, chosen.head, key), all = headFigures(model).map((row) =>
-        row[key]).filter(known);
+    const mine = figureOf(model, chosen.layer, chosen.head, key),
+      all = headFigures(model).map((row) => row[key]).filter(known);
     const rank = known(mine) ? `${1 + all.filter((v) => v > mine).length} of ${all.length}` : "";
     const value = el("span", {}, el("b", {}, number(mine)), el("span", { class: "rank" }, rank));
     return el("div", {}, el("dt", {}, el("span", {}, named(key)), value), el("dd", {}, figure(key).sentence));
@@ -409,8 +408,8 @@ function drawHead() {
   byId("gate-histogram").replaceChildren(...(!n ? [] : [el("h3", {}, "Values of the gate"),
     sentence("How often each value of this head’s gate occurs, over its features and the tokens of this text."),
     chart({ label: "Histogram of the gate", unit: "of the values", axis: "gate", count: n, bars: true,
-      series: [{ index: chosen.model, values: counts.map((c) => c / total) }], fixed: { low: 0,
-          high: Math.max(...counts) / total || 1 },
+      series: [{ index: chosen.model, values: counts.map((c) => c / total) }],
+        fixed: { low: 0, high: Math.max(...counts) / total || 1 },
       place: (i) => `gate ${number(i / n)} to ${number((i + 1) / n)}` })]));
   byId("gate-histogram").setAttribute("style", `--model:${colour(chosen.model)}`);
   drawStrip();
@@ -435,8 +434,8 @@ function drawGateLine() {
 // Small maps of the heads of this layer, in every model that has the layer.
 function drawStrip() {
   byId("strip-title").textContent = `All heads of layer ${chosen.layer}`;
-  byId("strip").replaceChildren(...models.map((model, index) => el("div", { hidden: chosen.layer < model.heads.length
-      ? null : "" },
+  byId("strip").replaceChildren(...models.map((model, index) =>
+    el("div", { hidden: chosen.layer < model.heads.length ? null : "" },
     el("strong", {}, sample(index), names[index]),
     (model.heads[chosen.layer] || []).map((head, h) => {
       const canvas = el("canvas", { "aria-hidden": "true" });
@@ -458,8 +457,8 @@ function buildTokens() {
   if (spansOf === current()) return;
   spansOf = current();
   focused = 0;
-  spans = spansOf.text.map((piece, i) => el("span", { role: "option", tabindex: i ? -1 : 0, "data-token": i,
-      "aria-selected": "false" },
+  spans = spansOf.text.map((piece, i) =>
+    el("span", { role: "option", tabindex: i ? -1 : 0, "data-token": i, "aria-selected": "false" },
     piece === "" ? "·" : piece.replace(/\n/g, "↵\n")));
   byId("tokens").replaceChildren(...spans);
   byId("tokens").setAttribute("aria-label", `The text as tokens of ${names[chosen.model]}`);
@@ -472,19 +471,19 @@ function tokenValues(shade) {
   if (shade === "loss") return [null, ...(model.token_losses || []).slice(0, model.tokens - 1)];
   const rows = model.layer_text?.[shade] || [];
   const given = { head: [currentHead()[shade]], layer: [rows[chosen.layer]],
-      all: rows }[chosen.scope].filter(Boolean).map(decode);
+    all: rows }[chosen.scope].filter(Boolean).map(decode);
   return given.length ? model.text.map((_, i) => given.reduce((sum, row) => sum + real(row[i]), 0) / given.length) : [];
 }
 
 function shadeText() {
   buildTokens();
   const model = current(), name = names[chosen.model];
-  const has = { received: true, gate: Boolean(model.layer_text?.gate || currentHead().gate), loss: (model.token_losses
-      || []).some(known) };
+  const has = { received: true, gate: Boolean(model.layer_text?.gate || currentHead().gate),
+    loss: (model.token_losses || []).some(known) };
   const shade = has[chosen.shade] ? chosen.shade : "received"; // the choice stays for models that have it
   for (const button of byId("shades").children) {
     fill(button, { "aria-pressed": button.dataset.shade === shade, title: has[button.dataset.shade] ? ""
-        : "this model has none" });
+      : "this model has none" });
     button.disabled = !has[button.dataset.shade];
   }
   for (const button of byId("scopes").children) {
@@ -492,7 +491,7 @@ function shadeText() {
     button.disabled = shade === "loss";
   }
   const values = tokenValues(shade), top = shade === "gate" ? 1 : strongest(values) || 1, power = shade === "received"
-      ? 0.5 : 1;
+    ? 0.5 : 1;
   spans.forEach((span, i) => {
     const at = shadeOf((values[i] / top) ** power);
     span.style.backgroundColor = known(values[i]) ? palette.css[at] : "";
@@ -502,7 +501,7 @@ function shadeText() {
     (shade === "gate" ? "" : "≥ ") + withUnit(top, shade === "loss" ? "nats" : ""));
   const { layer, head, scope } = chosen;
   const whose = { head: headName(layer, head), layer: `the heads of layer ${layer}`,
-      all: "all heads of all layers" }[scope];
+    all: "all heads of all layers" }[scope];
   byId("text-sentence").textContent = {
     received:
       `The mean softmax weight that each token receives from itself and those after it, in ${whose} of ${name}; ` +
@@ -517,8 +516,8 @@ function tokenLines(i) {
   const whose = { head: "this head", layer: "mean of its layer", all: "mean of all layers" }[chosen.scope];
   const line = (name, value, unit) => known(value) ? [`${name}: ${withUnit(value, unit)}`] : [];
   return [tokenRange(current(), i, i), ...line(`attention received, ${whose}`, tokenValues("received")[i]),
-    ...line(`gate, ${whose}`, tokenValues("gate")[i]), ...line("loss of predicting it", tokenValues("loss")[i],
-        "nats")];
+    ...line(`gate, ${whose}`, tokenValues("gate")[i]),
+      ...line("loss of predicting it", tokenValues("loss")[i], "nats")];
 }
 
 function markToken(token, scroll) {

@@ -95,7 +95,10 @@ void collect(ModelXray& out, const train::LoadedModel& model, const train::Seque
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
   const train::EvaluationPlan one{1, 1};
-  return train::with_memory(train::evaluation_memory(model.config, *input.source, one, input.metrics), 0, [&] {
+  train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, one, input.metrics);
+  plan.push_back(
+      {"attention maps", Collector::planned_bytes(model.config, input.source->seq_len(), choices.map_cells)});
+  return train::with_memory(plan, 0, [&] {
     ModelXray out;
     out.name = model.name;
     out.config = model.config;
