@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -12,6 +13,9 @@
 // Statistics of the oracle's weights: the reference for attention_statistics.
 
 namespace headgate::reference {
+
+/// |−lse|, from which the kernels sum the scores of a row: beside the terms of a score, its roundings act on this.
+inline double start_of_scores(double lse) { return std::isfinite(lse) ? std::abs(lse) : 0.0; }
 
 /// An output's elements in the order of its shape, with what bounds their rounding errors, as in Forward and Backward.
 struct StatisticsArray {

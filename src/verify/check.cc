@@ -166,7 +166,9 @@ std::optional<std::string> check_top_keys(const Case& problem, const reference::
     const std::int64_t b = row / T / Hq, h = row / T % Hq, i = row % T;
     const auto [first, S] = problem.columns_of_query(i);
     const double* p = want.weights.data() + row * columns + first;
-    const double* magnitude = want.magnitude.weights.data() + row * columns + first;
+    const double* forward_magnitude = want.magnitude.weights.data() + row * columns + first;
+    const double start = reference::start_of_scores(want.lse[static_cast<std::size_t>(row)]);
+    const auto magnitude = [&](std::int64_t j) { return forward_magnitude[j] + p[j] * start; };
     const auto wrong = [&](std::int64_t n, const std::string& what) {
       return fmt::format("topk_index[{},{},{},{}] = {:.0f}, {}: {}", b, h, i, n, load(index, b, h, i, n), what,
                          describe(problem.spec()));
@@ -176,18 +178,18 @@ std::optional<std::string> check_top_keys(const Case& problem, const reference::
     for (std::int64_t n = 0; n < K; ++n) {
       const auto j = static_cast<std::int64_t>(load(index, b, h, i, n));
       if (j < -1 || j >= S) return wrong(n, "which is no key");
-      if (j >= 0 && (left[static_cast<std::size_t>(j)] == 0 || magnitude[j] == 0.0)) {
+      if (j >= 0 && (left[static_cast<std::size_t>(j)] == 0 || magnitude(j) == 0.0)) {
         return wrong(n, "which is hidden or stands there before");
       }
       const double weight = j < 0 ? 0.0 : p[j];
-      const double error = rule(weight, j < 0 ? 0.0 : magnitude[j]);
+      const double error = rule(weight, j < 0 ? 0.0 : magnitude(j));
       if (out.topk_weight.present() && !(std::abs(load(out.topk_weight, b, h, i, n) - weight) <= error)) {
         return wrong(n, fmt::format("whose weight is {:.9g} and not {:.9g} ± {:.3g}", weight,
                                     load(out.topk_weight, b, h, i, n), error));
       }
       if (j >= 0) left[static_cast<std::size_t>(j)] = 0;
       for (std::int64_t other = 0; other < S; ++other) {
-        if (left[static_cast<std::size_t>(other)] == 0 || p[other] - weight <= error + rule(p[other], magnitude[other]))
+        if (left[static_cast<std::size_t>(other)] == 0 || p[other] - weight <= error + rule(p[other], magnitude(other)))
           continue;
         return wrong(n, fmt::format("but key {} has weight {:.9g}, more than {:.9g}", other, p[other], weight));
       }
