@@ -18,7 +18,7 @@ inline constexpr std::int64_t kForwardKeys = 384;
 /// Keys of a block of the backward pass: the blocks of dq.
 inline constexpr std::int64_t kBackwardKeys = 192;
 /// Forward pass of few queries: keys of a split and of a step within it, the blocks of the softmax's sum and of y.
-inline constexpr std::int64_t kSplitKeys = 512;
-inline constexpr std::int64_t kStepKeys = 64;
+inline constexpr std::int64_t kSplitKeys = 1024;
+inline constexpr std::int64_t kStepKeys = 256;
 
 }  // namespace headgate

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/head_tasks.hpp"
@@ -42,6 +43,9 @@ struct FewQueries {
   std::int64_t first_partial = 0;  ///< their partials
   std::int64_t first_query = 0;    ///< the queries of all query heads of the sequences before this one
 };
+
+/// Rows of k and v that are widened together, to stay in the first level of the cache.
+inline constexpr std::int64_t kWidenedKeys = 64;
 
 template <typename T>
 struct FewQueriesPlan {
@@ -86,9 +90,10 @@ struct FewQueriesPlan {
 template <typename T>
 struct FewQueriesScratch {
   FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T>& plan) {
+    query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
     scores = ws.take<T>("scores", plan.most_rows, kStepKeys);
-    widened = ws.take<T>("widened", kStepKeys, std::max(plan.D_padded, plan.Dv_padded));
+    widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
@@ -96,9 +101,10 @@ struct FewQueriesScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", kStepKeys);
   }
 
-  View<T, 2> queries;           ///< times the factor of ScoreRules, zeros from D on
+  View<T, 1> query;             ///< times the factor of ScoreRules, zeros from D on
+  View<T, 2> queries;           ///< the same, of pack_queries
   View<T, 2> scores;            ///< of a step's keys; then their exponentials
-  View<T, 2> widened;           ///< a step's rows of k or v in T
+  View<T, 2> widened;           ///< rows of k or v in T
   View<T, 1> out, gate, gated;  ///< of one query
   View<T, 1> scale_row;         ///< of a step's keys or values
   View<T, 1> rule_row;          ///< a row of bias or mask
@@ -132,58 +138,71 @@ struct FewQueriesBuffers {
   View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
 };
 
-/// Rows of k or v of one sequence and head, of elements E, for products in T, a step's keys at a time.
+/// Rows of k or v of one sequence and head, of elements E, for products in T, a step's keys at a time. The step's keys
+/// are in its slots one after another or, where their order says nothing, streamed: in turn from kTileKeys places that
+/// are kStepKeys / kTileKeys keys apart. Those lie in pages of their own, in each of which hardware prefetchers follow
+/// a stream (docs/notes/2026-11-22-few-queries.md).
 template <typename T, typename E>
 class StepRows {
  public:
-  /// Rows that several tiles of queries read (`rows_against`) are widened to T once.
-  StepRows(const KeyRows& rows, std::int64_t rows_against, const View<T, 2>& widened)
-      : rows_(rows),
-        widened_(widened),
-        in_place_(loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
-                  (std::is_same_v<T, E> || rows_against <= kHighRows)) {}
+  explicit StepRows(const View<T, 2>& widened) : widened_(widened) {}
 
-  /// Makes rows j … j + n the step's, n at most kStepKeys.
-  void place(std::int64_t j, std::int64_t n) {
+  /// Rows that several tiles of queries read (`rows_against`) are widened to T once.
+  void select(const KeyRows& rows, std::int64_t rows_against) {
+    rows_ = rows;
+    in_place_ = loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
+                (std::is_same_v<T, E> || rows_against <= kHighRows);
+  }
+
+  /// Makes rows j … j + n the step's, n at most kStepKeys; streamed only with all of them.
+  void place(std::int64_t j, std::int64_t n, bool streamed) {
     first_ = j;
     count_ = n;
-    if (n <= 0 || rows_.stride() != 1) return;
-    for (std::int64_t r = 0; r < n; ++r) stored_[r] = rows_.address<E>(j + r);
+    streamed_ = streamed;
+    if (n <= 0 || rows_->stride() != 1) return;
+    rows_->each_row<E>(j, n, [this](std::int64_t r, const E* row) { stored_[slot(r)] = row; });
     for (std::int64_t r = n; r < round_up(n, kTileKeys); ++r) stored_[r] = stored_[n - 1];
   }
 
-  /// visit(rows) with the step's rows as StoredRows.
+  /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots of the step.
   template <class Visit>
   void with(const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
-      if (in_place_) return visit(StoredRows<E>{stored_});
+      if (in_place_) return visit(StoredRows<E>{stored_}, 0, count_);
     }
-    const T* wide[kStepKeys];
-    for (std::int64_t r = 0; r < round_up(count_, kTileKeys); ++r) {
-      wide[r] = widened_.at(std::min(r, count_ - 1));
-      if (r >= count_) continue;
-      load_row(widened_.at(r), rows_.row(first_ + r), 0, 0, rows_.cols);
-      std::fill(widened_.at(r) + rows_.cols, widened_.at(r) + round_up(rows_.cols, kLanes<T>), T{0});
+    for (std::int64_t first = 0; first < count_; first += kWidenedKeys) {
+      const std::int64_t n = std::min(kWidenedKeys, count_ - first);
+      const T* wide[kWidenedKeys];
+      for (std::int64_t r = 0; r < n; ++r) {
+        T* row = widened_.at(r);
+        wide[r] = row;
+        load_row(row, rows_->row(first_ + key(first + r)), 0, 0, rows_->cols);
+        std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
+      }
+      std::fill(wide + n, wide + round_up(n, kTileKeys), wide[n - 1]);
+      visit(StoredRows<T>{wide}, first, n);
     }
-    visit(StoredRows<T>{wide});
   }
 
-  /// Rows that fit `bytes`, or all of a step where they are widened: so many are asked for ahead of their use.
+  /// Rows that fit `bytes`, or all that are widened together: so many are asked for ahead of their use.
   std::int64_t rows_in(std::int64_t bytes) const {
-    return in_place_ ? std::max<std::int64_t>(bytes / (rows_.cols * std::int64_t{sizeof(E)}), kTileKeys) : kStepKeys;
+    if (!in_place_) return kWidenedKeys;
+    const std::int64_t rows = bytes / (rows_->cols * std::int64_t{sizeof(E)});
+    return std::max(rows / kTileKeys, std::int64_t{1}) * kTileKeys;
   }
 
-  /// Adds the step's rows from `first` to before `end`.
+  /// Adds the rows of the slots from `first` to before `end`, multiples of kTileKeys or the step's end.
   void ask(Prefetch& prefetch, std::int64_t first, std::int64_t end) const {
-    if (rows_.stride() != 1) return;
+    if (rows_->stride() != 1) return;
     const auto* rows = reinterpret_cast<const void* const*>(stored_);
-    prefetch.add(rows + first, std::min(end, count_) - first, rows_.cols * std::int64_t{sizeof(E)});
+    prefetch.add(rows + first, std::min(end, count_) - first, rows_->cols * std::int64_t{sizeof(E)});
   }
 
-  /// Each row of `x` times the scales of the step's rows. `buffer`: kStepKeys elements.
+  /// Each row of `x` times the scales of the rows in the step's slots. `buffer`: kStepKeys elements.
   void scale_columns(const View<T, 2>& x, T* HWY_RESTRICT buffer) const {
-    if (!rows_.scaled()) return;
-    for (std::int64_t r = 0; r < count_; ++r) buffer[r] = static_cast<T>(rows_.scale(first_ + r));
+    if (!rows_->scaled()) return;
+    rows_->each_scale(first_, count_,
+                      [&](std::int64_t r, const float* scale) { buffer[slot(r)] = static_cast<T>(*scale); });
     for (std::int64_t i = 0; i < x.shape[0]; ++i) {
       T* HWY_RESTRICT row = x.at(i);
       for (std::int64_t r = 0; r < count_; ++r) row[r] *= buffer[r];
@@ -191,11 +210,26 @@ class StepRows {
   }
 
  private:
-  KeyRows rows_;
+  static constexpr std::int64_t kStreamKeys = kStepKeys / kTileKeys;
+  std::int64_t slot(std::int64_t key) const {
+    return streamed_ ? key % kStreamKeys * kTileKeys + key / kStreamKeys : key;
+  }
+  std::int64_t key(std::int64_t slot) const {
+    return streamed_ ? slot % kTileKeys * kStreamKeys + slot / kTileKeys : slot;
+  }
+
   View<T, 2> widened_;
-  bool in_place_;
+  std::optional<KeyRows> rows_;
+  bool in_place_ = false, streamed_ = false;
   std::int64_t first_ = 0, count_ = 0;
   const E* stored_[kStepKeys] = {};
+};
+
+/// Split `split` of key/value head h of a sequence.
+struct KeySplit {
+  const FewQueries* each = nullptr;
+  std::int64_t h = 0, split = 0;
+  bool operator==(const KeySplit& other) const = default;
 };
 
 /// One thread's part. E: the element type of k and v.
@@ -208,7 +242,9 @@ class FewQueriesWorker {
       : plan_(plan),
         p_(plan.p),
         shared_(shared),
-        own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)) {}
+        own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)),
+        key_steps_{StepRows<T, E>(own_.widened), StepRows<T, E>(own_.widened)},
+        values_(own_.widened) {}
 
   /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
   void select_rows(const FewQueries& each, std::int64_t h) const {
@@ -225,54 +261,63 @@ class FewQueriesWorker {
     shared_.open_counts(number_of(each), h) = count;
   }
 
-  /// The softmax of split `split` of key/value head h of a sequence. Without open rows nothing is read.
-  void run_split(const FewQueries& each, std::int64_t h, std::int64_t split) {
-    select(each, h);
+  /// The softmax of a split. Without open rows nothing is read. `following`: what this thread is likely to run next, or
+  /// of no sequence; its first keys are asked for.
+  void run_split(const KeySplit& at, const KeySplit& following) {
+    select(*at.each, at.h);
     const std::int64_t all_rows = scores_.shape[0];
     if (all_rows == 0) return;
-    partial_ = partial_of(each, h, split);
+    partial_ = partial_of(*at.each, at.h, at.split);
     std::fill_n(shared_.maxima.at(partial_), all_rows, kHidden);
     std::fill_n(shared_.sums.at(partial_), all_rows, T{0});
     const View<T, 2> out = shared_.out.range(0, partial_, all_rows);
     std::fill_n(out.data, out.count(), T{0});
+    const KeyRange range = keys_of(at);
+    if (range.empty()) return;
+    if (!(coming_ == at)) {
+      begin_split(at);
+      Prefetch first_keys;
+      next_keys_->ask(first_keys, 0, next_keys_->rows_in(kAhead_bytes));
+      first_keys.spread(first_keys.groups(), 1);
+      first_keys.step();
+    }
+    coming_ = {};
+    values_.select(rows_of_values(p_, sequence_, h_), all_rows);
+    const std::int64_t chunk = all_rows <= kHighRows ? values_.rows_in(kChunk_bytes) : kWidenedKeys;
     const Visibility visibility(p_, sequence_);
-    const KeyRange seen = visibility.rows(0, sequence_.T);
-    const std::int64_t begin = std::max(seen.begin, split * kSplitKeys);
-    const std::int64_t end = std::min(seen.end, (split + 1) * kSplitKeys);
-    if (begin >= end) return;
-    StepRows<T, E> keys(rows_of_keys(p_, sequence_, h), all_rows, own_.widened);
-    StepRows<T, E> next_keys = keys;
-    StepRows<T, E> values(rows_of_values(p_, sequence_, h), all_rows, own_.widened);
-    const std::int64_t ahead = keys.rows_in(kAhead_bytes);
-    const std::int64_t chunk = all_rows <= kHighRows ? values.rows_in(kChunk_bytes) : kStepKeys;
-    next_keys.place(begin, std::min(kStepKeys, end - begin));
-    Prefetch first_keys;
-    next_keys.ask(first_keys, 0, ahead);
-    first_keys.spread(first_keys.lines(), 1);
-    first_keys.step();
-    for (std::int64_t j = begin; j < end; j += kStepKeys) {
-      const std::int64_t n = std::min(kStepKeys, end - j);
-      std::swap(keys, next_keys);
-      values.place(j, n);
-      next_keys.place(j + n, std::min(kStepKeys, end - j - n));
-      // Rows in the order of their use, `ahead` rows before it. Half of them belong to the values' part of the step.
+    for (std::int64_t j = range.begin; j < range.end; j += kStepKeys) {
+      const std::int64_t n = std::min(kStepKeys, range.end - j);
+      const bool all_seen = sees_all(visibility, sequence_, j, n);
+      std::swap(keys_, next_keys_);
+      values_.place(j, n, all_seen && !plan_.rules.by_position());
+      // Rows in the order of their use, 16 KiB before it. Half of them belong to the values' part of the step.
       Prefetch coming;
-      keys.ask(coming, ahead, n);
-      values.ask(coming, 0, n);
-      next_keys.ask(coming, 0, ahead);
-      const std::int64_t lines = coming.lines();
-      coming.spread(lines * 7 / 16, score_steps(all_rows, n));
-      keys.with([&](const auto& rows) { score_rows(scores_, queries_, rows, n, coming); });
-      keys.scale_columns(scores_, own_.scale_row.data);
-      rule_and_hide(visibility, j, n);
-      coming.spread(coming.lines() - lines / 2, all_rows);
+      keys_->ask(coming, keys_->rows_in(kAhead_bytes), n);
+      values_.ask(coming, 0, n);
+      if (j + n < range.end) {
+        next_keys_->select(rows_of_keys(p_, sequence_, h_), all_rows);
+        place_keys(*next_keys_, visibility, sequence_, j + n, range.end);
+        next_keys_->ask(coming, 0, next_keys_->rows_in(kAhead_bytes));
+      } else if (following.each != nullptr && begin_split(following)) {
+        next_keys_->ask(coming, 0, next_keys_->rows_in(kAhead_bytes));
+      }
+      const std::int64_t groups = coming.groups();
+      coming.spread(groups * 7 / 16, score_steps(all_rows, plan_.D_padded / kLanes<T>, n));
+      keys_->with([&](const auto& rows, std::int64_t first, std::int64_t count) {
+        score_rows<kStepKeys>(scores_.range(1, first, count), queries_, rows, count, coming);
+      });
+      keys_->scale_columns(scores_, own_.scale_row.data);
+      if (!all_seen || plan_.rules.any()) rule_and_hide(visibility, j, n);
+      coming.spread(coming.groups() - groups / 2, all_rows);
       for (std::int64_t r = 0; r < all_rows; ++r) {
         coming.step();
         exponentials(r, n);
       }
-      values.scale_columns(scores_, own_.scale_row.data);
-      coming.spread(coming.lines(), value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
-      values.with([&](const auto& rows) { add_weighted_rows(out, scores_, rows, n, chunk, coming); });
+      values_.scale_columns(scores_, own_.scale_row.data);
+      coming.spread(coming.groups(), value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
+      values_.with([&](const auto& rows, std::int64_t first, std::int64_t count) {
+        add_weighted_rows<kStepKeys>(out, scores_.range(1, first, count), rows, count, chunk, coming);
+      });
     }
   }
 
@@ -316,6 +361,36 @@ class FewQueriesWorker {
     return each.first_partial + (h * each.splits + split) * each.rows;
   }
 
+  /// The keys of the split that its rows see.
+  KeyRange keys_of(const KeySplit& at) const {
+    const Sequence& sequence = at.each->sequence;
+    const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
+    return {std::max(seen.begin, at.split * kSplitKeys), std::min(seen.end, (at.split + 1) * kSplitKeys)};
+  }
+
+  /// Whether all rows see keys j … j + n, a whole step.
+  static bool sees_all(const Visibility& visibility, const Sequence& sequence, std::int64_t j, std::int64_t n) {
+    return n == kStepKeys && visibility.row(sequence.T - 1).begin <= j && visibility.row(0).end >= j + n;
+  }
+
+  void place_keys(StepRows<T, E>& keys, const Visibility& visibility, const Sequence& sequence, std::int64_t j,
+                  std::int64_t end) const {
+    const std::int64_t n = std::min(kStepKeys, end - j);
+    keys.place(j, n, sees_all(visibility, sequence, j, n) && !plan_.rules.by_position());
+  }
+
+  /// Makes the next step of keys the first of the split; false if there is none.
+  bool begin_split(const KeySplit& at) {
+    const Sequence& sequence = at.each->sequence;
+    const KeyRange range = keys_of(at);
+    const std::int64_t rows = rows_of(*at.each, at.h);
+    if (rows == 0 || range.empty()) return false;
+    next_keys_->select(rows_of_keys(p_, sequence, at.h), rows);
+    place_keys(*next_keys_, Visibility(p_, sequence), sequence, range.begin, range.end);
+    coming_ = at;
+    return true;
+  }
+
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
 
   /// How many rows of the head are open.
@@ -342,19 +417,17 @@ class FewQueriesWorker {
     queries_ = own_.queries.range(0, 0, rows);
     scores_ = own_.scores.range(0, 0, rows);
     const T factor = plan_.rules.query_factor();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      T* q = queries_.at(r);
+    pack_queries(queries_, own_.query.data, [&](std::int64_t r, T* q) {
       const auto [query_head, i] = query_of(each, h, r);
       load_row(q, query_rows(p_.inputs.q, sequence_, query_head), i, 0, p_.D);
       for (std::int64_t x = 0; x < p_.D; ++x) q[x] *= factor;
       std::fill(q + p_.D, q + plan_.D_padded, T{0});
-    }
+    });
   }
 
-  /// Score rules on what each row sees of the step's keys j … j + n; −∞ on the rest of the row.
+  /// Score rules on what each row sees of the step's keys j … j + n; −∞ on the others,
+  /// up to a whole vector.
   void rule_and_hide(const Visibility& visibility, std::int64_t j, std::int64_t n) const {
-    const bool all_seen = visibility.row(sequence_.T - 1).begin <= j && visibility.row(0).end >= j + kStepKeys;
-    if (all_seen && !plan_.rules.any()) return;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
       const auto [h, i] = query_of(*sequence_at_, h_, r);
       const KeyRange seen = visibility.row(i);
@@ -365,7 +438,7 @@ class FewQueriesWorker {
         plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, own_.rule_row.data);
       }
       std::fill(s, s + begin, kHidden);
-      std::fill(s + end, s + kStepKeys, kHidden);
+      std::fill(s + end, s + round_up(n, kLanes<T>), kHidden);
     }
   }
 
@@ -404,7 +477,18 @@ class FewQueriesWorker {
   Sequence sequence_;
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
   View<T, 2> queries_, scores_;       // of the open rows of the head
+  StepRows<T, E> key_steps_[2], values_;
+  StepRows<T, E>* keys_ = &key_steps_[0];
+  StepRows<T, E>* next_keys_ = &key_steps_[1];
+  KeySplit coming_;  // whose first step the next keys are, asked for already; or of no sequence
 };
+
+/// The split with number n of all sequences.
+template <typename T>
+KeySplit split_at(const FewQueries* sequences, const FewQueriesPlan<T>& plan, std::int64_t n) {
+  const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_split, n);
+  return {&each, (n - each.first_split) / each.splits, (n - each.first_split) % each.splits};
+}
 
 template <typename T, typename E>
 void few_queries_of(const ForwardProblem& p) {
@@ -414,17 +498,18 @@ void few_queries_of(const ForwardProblem& p) {
   const FewQueries* const sequences = shared->sequences.data;
   FewQueries* next = shared->sequences.data;
   plan.visit([&next](const FewQueries& each) { *next++ = each; });
-#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences)
+  const std::int64_t in_turn = heads_in_turn(plan.all.first_split, plan.threads);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences, in_turn)
   {
     FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
     if (p.gate_threshold > 0) {
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < plan.sequences * p.Hkv; ++n) worker.select_rows(sequences[n / p.Hkv], n % p.Hkv);
     }
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, in_turn)
     for (std::int64_t n = 0; n < plan.all.first_split; ++n) {
-      const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_split, n);
-      worker.run_split(each, (n - each.first_split) / each.splits, (n - each.first_split) % each.splits);
+      const bool last_in_turn = n + 1 == plan.all.first_split || (n + 1) % in_turn == 0;
+      worker.run_split(split_at(sequences, plan, n), last_in_turn ? KeySplit{} : split_at(sequences, plan, n + 1));
     }
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < plan.all.first_query; ++n) {

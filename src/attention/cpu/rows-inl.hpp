@@ -223,15 +223,32 @@ class KeyRows {
   HeadRows<const void> row(std::int64_t j) const { return at(rows_, page_stride_, j); }
   float scale(std::int64_t j) const { return *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1); }
 
-  /// The address of row j, of elements E.
-  template <typename E>
-  const E* address(std::int64_t j) const {
-    return row(j).template at<E>(0, 0, cols);
+  /// visit(r, address of row first + r) for r < n.
+  template <typename E, class Visit>
+  void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
+    each_of<E>(rows_, page_stride_, first, n, visit);
+  }
+  /// visit(r, address of the scale of row first + r) for r < n.
+  template <class Visit>
+  void each_scale(std::int64_t first, std::int64_t n, const Visit& visit) const {
+    each_of<float>(scales_, scale_page_stride_, first, n, visit);
   }
 
   std::int64_t cols;
 
  private:
+  template <typename E, class Visit>
+  void each_of(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t first, std::int64_t n,
+               const Visit& visit) const {
+    for (std::int64_t r = 0; r < n;) {
+      const std::int64_t in_page = page_ == 0 ? n : page_ - (first + r) % page_;
+      const E* address = at(rows, page_stride, first + r).template at<E>(0, 0, rows.cols);
+      for (const std::int64_t end = std::min(n, r + in_page); r < end; ++r, address += rows.row_stride) {
+        visit(r, address);
+      }
+    }
+  }
+
   HeadRows<const void> at(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t j) const {
     if (page_ == 0) return rows.range(j, 1);
     HeadRows<const void> page = rows;

@@ -29,6 +29,10 @@ class ScoreRules {
         any_(p.softcap > 0 || p.inputs.alibi_slopes.present() || p.inputs.bias.present() || p.inputs.mask.present()) {}
 
   bool any() const { return any_; }
+  /// Whether a score depends on where its query and key are.
+  bool by_position() const {
+    return p_.inputs.alibi_slopes.present() || p_.inputs.bias.present() || p_.inputs.mask.present();
+  }
   bool capped() const { return p_.softcap > 0; }
   /// What the query is multiplied by when it is packed.
   T query_factor() const { return static_cast<T>(any_ ? p_.scale : p_.scale * kLog2e); }

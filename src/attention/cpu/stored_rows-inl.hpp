@@ -8,6 +8,7 @@
 #endif
 
 #include <algorithm>
+#include <cassert>
 #include <type_traits>
 
 #include "attention/cpu/rows-inl.hpp"
@@ -62,26 +63,39 @@ HWY_INLINE V in_register(V x) {
   return x;
 }
 
-/// Cache lines of rows to come, asked for a few at a time while others are worked on, so that memory is never idle.
+/// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or one by
+/// kTileKeys; for values the same rows by as many vectors as leave registers for operands.
+inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
+inline constexpr std::int64_t kHighKeys = 2;
+inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
+inline constexpr std::int64_t kTileKeys = 4;
+inline constexpr std::int64_t kTileVectors = 4;
+static_assert(kHighRows == 2 * kTileRows);
+
+/// Cache lines of rows to come, asked for a few at a time while others are worked on, so that memory is never idle:
+/// one line of each of kTileKeys rows, then the next line of each, which streams faster than row after row
+/// (docs/notes/2026-11-22-few-queries.md).
 class Prefetch {
  public:
-  /// Puts `count` rows of `row_bytes` at the end.
+  /// Puts `count` rows of `row_bytes` at the end, rounded up to a multiple of kTileKeys.
   void add(const void* const* rows, std::int64_t count, std::int64_t row_bytes) {
     if (count <= 0) return;
+    count = round_up(count, kTileKeys);
     parts_[parts_added_++] = {rows, rows + count, row_bytes};
-    lines_ += lines_of(row_bytes) * count;
+    groups_ += (row_bytes + kLine_bytes - 1) / kLine_bytes * (count / kTileKeys);
   }
-  /// Cache lines not yet asked for.
-  std::int64_t lines() const { return lines_; }
+  /// Groups of kTileKeys lines not yet asked for.
+  std::int64_t groups() const { return groups_; }
 
-  /// The next `lines` lines are asked for in as many calls of step() as said.
-  void spread(std::int64_t lines, std::int64_t steps) {
-    left_ = std::min(lines, lines_);
-    lines_a_step_ = (left_ + steps - 1) / std::max<std::int64_t>(steps, 1);
+  /// The next `groups` groups are asked for in as many calls of step() as said.
+  void spread(std::int64_t groups, std::int64_t steps) {
+    left_ = std::min(groups, groups_);
+    due_ = 0;
+    a_step_ = (left_ * kWhole + steps - 1) / std::max<std::int64_t>(steps, 1);
   }
 
   HWY_INLINE void step() {
-    for (std::int64_t n = std::min(left_, lines_a_step_); n > 0; --n) ask();
+    for (due_ += a_step_; due_ >= kWhole; due_ -= kWhole) ask();
   }
 
  private:
@@ -92,34 +106,28 @@ class Prefetch {
   };
 
   HWY_INLINE void ask() {
+    if (left_ <= 0) return;
     Part& part = parts_[at_];
     constexpr int kReads = 0, kIntoSecondLevel = 2;
-    __builtin_prefetch(static_cast<const char*>(*part.row) + in_row_, kReads, kIntoSecondLevel);
+    HWY_UNROLL(4) for (std::int64_t r = 0; r < kTileKeys; ++r) {
+      __builtin_prefetch(static_cast<const char*>(part.row[r]) + in_row_, kReads, kIntoSecondLevel);
+    }
     --left_;
-    --lines_;
+    --groups_;
     in_row_ += kLine_bytes;
     if (in_row_ < part.row_bytes) return;
     in_row_ = 0;
-    if (++part.row == part.end) ++at_;
+    part.row += kTileKeys;
+    if (part.row == part.end) ++at_;
   }
 
-  static std::int64_t lines_of(std::int64_t row_bytes) { return (row_bytes + kLine_bytes - 1) / kLine_bytes; }
-
   static constexpr std::int64_t kLine_bytes = 64;
+  static constexpr std::int64_t kWhole = 1 << 16;  ///< one group, in the units of due_ and a_step_
   static constexpr std::size_t kMostParts = 3;
   Part parts_[kMostParts + 1] = {};
   std::size_t parts_added_ = 0, at_ = 0;
-  std::int64_t in_row_ = 0, lines_ = 0, left_ = 0, lines_a_step_ = 0;
+  std::int64_t in_row_ = 0, groups_ = 0, left_ = 0, due_ = 0, a_step_ = 0;
 };
-
-/// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or one by
-/// kTileKeys; for values the same rows by as many vectors as leave registers for operands.
-inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
-inline constexpr std::int64_t kHighKeys = 2;
-inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
-inline constexpr std::int64_t kTileKeys = 4;
-inline constexpr std::int64_t kTileVectors = 4;
-static_assert(kHighRows == 2 * kTileRows);
 
 #if HWY_TARGET != HWY_SCALAR
 /// Lane n: the sum of the lanes of argument n, of vectors of 4-byte elements.
@@ -177,10 +185,34 @@ HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_REST
   }
 }
 
-/// s[r · s_stride + k] = query r · key k for kRows rows and kKeys keys of `vectors` vectors.
-template <std::int64_t kRows, std::int64_t kKeys, typename T, typename E>
-HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const E* const* keys, std::int64_t vectors,
-                           T* HWY_RESTRICT s, std::int64_t s_stride) {
+/// The register tiles that `rows` rows are cut into: visit(integral_constant of the tile's rows, its first row).
+template <class Visit>
+HWY_INLINE void row_tiles(std::int64_t rows, const Visit& visit) {
+  std::int64_t r = 0;
+  for (; r + kHighRows <= rows; r += kHighRows) visit(std::integral_constant<std::int64_t, kHighRows>{}, r);
+  for (; r + kTileRows <= rows; r += kTileRows) visit(std::integral_constant<std::int64_t, kTileRows>{}, r);
+  for (; r < rows; ++r) visit(std::integral_constant<std::int64_t, 1>{}, r);
+}
+
+/// Rows as score_rows reads them: those of a register tile together, vector after vector, so that one address leads to
+/// all of them. load(r, to) writes row r; `buffer`: packed.shape[1] elements.
+template <typename T, class Load>
+void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& load) {
+  constexpr std::int64_t kN = kLanes<T>;
+  row_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
+    for (std::int64_t r = 0; r < tile; ++r) {
+      load(first + r, buffer);
+      for (std::int64_t x = 0; x < packed.shape[1]; x += kN) {
+        std::copy(buffer + x, buffer + x + kN, packed.at(first) + x * tile + r * kN);
+      }
+    }
+  });
+}
+
+/// s[r · s_stride + k] = query r · key k for kRows rows and kKeys keys of `vectors` vectors. q: of pack_queries.
+template <std::int64_t kRows, std::int64_t kKeys, std::int64_t s_stride, typename T, typename E>
+HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const E* const* keys, std::int64_t vectors, T* HWY_RESTRICT s,
+                           Prefetch& prefetch) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
@@ -190,56 +222,47 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, std::int64_t q_stride, const
   }
   const E* row[kKeys];
   HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) row[k] = keys[k];
-  for (std::int64_t x = 0; x < vectors * kN; x += kN) {
+  for (std::int64_t x = 0; x < vectors * kN; x += kN, q += kRows * kN) {
+    prefetch.step();
     V key[kKeys];
     HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) key[k] = load_stored<T>(row[k] + x);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-      const V query = in_register(hn::Load(d, q + r * q_stride + x));
+      const V query = in_register(hn::Load(d, q + r * kN));
       HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) acc[r][k] = hn::MulAdd(query, key[k], acc[r][k]);
     }
   }
   store_sums<T>(acc, s, s_stride);
 }
 
-/// scores(r, j) = row r of `queries` · row j of `keys`, j < n. kTileKeys rows of `keys` from n on may be read and so
-/// many more columns of `scores` be written.
-template <typename T, typename E>
+/// scores(r, j) = row r of `queries` (of pack_queries) · row j of `keys`, j < n. kTileKeys rows of `keys` from n on may
+/// be read and so many more columns of `scores` be written, whose rows are s_stride apart.
+template <std::int64_t s_stride, typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
                              std::int64_t n, Prefetch& prefetch) {
-  const std::int64_t rows = queries.shape[0], stride = queries.strides[0], s_stride = scores.strides[0];
+  assert(scores.strides[0] == s_stride);
   const std::int64_t vectors = queries.shape[1] / kLanes<T>;
   for (std::int64_t j = 0; j < n; j += kTileKeys) {
     const E* const* key = keys.rows + j;
-    const T* q = queries.data;
-    T* s = scores.data + j;
-    std::int64_t r = 0;
-    for (; r + kHighRows <= rows; r += kHighRows, q += kHighRows * stride, s += kHighRows * s_stride) {
-      prefetch.step();
-      score_tile<kHighRows, kHighKeys>(q, stride, key, vectors, s, s_stride);
-      prefetch.step();
-      score_tile<kHighRows, kHighKeys>(q, stride, key + kHighKeys, vectors, s + kHighKeys, s_stride);
-    }
-    for (; r + kTileRows <= rows; r += kTileRows, q += kTileRows * stride, s += kTileRows * s_stride) {
-      prefetch.step();
-      score_tile<kTileRows, kTileKeys>(q, stride, key, vectors, s, s_stride);
-    }
-    for (; r < rows; ++r, q += stride, s += s_stride) {
-      prefetch.step();
-      score_tile<1, kTileKeys>(q, stride, key, vectors, s, s_stride);
-    }
+    row_tiles(queries.shape[0], [&](auto tile, std::int64_t r) {
+      constexpr std::int64_t kKeys = tile == kHighRows ? kHighKeys : kTileKeys;
+      T* s = scores.at(r) + j;
+      HWY_UNROLL(2) for (std::int64_t k = 0; k < kTileKeys; k += kKeys) {
+        score_tile<tile, kKeys, s_stride>(queries.at(r), key + k, vectors, s + k, prefetch);
+      }
+    });
   }
 }
 
-/// Calls of Prefetch::step() in score_rows.
-constexpr std::int64_t score_steps(std::int64_t rows, std::int64_t n) {
-  return (n + kTileKeys - 1) / kTileKeys * (rows / kTileRows + rows % kTileRows);
+/// Calls of Prefetch::step() in score_rows, for queries of `vectors` vectors.
+constexpr std::int64_t score_steps(std::int64_t rows, std::int64_t vectors, std::int64_t n) {
+  return vectors * ((n + kTileKeys - 1) / kTileKeys) * (rows / kTileRows + rows % kTileRows);
 }
 
 /// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
-template <std::int64_t kRows, std::int64_t kVecs, typename T, typename E>
+template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
-                           std::int64_t weights_stride, const E* const* HWY_RESTRICT values, std::int64_t first,
-                           std::int64_t n, Prefetch& prefetch) {
+                           const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
+                           Prefetch& prefetch) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
@@ -268,38 +291,28 @@ constexpr std::int64_t value_vectors(std::int64_t rows) {
   return rows == 1 ? 2 * kTileVectors : rows == kHighRows ? kTileVectors / 2 : kTileVectors;
 }
 
-template <std::int64_t kRows, typename T, typename E>
-HWY_INLINE void value_rows(T* HWY_RESTRICT out, const View<T, 2>& all, const T* HWY_RESTRICT weights,
-                           std::int64_t weights_stride, const StoredRows<E>& values, std::int64_t n,
-                           Prefetch& prefetch) {
-  constexpr std::int64_t kN = kLanes<T>;
-  constexpr std::int64_t kVecs = value_vectors(kRows);
-  const std::int64_t columns = all.shape[1], stride = all.strides[0];
-  std::int64_t x = 0;
-  for (; x + kVecs * kN <= columns; x += kVecs * kN) {
-    value_tile<kRows, kVecs>(out, stride, weights, weights_stride, values.rows, x, n, prefetch);
-  }
-  for (; x < columns; x += kN) {
-    value_tile<kRows, 1>(out, stride, weights, weights_stride, values.rows, x, n, prefetch);
-  }
-}
-
-/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` rows of them at a time.
-template <typename T, typename E>
+/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` rows of them at a time. Rows of `weights` are
+/// weights_stride apart.
+template <std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
                                     std::int64_t n, std::int64_t chunk, Prefetch& prefetch) {
-  const std::int64_t rows = weights.shape[0], stride = weights.strides[0];
+  assert(weights.strides[0] == weights_stride);
+  constexpr std::int64_t kN = kLanes<T>;
+  const std::int64_t columns = out.shape[1], out_stride = out.strides[0];
   for (std::int64_t j = 0; j < n; j += chunk) {
-    const StoredRows<E> some{values.rows + j};
+    const E* const* rows = values.rows + j;
     const std::int64_t count = std::min(chunk, n - j);
-    std::int64_t r = 0;
-    for (; r + kHighRows <= rows; r += kHighRows) {
-      value_rows<kHighRows>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
-    }
-    for (; r + kTileRows <= rows; r += kTileRows) {
-      value_rows<kTileRows>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
-    }
-    for (; r < rows; ++r) value_rows<1>(out.at(r), out, weights.at(r) + j, stride, some, count, prefetch);
+    row_tiles(weights.shape[0], [&](auto tile, std::int64_t r) {
+      constexpr std::int64_t kVecs = value_vectors(tile);
+      const T* w = weights.at(r) + j;
+      std::int64_t x = 0;
+      for (; x + kVecs * kN <= columns; x += kVecs * kN) {
+        value_tile<tile, kVecs, weights_stride>(out.at(r), out_stride, w, rows, x, count, prefetch);
+      }
+      for (; x < columns; x += kN) {
+        value_tile<tile, 1, weights_stride>(out.at(r), out_stride, w, rows, x, count, prefetch);
+      }
+    });
   }
 }
 
