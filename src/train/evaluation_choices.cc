@@ -83,8 +83,8 @@ DataOptions data_options(const EvaluationChoices& choices, const std::vector<Loa
   return data;
 }
 
-/// The text from `begin` on in a model's own tokens.
-TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t begin) {
+/// The text's bytes from `begin` to before `end` in a model's own tokens.
+TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t begin, std::int64_t end) {
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
   try {
     tokenizer = tokenize::open_tokenizer(model.tokenizer);
@@ -93,7 +93,7 @@ TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t b
   }
   require(tokenizer->vocab() <= model.config.vocab, "{}: its tokenizer has {} tokens but the model {}", model.name,
           tokenizer->vocab(), model.config.vocab);
-  return token_text(corpus, begin, *tokenizer);
+  return token_text(corpus, begin, end, *tokenizer);
 }
 
 /// The first of `sources` with these sequences, or else this one.
@@ -109,10 +109,11 @@ std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std:
                                     std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.size(), seq_len) : 0;
+  const std::int64_t end = choices.text_bytes ? begin + *choices.text_bytes : corpus.size();
   const bool may_shorten = !choices.seq_len && !choices.held_out;
   std::vector<std::optional<TokenText>> texts;
   for (const LoadedModel& model : models) {
-    texts.push_back(model.reads_bytes ? std::nullopt : std::optional(text_of(model, corpus, begin)));
+    texts.push_back(model.reads_bytes ? std::nullopt : std::optional(text_of(model, corpus, begin, end)));
     const std::int64_t longest = texts.back() ? texts.back()->longest() : corpus.size() - 1;
     if (may_shorten) seq_len = std::clamp<std::int64_t>(longest, 1, seq_len);
   }

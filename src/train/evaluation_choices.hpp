@@ -25,7 +25,8 @@ struct EvaluationChoices {
   std::string token_ids;  ///< a .npy file in place of `data`
   std::string task;       ///< empty: the task that the models were trained on
   std::optional<std::int64_t> seq_len, tokens;
-  std::int64_t longest_of_others = 512;  ///< tokens of a sequence of models that do not read bytes, without seq_len
+  std::optional<std::int64_t> text_bytes;  ///< that a tokenizer reads of the text, from its beginning
+  std::int64_t longest_of_others = 512;    ///< tokens of a sequence of models that do not read bytes, without seq_len
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
   bool held_out = false;

@@ -33,15 +33,22 @@ std::int64_t TokenText::longest() const {
   return static_cast<std::int64_t>(front.empty() ? ids.size() : ids.size() + front.size()) - 1;
 }
 
-TokenText token_text(const Corpus& corpus, std::int64_t begin, const tokenize::Tokenizer& tokenizer) {
+TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer) {
+  const bool cut = end < corpus.size();
+  end = std::min(end, corpus.size());
   std::string text;
-  text.reserve(static_cast<std::size_t>(corpus.size() - begin));
-  corpus.for_pieces(begin, corpus.size(), [&text](const std::uint8_t* data, std::int64_t count) {
+  text.reserve(static_cast<std::size_t>(end - begin));
+  corpus.for_pieces(begin, end, [&text](const std::uint8_t* data, std::int64_t count) {
     text.append(reinterpret_cast<const char*>(data), static_cast<std::size_t>(count));
   });
   // A tail that begins within a character begins behind it.
   const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; };
   if (begin > 0) text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), continues));
+  // A beginning may end within a character, and does without its last one.
+  if (cut) {
+    while (!text.empty() && continues(text.back())) text.pop_back();
+    if (!text.empty()) text.pop_back();
+  }
   tokenize::Encoding encoding = tokenizer.encode(text, {.add_special = false, .spans = true});
   TokenText out{std::move(encoding.ids), {}, front_of(tokenizer), corpus.left_out()};
   out.left_out.bytes = encoding.left_out;

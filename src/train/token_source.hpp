@@ -23,10 +23,10 @@ struct TokenText {
   std::int64_t longest() const;
 };
 
-/// The tokens of a text's bytes from `begin` on, and in front of every sequence what the tokenizer puts in front of a
-/// text; what it puts behind one is left out, for sequences end anywhere. A byte that several tokens have counts for
-/// the first of them. Throws Error and io::FileError as Tokenizer::encode does.
-TokenText token_text(const Corpus& corpus, std::int64_t begin, const tokenize::Tokenizer& tokenizer);
+/// The tokens of a text's bytes from `begin` to before `end` or its end, and in front of every sequence what the
+/// tokenizer puts in front of a text; what it puts behind one is left out, for sequences end anywhere. A byte that
+/// several tokens have counts for the first of them. Throws Error and io::FileError as Tokenizer::encode does.
+TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer);
 
 /// Token ids, cut from the first on into sequences of T tokens with their front; the token after a sequence is its last
 /// target. Every id is a target once, but for the first where nothing stands in front of it and those after the last

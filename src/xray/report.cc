@@ -56,6 +56,8 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   train::EvaluationChoices out;
   out.data = choices.text;
   out.tokens = choices.tokens;
+  constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, and far more than the mean has
+  out.text_bytes = kLongestPiece * choices.tokens;
   out.longest_of_others = choices.tokens;
   out.batch = 1;
   std::transform(metrics.begin(), metrics.end(), std::back_inserter(out.metrics),
@@ -217,6 +219,11 @@ std::vector<ModelXray> xray(const Choices& choices,
     progress("reading " + path, 0.0);
     models.push_back(train::load_model(path));
   }
+  return xray(std::move(models), choices, progress);
+}
+
+std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices,
+                            const std::function<void(const std::string& what, double fraction)>& progress) {
   const auto wanted = evaluation_choices(choices, metrics_of(models, choices));
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(wanted, models);
   std::vector<ModelXray> out;

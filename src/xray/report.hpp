@@ -45,6 +45,10 @@ std::vector<const metrics::Figure*> rank_figures();
 std::vector<ModelXray> xray(const Choices& choices,
                             const std::function<void(const std::string& what, double fraction)>& progress);
 
+/// The same of models that are there; choices.models says nothing.
+std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices,
+                            const std::function<void(const std::string& what, double fraction)>& progress);
+
 /// Everything, as docs/XRAY.md describes it.
 nlohmann::ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text);
 

@@ -89,7 +89,7 @@ class TokenTextTest : public ::testing::Test {
     return Corpus({scratch_ / "text"});
   }
   static TokenText tokens(const Corpus& corpus, const std::string& kind, std::int64_t begin = 0) {
-    return token_text(corpus, begin, *tokenize::open_tokenizer(testing::golden_path(kind)));
+    return token_text(corpus, begin, corpus.size(), *tokenize::open_tokenizer(testing::golden_path(kind)));
   }
   static std::int64_t sum(const Ids& bytes) {
     std::int64_t out = 0;
