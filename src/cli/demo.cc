@@ -16,6 +16,7 @@
 #include "cli/verbs.hpp"
 #include "demo/comparison.hpp"
 #include "demo/layer.hpp"
+#include "demo/real_model.hpp"
 #include "demo/training.hpp"
 #include "demo/worked.hpp"
 #include "headgate/runtime.hpp"
@@ -26,6 +27,7 @@ namespace {
 struct DemoArguments {
   std::optional<std::string> examples;
   std::optional<std::string> data;
+  std::string model, out;
   std::vector<std::string> include;
   std::string only;
   int threads = 0;
@@ -47,6 +49,10 @@ std::filesystem::path find_examples() {
       fmt::format("the worked problems are not in {}; --examples DIR says where they are", installed.string()));
 }
 
+demo::XrayWanted xray_wanted(const DemoArguments& arguments, int threads) {
+  return {.text = *arguments.data, .directory = arguments.out, .threads = threads};
+}
+
 /// Called before anything is printed, so that unusable text is refused at once.
 std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
   std::vector<demo::Comparison> comparisons;
@@ -63,15 +69,24 @@ std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, i
   }
   if (arguments.shows("text")) {
     comparisons.push_back(demo::compare_on_text(demo::demo_text_model(), on_data(demo::demo_text_settings())));
+    comparisons.back().after = [wanted = xray_wanted(arguments, threads)](const auto& trained) {
+      demo::show_trained_models(trained, wanted);
+    };
   }
   return comparisons;
+}
+
+void prepare_pages(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw UsageError(fmt::format("--out {}: cannot make this directory: {}", directory, error.message()));
 }
 
 int train(const std::vector<demo::Comparison>& comparisons, const demo::DemoBudget& budget,
           const DemoArguments& arguments, int threads) {
   fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
              threads == 1 ? "" : "s");
-  for (const std::string& what : comparisons.front().source->left_out().phrases()) {
+  for (const std::string& what : comparisons.front().sources.front()->left_out().phrases()) {
     fmt::print("     left out: {}\n", what);
   }
   const SignalWatch watch;
@@ -94,6 +109,8 @@ int run_demo(const DemoArguments& arguments) {
   if (arguments.trains() && !arguments.only.empty() && !arguments.data) {
     throw UsageError(fmt::format("--only {} needs --data", arguments.only));
   }
+  if (!arguments.model.empty() && !arguments.data) throw UsageError("--model needs --data: its X-ray is of a text");
+  if (!arguments.out.empty()) prepare_pages(arguments.out);
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);
   if (arguments.shows("worked")) {
@@ -101,6 +118,10 @@ int run_demo(const DemoArguments& arguments) {
     if (!demo::show_worked_problems(directory)) return kCheckFailed;
   }
   if (arguments.shows("layer") && !demo::show_layer(threads)) return kCheckFailed;
+  if (arguments.shows("model")) {
+    if (!arguments.model.empty()) demo::show_real_model(arguments.model, xray_wanted(arguments, threads));
+    if (!arguments.only.empty() && arguments.model.empty()) throw UsageError("--only model needs --model");
+  }
   if (!comparisons.empty()) return train(comparisons, budget, arguments, threads);
   if (arguments.trains()) {
     fmt::print("\n\n--data PATH adds two trainings: one on attention sinks, one on a text.\n");
@@ -118,15 +139,22 @@ Verb add_demo(CommandLine& line) {
       "Solves the four worked problems and compares them with their published outputs; runs gated attention with 16 "
       "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
       "limits and checks sampled rows against the f64 oracle.\n\n"
-      "With --data it then trains, in less than four minutes on two cores, writing no files: three models on "
-      "bigram-backcopy, a task on which attention without a gate settles on the first token, and three "
-      "byte-level language models of equal size on the text; each time without a gate, with a headwise and with an "
-      "elementwise one. On a slower machine it takes fewer steps and says so.");
+      "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains: "
+      "five seeds of three models on bigram-backcopy, a task on which attention without a gate settles on the first "
+      "token, and three byte-level language models of equal size on the text; each time without a gate, with a "
+      "headwise "
+      "and with an elementwise one; a run a thread. The X-ray of the language models stands at the end. All of it "
+      "takes "
+      "at most five minutes on two cores; on a slower machine it takes fewer steps and says so. Files are written to "
+      "--out alone.");
   verb.value("--data", arguments->data, "PATH",
              "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
   declare_include(verb, arguments->include);
-  verb.value("--only", arguments->only, "PART", "Show only one part: worked, layer, backcopy or text")
-      .one_of({"worked", "layer", "backcopy", "text"});
+  verb.value("--model", arguments->model, "MODEL",
+             "Show the X-ray of this model on the text, as `headgate xray` reads it");
+  verb.value("--out", arguments->out, "DIR", "Write the X-rays' pages to DIR");
+  verb.value("--only", arguments->only, "PART", "Show only one part: worked, layer, model, backcopy or text")
+      .one_of({"worked", "layer", "model", "backcopy", "text"});
   verb.value("--examples", arguments->examples, "DIR", "Directory of the worked problems (default: the installed one)");
   declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
   verb.footer(

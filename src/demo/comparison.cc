@@ -22,7 +22,7 @@ using train::Task;
 using train::TrainSettings;
 
 constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late: docs/notes/2026-11-21-backcopy.md
-constexpr std::int64_t kLeastTextSteps = 60;
+constexpr std::int64_t kLeastTextSteps = 500;
 
 /// Metrics of the whole model that the demo's tables have columns for, of those that tell triggers apart or of the
 /// others.
@@ -38,7 +38,25 @@ metrics::MetricList shown_metrics(bool of_triggers) {
   return out;
 }
 
-/// A line for each model: its figures that have a column, and its speed.
+/// The evaluations' rows, one a seed.
+Spread figures_of(const TrainedModel& model, bool of_triggers) {
+  std::vector<metrics::FigureRow> rows;
+  rows.reserve(model.evaluations.size());
+  for (const train::Evaluation& evaluation : model.evaluations) {
+    rows.push_back(of_triggers ? evaluation.report.backcopy.value() : evaluation.report.overall);
+  }
+  return spread_of(rows);
+}
+
+std::string range_text(const Spread& spread, const metrics::Figure& figure) {
+  const std::optional<double> least = spread.least.find(figure), most = spread.most.find(figure);
+  if (!least) return "";
+  const int decimals = std::min(figure.demo.decimals, 2);
+  return fmt::format("{:.{}f}-{:.{}f}", *least, decimals, *most, decimals);
+}
+
+/// A line for each model: its figures that have a column, and its speed. Of several seeds the means, and below them
+/// from where to where they go.
 std::string figures_table(const std::vector<TrainedModel>& trained, bool of_triggers) {
   std::vector<const metrics::Figure*> columns = metrics::figures_of(shown_metrics(of_triggers), of_triggers);
   std::erase_if(columns, [](const metrics::Figure* figure) { return figure->demo.empty(); });
@@ -50,26 +68,27 @@ std::string figures_table(const std::vector<TrainedModel>& trained, bool of_trig
   lines[0].emplace_back("tokens");
   lines[1].emplace_back("a second");
   for (const TrainedModel& model : trained) {
-    const metrics::Report& report = model.evaluation.report;
-    const metrics::FigureRow& row = of_triggers ? report.backcopy.value() : report.overall;
+    const Spread spread = figures_of(model, of_triggers);
     std::vector<std::string> cells{model.model.name};
+    std::vector<std::string> ranges{""};
     for (const metrics::Figure* figure : columns) {
-      const std::optional<double> value = row.find(*figure);
+      const std::optional<double> value = spread.mean.find(*figure);
       cells.push_back(value ? fmt::format("{:.{}f}", *value, figure->demo.decimals) : "-");
+      ranges.push_back(range_text(spread, *figure));
     }
     cells.push_back(fmt::format("{:.0f}", model.tokens_per_second));
+    ranges.emplace_back("");
     lines.push_back(std::move(cells));
+    if (spread.runs > 1) lines.push_back(std::move(ranges));
   }
   return console::text_table(lines);
 }
 
 std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64_t /*tokens*/) {
-  std::vector<NamedFigures> gated;
+  std::vector<NamedSpread> gated;
   gated.reserve(trained.size());
-  for (const TrainedModel& model : trained) {
-    gated.push_back({model.model.name, model.evaluation.report.backcopy.value()});
-  }
-  const metrics::FigureRow baseline = gated.front().figures;
+  for (const TrainedModel& model : trained) gated.push_back({model.model.name, figures_of(model, true)});
+  const Spread baseline = gated.front().figures;
   gated.erase(gated.begin());
   return figures_table(trained, /*of_triggers=*/true) + '\n' + console::paragraph(backcopy_verdict(baseline, gated));
 }
@@ -77,7 +96,7 @@ std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64
 std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t tokens) {
   std::vector<NamedFigures> gated;
   gated.reserve(trained.size());
-  for (const TrainedModel& model : trained) gated.push_back({model.model.name, model.evaluation.report.overall});
+  for (const TrainedModel& model : trained) gated.push_back({model.model.name, figures_of(model, false).mean});
   const metrics::FigureRow baseline = gated.front().figures;
   gated.erase(gated.begin());
   return figures_table(trained, /*of_triggers=*/false) + '\n' +
@@ -96,8 +115,8 @@ std::vector<ComparedModel> three_models(DecoderConfig model) {
   return out;
 }
 
-/// The common part of both tasks: the models and the data, which is opened here.
-Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings settings) {
+/// The common part of both tasks: the models and the data, which is opened here for each seed.
+Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
   Comparison comparison;
   settings.task = task;
   settings.seq_len = model.seq_len;
@@ -105,7 +124,11 @@ Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings se
   train::validate(settings);
   comparison.name = word_of(task);
   comparison.models = three_models(model);
-  comparison.source = train::open_data(train::data_of(settings, ""));
+  for (std::int64_t n = 0; n < seeds; ++n) {
+    TrainSettings of_seed = settings;
+    of_seed.seed += static_cast<std::uint64_t>(n);
+    comparison.sources.push_back(train::open_data(train::data_of(of_seed, "")));
+  }
   comparison.settings = std::move(settings);
   return comparison;
 }
@@ -149,18 +172,20 @@ TrainSettings demo_backcopy_settings() {
 
 DecoderConfig demo_text_model() {
   DecoderConfig model = train::task_model(Task::text);
-  model.layers = 4;
-  model.dim = 128;
+  model.layers = 8;
+  model.dim = 64;
   model.heads = 4;
-  model.kv_heads = 2;
-  model.head_dim = 32;
-  model.ffn = 384;
+  model.kv_heads = 4;
+  model.head_dim = 16;
+  model.ffn = 192;
   return model;
 }
 
 TrainSettings demo_text_settings() {
   TrainSettings settings = train::task_settings(Task::text);
-  settings.schedule.steps = 240;
+  settings.batch = 2;
+  settings.schedule.peak = 4e-3;
+  settings.schedule.steps = 3000;
   return settings;
 }
 
@@ -177,21 +202,21 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
       "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // as demo_backcopy_model and its settings
 }
 
-Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings) {
-  Comparison comparison = comparison_of(Task::bigram_backcopy, model, std::move(settings));
+Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
+  Comparison comparison = comparison_of(Task::bigram_backcopy, model, std::move(settings), seeds);
   comparison.least_steps = kLeastBackcopySteps;
   comparison.metrics = shown_metrics(/*of_triggers=*/true);
   comparison.result = backcopy_result;
   comparison.introduction = fmt::format(
       "Sequences follow the text's bigrams, but after the triggers t, e and space the token before the trigger is "
       "repeated. After a trigger a head has to attend to the token before; elsewhere no token helps it. How much of "
-      "that attention goes to BOS, the first token? {}; parameters: {}.",
+      "that attention goes to BOS, the first token, and how much of it passes the gate? {}; parameters: {}.",
       sizes_of(comparison.models.front().config), parameter_counts(comparison.models));
   return comparison;
 }
 
 Comparison compare_on_text(const DecoderConfig& model, TrainSettings settings) {
-  Comparison comparison = comparison_of(Task::text, model, std::move(settings));
+  Comparison comparison = comparison_of(Task::text, model, std::move(settings), 1);
   comparison.least_steps = kLeastTextSteps;
   comparison.metrics = shown_metrics(/*of_triggers=*/false);
   comparison.result = text_result;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,8 +24,9 @@ struct ComparedModel {
 
 struct TrainedModel {
   ComparedModel model;
-  train::Evaluation evaluation;
-  double tokens_per_second = 0.0;  ///< of its training steps
+  std::vector<train::Evaluation> evaluations;  ///< one a seed
+  std::vector<float> parameters;               ///< of the first seed
+  double tokens_per_second = 0.0;              ///< of a run's training steps: the mean
 };
 
 struct Comparison {
@@ -33,16 +35,20 @@ struct Comparison {
   train::TrainSettings settings;      ///< with the wanted number of steps
   std::int64_t least_steps = 1;       ///< with fewer the result would not be meaningful
   std::vector<ComparedModel> models;  ///< the one without a gate first
-  std::unique_ptr<train::SequenceSource> source;
+  /// One a seed: settings.seed and those that follow. Every model is trained with every seed.
+  std::vector<std::unique_ptr<train::SequenceSource>> sources;
   metrics::MetricList metrics;  ///< shown in the result
   /// Table and verdict on all models, in their order, after training on so many tokens each.
   std::string (*result)(const std::vector<TrainedModel>& trained, std::int64_t tokens) = nullptr;
+  /// Called then; may be empty.
+  std::function<void(const std::vector<TrainedModel>& trained)> after{};
 };
 
 /// `model` is the one without a gate. `settings` name the data; task and seq_len are set here. Both throw io::FileError
 /// and Error if the data is not usable. On text, the MLPs of gated models are narrowed to the same number of
 /// parameters.
-Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainSettings settings);
+Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainSettings settings,
+                               std::int64_t seeds = 5);
 Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSettings settings);
 
 /// What the demo compares on bigram-backcopy. With separate embeddings, without QK-norm and in short sequences a model
@@ -51,7 +57,7 @@ Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSetti
 models::DecoderConfig demo_backcopy_model();
 train::TrainSettings demo_backcopy_settings();
 
-/// What the demo compares on text: smaller than the default model of `headgate train`, which takes minutes.
+/// What the demo compares on text: a small model, which many steps of small batches teach the most in so short a time.
 models::DecoderConfig demo_text_model();
 train::TrainSettings demo_text_settings();
 

@@ -4,11 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <functional>
+#include <mutex>
+#include <numeric>
 #include <string>
+#include <thread>
 
 #include "console/progress.hpp"
 #include "console/table.hpp"
@@ -27,43 +32,33 @@ using train::TrainSettings;
 /// Thrown when interrupted() returns true; caught in show_training.
 struct Interruption {};
 
-void throw_if(const std::function<bool()>& interrupted) {
-  if (interrupted()) throw Interruption{};
-}
-
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// Seconds of a step on this machine, measured with a temporary trainer.
-double measured_step_seconds(const models::DecoderConfig& config, const TrainSettings& settings,
-                             const train::SequenceSource& source, const std::function<bool()>& interrupted) {
-  constexpr double kEnough_s = 0.5;
-  train::Trainer trainer(config, settings, source);
-  trainer.step();  // not measured: the first step is slower, since its memory is touched for the first time
-  double seconds = 0.0;
-  int steps = 0;
-  while (steps == 0 || (seconds < kEnough_s && !trainer.finished())) {
-    throw_if(interrupted);
-    seconds += trainer.step().seconds;
-    ++steps;
-  }
-  return seconds / steps;
+/// run(n) for n < count, `at_a_time` of them at once on threads of their own, begun in this order. After the first
+/// exception none begins; it is thrown once those that run have ended.
+void run_together(std::int64_t count, std::int64_t at_a_time, const std::function<void(std::int64_t)>& run) {
+  std::atomic<std::int64_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (std::int64_t n = next++; n < count; n = next++) {
+      try {
+        run(n);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::int64_t n = 1; n < std::min(at_a_time, count); ++n) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
 }
 
-ComparisonCost cost_of(const Comparison& comparison, const std::function<bool()>& interrupted) {
-  // The time of an evaluation over that of training on as many tokens: it has no backward pass and no optimizer.
-  constexpr double kForward = 0.4;
-  ComparisonCost cost;
-  cost.steps = comparison.settings.schedule.steps;
-  cost.least = comparison.least_steps;
-  const TrainSettings settings = settings_of(comparison, std::max<std::int64_t>(cost.steps, 2));
-  for (const ComparedModel& model : comparison.models) {
-    cost.step_seconds += measured_step_seconds(model.config, settings, *comparison.source, interrupted);
-  }
-  const double passes = static_cast<double>(settings.eval_tokens) / static_cast<double>(settings.tokens_per_step());
-  cost.fixed_seconds = kForward * passes * cost.step_seconds;
-  return cost;
-}
-
+/// Trains every model of every comparison with every seed: a run a thread, as many at a time as there are threads.
 class Training {
  public:
   Training(const std::vector<Comparison>& comparisons, const DemoBudget& budget,
@@ -73,7 +68,7 @@ class Training {
   void run() {
     for (const Comparison& comparison : comparisons_) {
       bar_.show(0.0, "measuring the speed");
-      costs_.push_back(cost_of(comparison, interrupted_));
+      costs_.push_back(cost_of(comparison));
     }
     bar_.clear();
     plan(0, budget_.aim_seconds);
@@ -87,6 +82,75 @@ class Training {
   void clear() { bar_.clear(); }
 
  private:
+  /// One run of a comparison.
+  struct Run {
+    std::int64_t model = 0, seed = 0;
+  };
+  static std::int64_t seeds_of(const Comparison& comparison) {
+    return static_cast<std::int64_t>(comparison.sources.size());
+  }
+  static std::int64_t runs_of(const Comparison& comparison) {
+    return static_cast<std::int64_t>(comparison.models.size()) * seeds_of(comparison);
+  }
+  /// Seeds follow one another, so that the models of one end together.
+  static Run run_at(const Comparison& comparison, std::int64_t n) {
+    const auto models = static_cast<std::int64_t>(comparison.models.size());
+    return {n % models, n / models};
+  }
+  static std::int64_t at_a_time(const Comparison& comparison) {
+    return std::clamp<std::int64_t>(comparison.settings.threads, 1, runs_of(comparison));
+  }
+  /// Settings of one run's trainer: without evaluations of its own, which could not be interrupted.
+  static TrainSettings settings_of_run(TrainSettings settings, std::int64_t seed) {
+    settings.threads = 1;
+    settings.seed += static_cast<std::uint64_t>(seed);
+    settings.eval_tokens = 0;
+    return settings;
+  }
+
+  void throw_if_interrupted() {
+    const std::lock_guard lock(mutex_);
+    stopped_ = stopped_ || interrupted_();
+    if (stopped_) throw Interruption{};
+  }
+
+  /// Seconds of a step, measured with a temporary trainer.
+  double measured_step_seconds(const Comparison& comparison, const TrainSettings& settings, const Run& run) {
+    constexpr double kEnough_s = 0.5;
+    train::Trainer trainer(comparison.models[static_cast<std::size_t>(run.model)].config,
+                           settings_of_run(settings, run.seed),
+                           *comparison.sources[static_cast<std::size_t>(run.seed)]);
+    trainer.step();  // not measured: the first step is slower, since its memory is touched for the first time
+    double seconds = 0.0;
+    int steps = 0;
+    while (steps == 0 || (seconds < kEnough_s && !trainer.finished())) {
+      throw_if_interrupted();
+      seconds += trainer.step().seconds;
+      ++steps;
+    }
+    return seconds / steps;
+  }
+
+  ComparisonCost cost_of(const Comparison& comparison) {
+    // The time of an evaluation over that of training on as many tokens: it has no backward pass and no optimizer.
+    constexpr double kForward = 0.4;
+    ComparisonCost cost;
+    cost.steps = comparison.settings.schedule.steps;
+    cost.least = comparison.least_steps;
+    const TrainSettings settings = settings_of(comparison, std::max<std::int64_t>(cost.steps, 2));
+    const auto models = static_cast<std::int64_t>(comparison.models.size());
+    std::vector<double> seconds(comparison.models.size());
+    run_together(models, at_a_time(comparison), [&](std::int64_t n) {
+      seconds[static_cast<std::size_t>(n)] = measured_step_seconds(comparison, settings, {n, 0});
+    });
+    const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(models);
+    const std::int64_t rounds = (runs_of(comparison) + at_a_time(comparison) - 1) / at_a_time(comparison);
+    cost.step_seconds = mean * static_cast<double>(rounds);
+    const double passes = static_cast<double>(settings.eval_tokens) / static_cast<double>(settings.tokens_per_step());
+    cost.fixed_seconds = kForward * passes * cost.step_seconds;
+    return cost;
+  }
+
   /// Decides the steps of the comparisons from `first` on, so that the demo takes `seconds` in all.
   void plan(std::size_t first, double seconds) {
     const double time = seconds - seconds_since(budget_.begin);
@@ -113,65 +177,90 @@ class Training {
   void compare(std::size_t index) {
     const Comparison& comparison = comparisons_[index];
     const TrainSettings settings = settings_of(comparison, costs_[index].steps);
-    fmt::print("\n\n{}: three models of {} steps, {} x {} tokens each\n\n{}\n", comparison.name,
-               settings.schedule.steps, settings.batch * settings.accumulate, settings.seq_len,
+    const std::int64_t runs = runs_of(comparison), seeds = seeds_of(comparison);
+    fmt::print("\n\n{}: {} models{} of {} steps, {} x {} tokens each, {} at a time\n\n{}\n", comparison.name,
+               comparison.models.size(), seeds > 1 ? fmt::format(" with {} seeds", seeds) : "", settings.schedule.steps,
+               settings.batch * settings.accumulate, settings.seq_len, at_a_time(comparison),
                console::paragraph(comparison.introduction));
     std::fflush(stdout);
     std::vector<TrainedModel> trained;
-    trained.reserve(comparison.models.size());
-    for (const ComparedModel& model : comparison.models) trained.push_back(train_one(index, model, settings));
+    for (const ComparedModel& model : comparison.models) {
+      trained.push_back({model, std::vector<train::Evaluation>(comparison.sources.size()), {}, 0.0});
+    }
+    const Clock::time_point begin = Clock::now();
+    run_together(runs, at_a_time(comparison), [&](std::int64_t n) {
+      const Run run = run_at(comparison, n);
+      try {
+        train_one(index, settings, run, trained[static_cast<std::size_t>(run.model)]);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        stopped_ = true;
+        throw;
+      }
+    });
     bar_.clear();
     const std::int64_t tokens = settings.schedule.steps * settings.tokens_per_step();
-    fmt::print("{}{}", bar_.visible() ? "" : "\n", comparison.result(trained, tokens));
+    fmt::print("{}{}\n     {} runs in {}\n", bar_.visible() ? "" : "\n", comparison.result(trained, tokens), runs,
+               duration_text(seconds_since(begin)));
     std::fflush(stdout);
+    if (comparison.after) comparison.after(trained);
   }
 
-  TrainedModel train_one(std::size_t index, const ComparedModel& model, const TrainSettings& settings) {
+  /// The planned time of one run's step, and of its evaluation, as a part of the comparison's.
+  double share_of_run(std::size_t index, double seconds) const {
+    return seconds / static_cast<double>(runs_of(comparisons_[index]));
+  }
+
+  void train_one(std::size_t index, const TrainSettings& settings, const Run& run, TrainedModel& out) {
     const Comparison& comparison = comparisons_[index];
-    const ComparisonCost& cost = costs_[index];
-    const auto models = static_cast<double>(comparison.models.size());
-    const double before = done_seconds_;
-    train::Trainer trainer(model.config, without_evaluation(settings), *comparison.source);
+    const std::string name =
+        seeds_of(comparison) == 1
+            ? out.model.name
+            : fmt::format("{} {}", out.model.name, settings.seed + static_cast<std::uint64_t>(run.seed));
+    train::Trainer trainer(out.model.config, settings_of_run(settings, run.seed),
+                           *comparison.sources[static_cast<std::size_t>(run.seed)]);
     double seconds = 0.0;
     train::StepReport step;
     while (!trainer.finished()) {
       step = trainer.step();
       seconds += step.seconds;
-      done_seconds_ = before + cost.step_seconds / models * static_cast<double>(step.step);
-      show(fmt::format("{}  {}/{}  loss {:.4f}  {:.0f} tok/s", model.name, step.step, settings.schedule.steps,
-                       step.loss, static_cast<double>(step.tokens) / seconds));
-      throw_if(interrupted_);
+      done(share_of_run(index, costs_[index].step_seconds),
+           fmt::format("{}  {}/{}  loss {:.4f}", name, step.step, settings.schedule.steps, step.loss));
+      throw_if_interrupted();
     }
+    train::Evaluation evaluation = evaluate(index, settings, run, name, out.model, trainer.parameters());
     const double speed = static_cast<double>(step.tokens) / seconds;
-    TrainedModel out{model, evaluate(index, model, settings, trainer.parameters()), speed};
+    const std::lock_guard lock(mutex_);
+    out.evaluations[static_cast<std::size_t>(run.seed)] = std::move(evaluation);
+    if (run.seed == 0) out.parameters = trainer.parameters();
+    out.tokens_per_second += speed / static_cast<double>(comparison.sources.size());
     if (!bar_.visible()) {
-      fmt::print("     {:<12} {} steps in {}, loss {:.4f} at the last, {:.0f} tokens/s\n", model.name,
-                 trainer.steps_done(), duration_text(seconds), step.loss, speed);
+      fmt::print("     {:<14} {} steps in {}, loss {:.4f} at the last, {:.0f} tokens/s\n", name, trainer.steps_done(),
+                 duration_text(seconds), step.loss, speed);
       std::fflush(stdout);
     }
-    return out;
   }
 
-  train::Evaluation evaluate(std::size_t index, const ComparedModel& model, const TrainSettings& settings,
-                             const std::vector<float>& parameters) {
+  train::Evaluation evaluate(std::size_t index, const TrainSettings& settings, const Run& run, const std::string& name,
+                             const ComparedModel& model, const std::vector<float>& parameters) {
     const Comparison& comparison = comparisons_[index];
-    const double before = done_seconds_;
-    const double planned = costs_[index].fixed_seconds / static_cast<double>(comparison.models.size());
-    const auto plan = train::plan_evaluation(comparison.source->held_out_count(),
-                                             settings.eval_tokens / settings.seq_len, settings.batch);
-    train::HeldOutEvaluator evaluator(model.config, *comparison.source, plan, comparison.metrics,
-                                      {.threads = settings.threads});
+    const train::SequenceSource& source = *comparison.sources[static_cast<std::size_t>(run.seed)];
+    const auto plan =
+        train::plan_evaluation(source.held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
+    train::HeldOutEvaluator evaluator(model.config, source, plan, comparison.metrics, {.threads = 1});
+    double before = 0.0;
     return evaluator.evaluate(parameters.data(), [&](double share) {
-      done_seconds_ = before + share * planned;
-      show(model.name + "  held-out text");
-      throw_if(interrupted_);
+      done(share_of_run(index, (share - before) * costs_[index].fixed_seconds), name + "  held-out text");
+      before = share;
+      throw_if_interrupted();
     });
   }
 
-  /// Settings of a trainer without evaluations of its own, which could not be interrupted.
-  static TrainSettings without_evaluation(TrainSettings settings) {
-    settings.eval_tokens = 0;
-    return settings;
+  /// Adds to the planned time of what is done.
+  void done(double planned_seconds, const std::string& label) {
+    const std::lock_guard lock(mutex_);
+    done_seconds_ += planned_seconds;
+    show(label);
   }
 
   void show(const std::string& label) {
@@ -187,6 +276,8 @@ class Training {
   Clock::time_point begin_;
   double planned_seconds_ = 0.0;  ///< of all comparisons, at the measured speed
   double done_seconds_ = 0.0;     ///< the planned time of the work done so far, not the time that it took
+  bool stopped_ = false;
+  std::mutex mutex_;  ///< of what the runs' threads share: the bar, done_seconds_, interrupted_, stopped_
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "metrics/bos_attention.hpp"
+#include "metrics/bos_attention_gated.hpp"
 #include "metrics/bos_value_norm_ratio.hpp"
 #include "metrics/first_token_attention.hpp"
 #include "metrics/first_token_attention_uniform.hpp"
@@ -22,11 +23,6 @@ namespace {
 
 using metrics::FigureRow;
 
-/// "97%", and "0.4%" where whole per cents would say nothing.
-std::string percent(double share) {
-  return share < 0.01 ? fmt::format("{:.1f}%", 100.0 * share) : fmt::format("{:.0f}%", 100.0 * share);
-}
-
 bool has_learnt(const FigureRow& report) { return report.at(metrics::kLossTrigger) < kNotLearnt; }
 
 /// Where the gate opens, by its scores; empty without a gate.
@@ -40,39 +36,39 @@ std::string gate_clause(const FigureRow& report) {
   return fmt::format("; the gate hardly tells the two apart ({})", scores);
 }
 
-std::string baseline_sentence(const FigureRow& report) {
-  const std::string share = percent(report.at(metrics::kBosAttentionOther));
-  if (report.at(metrics::kBosAttentionOther) < metrics::kSinkThreshold) {
-    return fmt::format("Without a gate {} of the attention goes to BOS where there is nothing to copy: no sink here. ",
-                       share);
-  }
-  constexpr double kSmallNorm = 0.5;
-  const bool small = report.at(metrics::kBosValueNormRatio) < kSmallNorm;
-  return fmt::format("Without a gate {} of the attention goes to BOS where there is nothing to copy{}. ", share,
-                     small
-                         ? fmt::format(", which adds next to nothing: BOS's value has {:.2f} of the norm of the others",
-                                       report.at(metrics::kBosValueNormRatio))
-                         : fmt::format(", although BOS's value is not small ({:.2f} of the norm of the others)",
-                                       report.at(metrics::kBosValueNormRatio)));
+/// What of the attention to BOS reaches the output.
+const metrics::Figure& passing_figure(const FigureRow& report) {
+  return report.find(metrics::kBosAttentionOtherGated) ? metrics::kBosAttentionOtherGated : metrics::kBosAttentionOther;
 }
 
-std::string gated_sentence(const std::string& name, SinkEffect effect, const FigureRow& report) {
-  const std::string share = percent(report.at(metrics::kBosAttentionOther));
-  const std::string clause = gate_clause(report);
-  switch (effect) {
-    case SinkEffect::clear: return fmt::format("With {} gate it is {}{}. ", name, share, clause);
-    case SinkEffect::small: return fmt::format("With {} gate it is {}, only somewhat less{}. ", name, share, clause);
-    case SinkEffect::none:
-      return fmt::format("With {} gate it is {}: that gate makes no clear difference{}. ", name, share, clause);
-    case SinkEffect::opposite:
-      return fmt::format("With {} gate it is {}, more than without one{}. ", name, share, clause);
-    case SinkEffect::no_sink: return fmt::format("With {} gate it is {}{}. ", name, share, clause);
-    case SinkEffect::not_learnt: break;
+std::string baseline_sentence(const Spread& runs) {
+  const std::string begin = fmt::format("Without a gate {} of the attention goes to BOS where there is nothing to copy",
+                                        percent(runs, metrics::kBosAttentionOther));
+  const FigureRow& report = runs.mean;
+  if (report.at(metrics::kBosAttentionOther) < metrics::kSinkThreshold) return begin + ": no sink here. ";
+  constexpr double kSmallNorm = 0.5;
+  const double norm = report.at(metrics::kBosValueNormRatio);
+  if (norm < kSmallNorm) {
+    return fmt::format("{}, which adds little: BOS's value has {:.2f} of the norm of the others. ", begin, norm);
   }
-  return fmt::format(
-      "With {} gate the model has not learnt to copy (loss {:.2f} after a trigger), so its attention "
-      "is not meaningful yet. ",
-      name, report.at(metrics::kLossTrigger));
+  return fmt::format("{}, although BOS's value is not small ({:.2f} of the norm of the others). ", begin, norm);
+}
+
+std::string gated_sentence(const std::string& name, SinkEffect effect, const Spread& runs) {
+  const FigureRow& report = runs.mean;
+  if (effect == SinkEffect::not_learnt) {
+    return fmt::format(
+        "With {} gate the model has not learnt to copy (loss {:.2f} after a trigger), so its attention "
+        "is not meaningful yet. ",
+        name, report.at(metrics::kLossTrigger));
+  }
+  const char* compared = effect == SinkEffect::small      ? ", only somewhat less"
+                         : effect == SinkEffect::none     ? ": that gate makes no clear difference"
+                         : effect == SinkEffect::opposite ? ", more than without one"
+                                                          : "";
+  const metrics::Figure& figure = passing_figure(report);
+  const char* passes = &figure == &metrics::kBosAttentionOtherGated ? "goes there and passes the gate" : "goes there";
+  return fmt::format("With {} gate {} {}{}{}. ", name, percent(runs, figure), passes, compared, gate_clause(report));
 }
 
 /// "a headwise", "an elementwise".
@@ -140,23 +136,24 @@ std::string activation_sentence(const FigureRow& baseline, const std::vector<Nam
 
 SinkEffect sink_effect(const FigureRow& baseline, const FigureRow& gated) {
   if (!has_learnt(baseline) || !has_learnt(gated)) return SinkEffect::not_learnt;
-  const double less = baseline.at(metrics::kBosAttentionOther) - gated.at(metrics::kBosAttentionOther);
-  if (less < -kSinkNoise) return SinkEffect::opposite;
-  if (baseline.at(metrics::kBosAttentionOther) < metrics::kSinkThreshold) return SinkEffect::no_sink;
-  if (gated.at(metrics::kBosAttentionOther) <= 0.5 * baseline.at(metrics::kBosAttentionOther)) return SinkEffect::clear;
-  return less > kSinkNoise ? SinkEffect::small : SinkEffect::none;
+  const double without = baseline.at(metrics::kBosAttentionOther);
+  const double with = gated.at(passing_figure(gated));
+  if (without - with < -kSinkNoise) return SinkEffect::opposite;
+  if (without < metrics::kSinkThreshold) return SinkEffect::no_sink;
+  if (with <= 0.5 * without) return SinkEffect::clear;
+  return without - with > kSinkNoise ? SinkEffect::small : SinkEffect::none;
 }
 
-std::string backcopy_verdict(const FigureRow& baseline, const std::vector<NamedFigures>& gated) {
-  if (!has_learnt(baseline)) {
+std::string backcopy_verdict(const Spread& baseline, const std::vector<NamedSpread>& gated) {
+  if (!has_learnt(baseline.mean)) {
     return fmt::format(
         "The model without a gate has not learnt to copy (loss {:.2f} after a trigger): there is nothing "
         "to compare yet. More steps are needed.",
-        baseline.at(metrics::kLossTrigger));
+        baseline.mean.at(metrics::kLossTrigger));
   }
   std::string out = baseline_sentence(baseline);
-  for (const NamedFigures& model : gated) {
-    out += gated_sentence(with_article(model.name), sink_effect(baseline, model.figures), model.figures);
+  for (const NamedSpread& model : gated) {
+    out += gated_sentence(with_article(model.name), sink_effect(baseline.mean, model.figures.mean), model.figures);
   }
   out.pop_back();
   return out;

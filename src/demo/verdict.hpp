@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "demo/spread.hpp"
 #include "metrics/figure.hpp"
 #include "metrics/sink_rate.hpp"
 
@@ -14,7 +15,7 @@ namespace headgate::demo {
 
 /// The effect of a gate on the attention to BOS where there is nothing to copy, compared with the model without a gate.
 enum class SinkEffect {
-  clear,       ///< at most half of the attention remains
+  clear,       ///< at most half of the attention remains, or passes the gate
   small,       ///< it falls by more than kSinkNoise
   none,        ///< within kSinkNoise
   opposite,    ///< it rises by more than kSinkNoise
@@ -25,7 +26,8 @@ enum class SinkEffect {
 inline constexpr double kSinkNoise = 0.05;  ///< a smaller difference of attention shares counts as none
 inline constexpr double kNotLearnt = 0.5;   ///< nats after a trigger; copying costs almost 0, guessing about 3
 
-/// Figures of a model on a task with triggers, by metrics::Scope::triggers.
+/// Figures of a model on a task with triggers, by metrics::Scope::triggers. Of a gated model what passes the gate
+/// counts, where that is known: attention behind a closed gate does nothing, and stays where it was.
 SinkEffect sink_effect(const metrics::FigureRow& baseline, const metrics::FigureRow& gated);
 
 struct NamedFigures {
@@ -33,8 +35,13 @@ struct NamedFigures {
   metrics::FigureRow figures;
 };
 
+struct NamedSpread {
+  std::string name;
+  Spread figures;
+};
+
 /// A few sentences: the model without a gate, then each gated one.
-std::string backcopy_verdict(const metrics::FigureRow& baseline, const std::vector<NamedFigures>& gated);
+std::string backcopy_verdict(const Spread& baseline, const std::vector<NamedSpread>& gated);
 
 inline constexpr double kLossNoise = 0.01;        ///< nats; a smaller difference of losses counts as none
 inline constexpr double kActivationNoise = 1.25;  ///< activations within this factor count as equal

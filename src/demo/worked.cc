@@ -91,61 +91,29 @@ std::vector<double> kernel_output(const WorkedProblem& problem, const Solution& 
   return {y.begin(), y.end()};
 }
 
-/// Matrices side by side under their names.
-class Columns {
- public:
-  explicit Columns(int decimals) : decimals_(decimals) {}
-
-  void add(std::string_view name, const Matrix& m) {
-    std::vector<std::string> lines{std::string(name)};
-    for (std::int64_t i = 0; i < m.rows; ++i) {
-      std::string line;
-      for (std::int64_t j = 0; j < m.cols; ++j)
-        line += fmt::format("{}{:.{}f}", j == 0 ? "" : "  ", m(i, j), decimals_);
-      lines.push_back(std::move(line));
+/// "0.3349 0.1651 | 0.1651 0.3349": the rows of the output.
+std::string output_text(const Matrix& output, int decimals) {
+  std::string out;
+  for (std::int64_t i = 0; i < output.rows; ++i) {
+    out += i == 0 ? "" : " | ";
+    for (std::int64_t j = 0; j < output.cols; ++j) {
+      out += fmt::format("{}{:.{}f}", j == 0 ? "" : " ", output(i, j), decimals);
     }
-    std::size_t width = 0;
-    for (const std::string& line : lines) width = std::max(width, line.size());
-    if (lines_.size() < lines.size()) lines_.resize(lines.size());
-    for (std::size_t n = 0; n < lines_.size(); ++n) {
-      lines_[n].resize(start_, ' ');
-      lines_[n] += n < lines.size() ? lines[n] : "";
-    }
-    start_ += width + 4;
   }
-
-  void print() const {
-    for (const std::string& line : lines_) fmt::print("     {}\n", line);
-  }
-
- private:
-  int decimals_;
-  std::size_t start_ = 0;
-  std::vector<std::string> lines_;
-};
-
-void print_solution(const Solution& solution, int decimals) {
-  Columns columns(decimals);
-  columns.add("weights", solution.weights.front());
-  if (solution.gate) {
-    columns.add("attention", solution.attention);
-    columns.add("gate", *solution.gate);
-    columns.add("gate x attention", solution.gated);
-  } else {
-    columns.add("attention", solution.gated);
-  }
-  columns.print();
+  return out;
 }
 
-bool show_problem(int number, const Published& problem, const std::string& path, const WorkedProblem& worked) {
+bool show_problem(const Published& problem, const WorkedProblem& worked) {
   const Solution solution = explain::solve(worked);
   const bool steps = agrees(problem, solution.output().values);
   const bool kernels = agrees(problem, kernel_output(worked, solution));
-  fmt::print("\n  {}. {}  ({})\n\n", number, problem.title, path);
-  print_solution(solution, problem.decimals);
-  fmt::print("\n     the published output to {} decimals: these steps {}, the f32 kernels {}\n", problem.decimals,
-             steps ? "ok" : "DIFFER", kernels ? "ok" : "DIFFER");
-  return steps && kernels;
+  const bool ok = steps && kernels;
+  fmt::print("     {:<41} {}\n", problem.title, output_text(solution.output(), std::min(problem.decimals, 4)));
+  if (!ok) {
+    fmt::print("     NOT the published output to {} decimals: step by step {}, the kernels {}\n", problem.decimals,
+               steps ? "ok" : "different", kernels ? "ok" : "different");
+  }
+  return ok;
 }
 
 }  // namespace
@@ -163,12 +131,13 @@ bool show_worked_problems(const std::string& directory) {
     const std::string path = directory + "/" + problem.file;
     problems.emplace_back(path, explain::read_worked_problem(path));
   }
-  fmt::print("Worked problems: gate x softmax(Q K^T / sqrt(D)) V\n");
+  fmt::print("Worked problems: gate x softmax(Q K^T / sqrt(D)) V, row by row\n\n");
   bool ok = true;
   for (std::size_t n = 0; n < problems.size(); ++n) {
-    const auto& [path, worked] = problems[n];
-    ok = show_problem(static_cast<int>(n) + 1, published()[n], path, worked) && ok;
+    ok = show_problem(published()[n], problems[n].second) && ok;
   }
+  if (ok) fmt::print("\n     all as published, worked out step by step and by the f32 kernels\n");
+  fmt::print("     every step of one: headgate explain {}\n", problems.front().first);
   std::fflush(stdout);
   return ok;
 }

@@ -11,7 +11,8 @@ namespace headgate::metrics {
 inline constexpr Figure kBosAttentionOtherGated{.key = "bos_attention_other_gated",
                                                 .null_without_gate = true,
                                                 .null_for_one_token = true,
-                                                .column = {"gate", 17, 4}};
+                                                .column = {"gate", 17, 4},
+                                                .demo = {"passes", "the gate", 3}};
 
 template <typename T>
 class BosAttentionGatedSums : public Sums<T> {

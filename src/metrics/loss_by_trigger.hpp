@@ -13,7 +13,7 @@ namespace headgate::metrics {
 /// The only token of a sequence of one is BOS, which is no trigger.
 inline constexpr std::array<Figure, 2> kLossByTriggerFigures{{
     {.key = "loss_trigger", .null_for_one_token = true, .column = {"trigger", 10, 4}, .demo = {"loss,", "trigger", 4}},
-    {.key = "loss_other", .column = {"other", 8, 4}, .demo = {"loss,", "elsewhere", 4}},
+    {.key = "loss_other", .column = {"other", 8, 4}},
 }};
 inline constexpr const Figure& kLossTrigger = kLossByTriggerFigures[0];
 inline constexpr const Figure& kLossOther = kLossByTriggerFigures[1];

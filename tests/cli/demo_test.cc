@@ -24,7 +24,9 @@ TEST(Demo, FailsWhenAnOutputIsNotThePublishedOne) {
                              std::filesystem::copy_options::overwrite_existing);
   const Outcome outcome = testing::headgate({"demo", "--examples", examples.string()});
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_NE(outcome.out.find("these steps DIFFER, the f32 kernels DIFFER"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("NOT the published output to 4 decimals: step by step different, the kernels different"),
+            std::string::npos)
+      << outcome.out;
   EXPECT_EQ(outcome.out.find("A layer of real size"), std::string::npos);
 }
 
@@ -47,7 +49,10 @@ TEST(Demo, ShowsOnePartAlone) {  // and finds the worked problems from any folde
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("Worked problems"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find("A layer of real size"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("0.3349 0.1651 | 0.1651 0.3349"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("all as published"), std::string::npos) << outcome.out;
   expect_refused(testing::headgate({"demo", "--only", "text"}), "demo", "--only text needs --data");
+  expect_refused(testing::headgate({"demo", "--only", "model"}), "demo", "--only model needs --model");
   expect_refused(testing::headgate({"demo", "--only", "poetry"}), "demo", "poetry");
 }
 
@@ -77,6 +82,49 @@ TEST(Demo, SaysThatASignalInterruptedItsTraining) {
                              "kill -TERM $demo; wait $demo";
   EXPECT_EQ(testing::run_program({"/bin/sh", "-c", script}).status, 128 + SIGTERM);
   EXPECT_EQ(testing::read_bytes(scratch / "err"), "headgate demo: interrupted\n");
+}
+
+TEST(Demo, ShowsTheXrayOfAModel) {
+  const testing::Scratch scratch;
+  testing::write_bytes(scratch / "text", testing::prose(4000));
+  const Outcome trained = testing::headgate({"train",
+                                             "--data",
+                                             scratch / "text",
+                                             "--out",
+                                             scratch / "run",
+                                             "--layers",
+                                             "1",
+                                             "--dim",
+                                             "16",
+                                             "--heads",
+                                             "2",
+                                             "--kv-heads",
+                                             "1",
+                                             "--head-dim",
+                                             "8",
+                                             "--ffn",
+                                             "32",
+                                             "--seq-len",
+                                             "32",
+                                             "--steps",
+                                             "2",
+                                             "--gate",
+                                             "headwise"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const Outcome shown = testing::headgate({"demo", "--only", "model", "--model", scratch / "run", "--data",
+                                           scratch / "text", "--out", scratch / "pages/of/demo"});
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  EXPECT_NE(shown.out.find("of the attention of run goes to the first token"), std::string::npos) << shown.out;
+  const std::string page = testing::read_bytes(scratch / "pages/of/demo/real-model.html");
+  EXPECT_NE(page.find("<!doctype html>"), std::string::npos) << page.substr(0, 80);
+  expect_refused(testing::headgate({"demo", "--only", "model", "--model", scratch / "run"}), "demo",
+                 "--model needs --data");
+  expect_refused(
+      testing::headgate({"demo", "--only", "model", "--model", scratch / "none", "--data", scratch / "text"}), "demo",
+      "none");
+  expect_refused(testing::headgate({"demo", "--only", "model", "--model", scratch / "run", "--data", scratch / "text",
+                                    "--out", scratch / "text/pages"}),
+                 "demo", "--out");
 }
 
 TEST(Verify, AgreesWithTheOracleOnEveryTarget) {

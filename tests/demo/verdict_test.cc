@@ -7,7 +7,9 @@
 #include <string>
 
 #include "console/table.hpp"
+#include "demo/real_model.hpp"
 #include "metrics/bos_attention.hpp"
+#include "metrics/bos_attention_gated.hpp"
 #include "metrics/bos_value_norm_ratio.hpp"
 #include "metrics/first_token_attention.hpp"
 #include "metrics/first_token_attention_uniform.hpp"
@@ -45,6 +47,9 @@ FigureRow unlearnt(FigureRow report) {
   return report;
 }
 
+/// One run.
+Spread once(const FigureRow& row) { return spread_of({row}); }
+
 void expect_says(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text << "\nshould say: " << part;
 }
@@ -70,52 +75,88 @@ TEST(SinkEffect, FollowsFromTheNumbers) {
 }
 
 TEST(BackcopyVerdict, AClearEffect) {
-  const std::string text =
-      backcopy_verdict(report_of(0.97), {{"headwise", gated(0.06)}, {"elementwise", gated(0.15, 0.03, 0.76)}});
+  const std::string text = backcopy_verdict(
+      once(report_of(0.97)), {{"headwise", once(gated(0.06))}, {"elementwise", once(gated(0.15, 0.03, 0.76))}});
   EXPECT_EQ(
       text,
-      "Without a gate 97% of the attention goes to BOS where there is nothing to copy, which adds next to nothing: "
-      "BOS's value has 0.05 of the norm of the others. With a headwise gate it is 6%; the gate closes "
-      "where there is nothing to copy (0.02 there, 0.95 after a trigger). With an elementwise gate it is 15%; "
+      "Without a gate 97% of the attention goes to BOS where there is nothing to copy, which adds little: "
+      "BOS's value has 0.05 of the norm of the others. With a headwise gate 6% goes there; the gate closes "
+      "where there is nothing to copy (0.02 there, 0.95 after a trigger). With an elementwise gate 15% goes there; "
       "the gate closes where there is nothing to copy (0.03 there, 0.76 after a trigger).");
 }
 
 TEST(BackcopyVerdict, SmallNoneAndOpposite) {
-  const auto verdict = [](double bos) { return backcopy_verdict(report_of(0.80), {{"headwise", gated(bos)}}); };
-  expect_says(verdict(0.60), "With a headwise gate it is 60%, only somewhat less;");
-  expect_says(verdict(0.78), "With a headwise gate it is 78%: that gate makes no clear difference;");
-  expect_says(verdict(0.95), "With a headwise gate it is 95%, more than without one;");
+  const auto verdict = [](double bos) {
+    return backcopy_verdict(once(report_of(0.80)), {{"headwise", once(gated(bos))}});
+  };
+  expect_says(verdict(0.60), "With a headwise gate 60% goes there, only somewhat less;");
+  expect_says(verdict(0.78), "With a headwise gate 78% goes there: that gate makes no clear difference;");
+  expect_says(verdict(0.95), "With a headwise gate 95% goes there, more than without one;");
 }
 
 TEST(BackcopyVerdict, WithoutASinkThereIsNothingToRemove) {
-  const std::string text = backcopy_verdict(report_of(0.12), {{"headwise", gated(0.004)}});
+  const std::string text = backcopy_verdict(once(report_of(0.12)), {{"headwise", once(gated(0.004))}});
   expect_says(text, "Without a gate 12% of the attention goes to BOS where there is nothing to copy: no sink here. ");
-  expect_says(text, "With a headwise gate it is 0.4%;");
+  expect_says(text, "With a headwise gate 0.4% goes there;");
   expect_does_not_say(text, "norm");
 }
 
 TEST(BackcopyVerdict, WhatIsNotLearntSaysNothing) {
-  const std::string none = backcopy_verdict(unlearnt(report_of(0.97)), {{"headwise", gated(0.06)}});
+  const std::string none = backcopy_verdict(once(unlearnt(report_of(0.97))), {{"headwise", once(gated(0.06))}});
   EXPECT_EQ(none,
             "The model without a gate has not learnt to copy (loss 2.87 after a trigger): there is nothing to compare "
             "yet. More steps are needed.");
-  const std::string one =
-      backcopy_verdict(report_of(0.97), {{"headwise", unlearnt(gated(0.06))}, {"elementwise", gated(0.2)}});
+  const std::string one = backcopy_verdict(
+      once(report_of(0.97)), {{"headwise", once(unlearnt(gated(0.06)))}, {"elementwise", once(gated(0.2))}});
   expect_says(one, "With a headwise gate the model has not learnt to copy (loss 2.87 after a trigger)");
   expect_does_not_say(one, "6%");
-  expect_says(one, "With an elementwise gate it is 20%;");
+  expect_says(one, "With an elementwise gate 20% goes there;");
 }
 
 TEST(BackcopyVerdict, SaysWhatTheGateAndTheValueDo) {
   const auto verdict = [](const FigureRow& report) {
-    return backcopy_verdict(report_of(0.97), {{"headwise", report}});
+    return backcopy_verdict(once(report_of(0.97)), {{"headwise", once(report)}});
   };
   expect_says(verdict(gated(0.06, 0.45, 0.52)), "; the gate hardly tells the two apart (0.45 there, 0.52 after");
   expect_says(verdict(gated(0.06, 0.80, 0.10)), "; the gate opens where there is nothing to copy (0.80 there");
   expect_does_not_say(verdict(report_of(0.06)), "the gate ");
   FigureRow full = report_of(0.97);
   full.set(metrics::kBosValueNormRatio, 0.9);
-  expect_says(backcopy_verdict(full, {}), "although BOS's value is not small (0.90 of the norm of the others).");
+  expect_says(backcopy_verdict(once(full), {}), "although BOS's value is not small (0.90 of the norm of the others).");
+}
+
+TEST(BackcopyVerdict, CountsWhatPassesTheGate) {
+  FigureRow closed = gated(0.90);
+  closed.set(metrics::kBosAttentionOtherGated, 0.004);
+  EXPECT_EQ(sink_effect(report_of(0.97), closed), SinkEffect::clear);
+  expect_says(backcopy_verdict(once(report_of(0.97)), {{"headwise", once(closed)}}),
+              "With a headwise gate 0.4% goes there and passes the gate; the gate closes");
+  closed.set(metrics::kBosAttentionOtherGated, 0.95);
+  EXPECT_EQ(sink_effect(report_of(0.97), closed), SinkEffect::none);
+}
+
+TEST(BackcopyVerdict, OfSeveralSeedsSaysMeanAndRange) {
+  const std::string text = backcopy_verdict(spread_of({report_of(0.71), report_of(0.99)}),
+                                            {{"headwise", spread_of({gated(0.02), gated(0.04)})}});
+  expect_says(text, "Without a gate 85% (71% to 99%) of the attention goes to BOS");
+  expect_says(text, "With a headwise gate 3% (2% to 4%) goes there;");
+}
+
+TEST(SinkVerdict, FollowsFromTheFigures) {
+  const auto verdict = [](double first, double rate) {
+    FigureRow row;
+    row.set(metrics::kFirstTokenAttention, first);
+    row.set(metrics::kFirstTokenAttentionUniform, 0.006);
+    row.set(metrics::kSinkRate, rate);
+    row.set(metrics::kMassiveActivation, 1234.0);
+    return sink_verdict("m", row);
+  };
+  EXPECT_EQ(
+      verdict(0.36, 0.54),
+      "36% of the attention of m goes to the first token, where looking at all tokens alike would give it 0.6%: a "
+      "sink. 54% of its heads rest on it, and its largest activation is 1234.");
+  expect_says(verdict(0.1, 0.2), ": a sink in some heads. 20% of its heads");
+  expect_says(verdict(0.01, 0.0), "0.6%: no sink.");
 }
 
 FigureRow evaluation(double loss, double first_token, double sink_rate, double activation) {

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "demo/real_model.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "console/progress.hpp"
+#include "console/table.hpp"
+#include "console/units.hpp"
+#include "demo/spread.hpp"
+#include "io/staged_file.hpp"
+#include "metrics/first_token_attention.hpp"
+#include "metrics/first_token_attention_uniform.hpp"
+#include "metrics/massive_activation.hpp"
+#include "metrics/sink_rate.hpp"
+#include "xray/report.hpp"
+#include "xray/terminal.hpp"
+
+namespace headgate::demo {
+namespace {
+
+constexpr std::int64_t kTokens = 1024;
+
+xray::Choices choices_of(const XrayWanted& wanted) {
+  xray::Choices choices;
+  choices.text = {wanted.text};
+  choices.tokens = kTokens;
+  choices.context.threads = wanted.threads;
+  return choices;
+}
+
+void write_page(const std::vector<xray::ModelXray>& models, const XrayWanted& wanted, const std::string& name) {
+  if (wanted.directory.empty()) return;
+  const std::string path = wanted.directory + "/" + name;
+  io::write_text(path, xray::report_page(xray::report_json(models, {wanted.text})));
+  fmt::print("     head by head and token by token, in a browser: {}\n", path);
+}
+
+std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, const XrayWanted& wanted) {
+  console::ProgressBar bar{16};
+  auto out = xray::xray(std::move(models), choices_of(wanted),
+                        [&bar](const std::string& what, double done) { bar.show(done, what); });
+  bar.clear();
+  return out;
+}
+
+}  // namespace
+
+std::string sink_verdict(const std::string& name, const metrics::FigureRow& figures) {
+  const double first = figures.at(metrics::kFirstTokenAttention);
+  const double uniform = figures.at(metrics::kFirstTokenAttentionUniform);
+  const double heads = figures.at(metrics::kSinkRate);
+  const std::string shares = fmt::format(
+      "{} of the attention of {} goes to the first token, where looking at all tokens "
+      "alike would give it {}",
+      percent(first), name, percent(uniform));
+  if (first < metrics::kSinkThreshold && heads == 0.0) return shares + ": no sink.";
+  return fmt::format("{}: {}. {} of its heads rest on it, and its largest activation is {:.0f}.", shares,
+                     first < metrics::kSinkThreshold ? "a sink in some heads" : "a sink", percent(heads),
+                     figures.at(metrics::kMassiveActivation));
+}
+
+void show_real_model(const std::string& model, const XrayWanted& wanted) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string name = std::filesystem::path(model).filename().string();
+  train::LoadedModel loaded = train::load_model(model);  // before anything is printed
+  fmt::print("\n\nThe X-ray of a model that others trained: {}\n\n", name);
+  std::fflush(stdout);
+  loaded.name = name;
+  std::vector<train::LoadedModel> one;
+  one.push_back(std::move(loaded));
+  const std::vector<xray::ModelXray> models = xray_of(std::move(one), wanted);
+  fmt::print("{}\n{}", xray::headline_text(models, xray::MapStyle::shades),
+             console::paragraph(sink_verdict(name, models.front().evaluation.report.overall)));
+  write_page(models, wanted, "real-model.html");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  fmt::print("     {} tokens in {}\n", models.front().pieces.size(), console::duration_text(seconds.count()));
+  std::fflush(stdout);
+}
+
+void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWanted& wanted) {
+  fmt::print("\n\nThe X-ray of these models side by side\n\n");
+  std::fflush(stdout);
+  std::vector<train::LoadedModel> models;
+  models.reserve(trained.size());
+  for (const TrainedModel& each : trained) {
+    models.push_back(
+        {.name = each.model.name, .config = each.model.config, .parameters = each.parameters, .trained = {}});
+  }
+  const std::vector<xray::ModelXray> xrays = xray_of(std::move(models), wanted);
+  fmt::print("{}", xray::headline_text(xrays, xray::MapStyle::shades));
+  write_page(xrays, wanted, "trained-models.html");
+  std::fflush(stdout);
+}
+
+}  // namespace headgate::demo

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "demo/comparison.hpp"
+
+namespace headgate::demo {
+
+/// Where the X-rays of the demo look, and where their pages go.
+struct XrayWanted {
+  std::string text;       ///< a file or directory
+  std::string directory;  ///< of the pages; empty: none are written
+  int threads = 1;
+};
+
+/// The X-ray of a model that others trained: its figures, what they say of a sink, and a page. Throws Error,
+/// io::FileError and io::WriteError.
+void show_real_model(const std::string& model, const XrayWanted& wanted);
+
+/// The X-rays of models trained on text, side by side. Throws io::WriteError.
+void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWanted& wanted);
+
+/// One or two sentences on a model's attention to the first token, from its figures.
+std::string sink_verdict(const std::string& name, const metrics::FigureRow& figures);
+
+}  // namespace headgate::demo
