@@ -16,7 +16,6 @@
 
 namespace headgate::train {
 
-inline constexpr std::int32_t kBos = 256;
 inline constexpr std::array<std::int32_t, 3> kTriggers{'t', 'e', ' '};
 
 /// How often each byte follows each other byte in a text.

@@ -72,9 +72,10 @@ void require_whole_sequence(const RunChoices& choices, const TrainSettings& sett
 
 }  // namespace
 
-DecoderConfig make_config(const ModelChoices& choices, Task task) {
+DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos) {
   const bool from_file = !choices.config_file.empty();
   DecoderConfig config = from_file ? models::read_config(choices.config_file) : task_model(task);
+  if (!from_file && bos == Bos::on) config.vocab = kVocabWithBos;
   const GateVariant gate = chosen_gate(config.gate, choices);
   require_gate(gate, choices.keys);
   config.gate = gate;
@@ -89,6 +90,9 @@ TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len) {
   TrainSettings settings = task_settings(choices.of<&TrainSettings::task>().value_or(Task::text));
   choices.put_into(settings);
   settings.seq_len = seq_len;
+  require(settings.task == Task::text || choices.of<&TrainSettings::bos>().value_or(Bos::on) == Bos::on,
+          "{} off: sequences of {} {} begin with that token", option_of<&TrainSettings::bos>(),
+          option_of<&TrainSettings::task>(), word_of(settings.task));
   require_whole_sequence(choices, settings);
   settings.eval_tokens = std::max(settings.eval_tokens, seq_len);
   Schedule& schedule = settings.schedule;

@@ -31,8 +31,9 @@ struct ModelChoices {
 /// The options of a run that were given.
 using RunChoices = Given<kSettings>;
 
-/// Returns a valid config. Throws Error, and io::FileError for the config file.
-models::DecoderConfig make_config(const ModelChoices& choices, Task task);
+/// Returns a valid config, whose vocabulary has kBos if `bos` says so and no option says how large it is. Throws Error,
+/// and io::FileError for the config file.
+models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off);
 
 /// Returns valid settings of a new run, for the task that was given, or text. `seq_len` is that of the model. Throws
 /// Error.

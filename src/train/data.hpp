@@ -17,6 +17,11 @@ namespace headgate::train {
 /// backcopy.hpp.
 enum class Task { text, bigram_backcopy };
 
+/// Whether every sequence of a text begins with a token of its own, kBos. Those of bigram_backcopy always do.
+enum class Bos { off, on };
+
+inline constexpr std::int32_t kBos = 256;  ///< follows the 256 bytes
+
 /// The targets of a sequence that count, and the bytes of text that they stand for.
 struct TargetText {
   std::int64_t targets = 0, bytes = 0;
@@ -61,6 +66,7 @@ struct DataOptions {
   Task task = Task::text;
   std::int64_t seq_len = 256;
   std::uint64_t seed = 1;
+  Bos bos = Bos::off;
   Split split = Split::training_and_tail;
 };
 
@@ -75,6 +81,11 @@ template <>
 struct Words<train::Task> {
   static constexpr std::array<Word<train::Task>, 2> kAll{
       {{train::Task::text, "text"}, {train::Task::bigram_backcopy, "bigram-backcopy"}}};
+};
+
+template <>
+struct Words<train::Bos> {
+  static constexpr std::array<Word<train::Bos>, 2> kAll{{{train::Bos::off, "off"}, {train::Bos::on, "on"}}};
 };
 
 }  // namespace headgate

@@ -72,12 +72,13 @@ void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t 
 using Source = std::shared_ptr<const SequenceSource>;
 
 DataOptions data_options(const EvaluationChoices& choices, const std::vector<LoadedModel>& models, Task task,
-                         std::int64_t seq_len) {
+                         std::int64_t seq_len, Bos bos = Bos::off) {
   DataOptions data;
   data.paths = choices.data;
   data.files.include = choices.include;
   data.task = task;
   data.seq_len = seq_len;
+  data.bos = bos;
   data.seed = choices.seed.value_or(models.front().trained ? models.front().trained->seed : data.seed);
   data.split = choices.held_out ? Split::training_and_tail : Split::all_held_out;
   return data;
@@ -118,14 +119,16 @@ std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std:
     if (may_shorten) seq_len = std::clamp<std::int64_t>(longest, 1, seq_len);
   }
   std::vector<Source> out;
-  Source bytes;
-  for (std::optional<TokenText>& text : texts) {
-    if (text) {
-      out.push_back(shared(out, std::make_shared<TokenSource>(std::move(*text), seq_len)));
+  Source bytes, bytes_after_bos;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i]) {
+      out.push_back(shared(out, std::make_shared<TokenSource>(std::move(*texts[i]), seq_len)));
       continue;
     }
-    if (!bytes) bytes = open_data(data_options(choices, models, Task::text, seq_len));
-    out.push_back(bytes);
+    const Bos bos = models[i].trained ? models[i].trained->bos : Bos::off;
+    Source& source = bos == Bos::on ? bytes_after_bos : bytes;
+    if (!source) source = open_data(data_options(choices, models, Task::text, seq_len, bos));
+    out.push_back(source);
   }
   return out;
 }

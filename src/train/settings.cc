@@ -101,6 +101,7 @@ DataOptions data_of(const TrainSettings& settings, const std::string& run) {
   options.task = settings.task;
   options.seq_len = settings.seq_len;
   options.seed = settings.seed;
+  options.bos = settings.bos;
   return options;
 }
 

@@ -20,6 +20,7 @@ struct TrainSettings {
   std::vector<std::string> paths;
   std::vector<std::string> include;  ///< patterns of files below the paths that are directories (FileChoice)
   Task task = Task::text;
+  Bos bos = Bos::off;
   std::int64_t seq_len = 256;
   std::int64_t batch = 8;       ///< sequences of one forward and backward pass
   std::int64_t accumulate = 1;  ///< passes of one step
@@ -92,6 +93,13 @@ inline constexpr std::tuple kSettings{
                      "space repeat the token before it. Each task has its own default sizes",
              .default_text = ""},
             {.group = SettingGroup::data}),
+    Setting(
+        &TrainSettings::bos,
+        {.name = "bos",
+         .option = "--bos",
+         .type = "NAME",
+         .help = "on: every sequence of a text begins with a token of its own (256), as those of bigram-backcopy do"},
+        {.group = SettingGroup::data, .in_state = InState::optional}),
     Setting(&Schedule::decay,
             {.name = "schedule", .option = "--schedule", .type = "NAME", .help = "Learning rate after the warm-up"},
             {.group = SettingGroup::optimizer}),

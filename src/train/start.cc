@@ -61,7 +61,8 @@ Run start_run(const RunRequest& request, const Note& note) {
           "--out {} holds a run: continue it with --resume, or start a new one in another --out", out);
   checked_out(out, [&out] { require_no_run(out); });
   const Task task = request.settings.of<&TrainSettings::task>().value_or(Task::text);
-  const models::DecoderConfig config = make_config(request.model, task);
+  const Bos bos = request.settings.of<&TrainSettings::bos>().value_or(Bos::off);
+  const models::DecoderConfig config = make_config(request.model, task, bos);
   const TrainSettings settings = make_settings(request.settings, config.seq_len);
   Run run;
   run.source = open_data(data_of(settings, out));
@@ -82,7 +83,8 @@ Run resume_run(const RunRequest& request, const Note& note) {
   TrainerState state = state_of(checkpoint, directory);
   const int threads_before = state.settings.threads;
   state.settings = settings_to_resume(request.settings, state.settings);
-  const bool same_model = !request.model.any() || make_config(request.model, state.settings.task) == checkpoint.config;
+  const bool same_model =
+      !request.model.any() || make_config(request.model, state.settings.task, state.settings.bos) == checkpoint.config;
   require(same_model, "the options describe another model than the one in {}: omit them on --resume", directory);
   if (checkpoints.size() > 1) {
     note(fmt::format("{} holds {} checkpoints; the newest is {}, of step {}", out, checkpoints.size(), directory,

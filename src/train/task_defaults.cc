@@ -6,16 +6,11 @@
 #include "headgate/runtime.hpp"
 
 namespace headgate::train {
-namespace {
-
-constexpr std::int64_t kBackcopyVocab = 264;  // 256 bytes and BOS, rounded up to a multiple of 8
-
-}  // namespace
 
 models::DecoderConfig task_model(Task task) {
   models::DecoderConfig config;
   if (task == Task::bigram_backcopy) {
-    config.vocab = kBackcopyVocab;
+    config.vocab = kVocabWithBos;
     config.layers = 1;
     config.dim = 64;
     config.heads = 1;

@@ -12,6 +12,9 @@ namespace headgate::train {
 
 models::DecoderConfig task_model(Task task);
 
+/// The vocabulary of models whose sequences begin with kBos: rounded up to a multiple of 8.
+inline constexpr std::int64_t kVocabWithBos = 264;
+
 /// Without data. The warm-up is default_warmup of the steps; the caller sets seq_len to that of the model.
 TrainSettings task_settings(Task task);
 

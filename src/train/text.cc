@@ -26,7 +26,7 @@ std::int64_t held_out_begin(std::int64_t size_bytes, std::int64_t T) {
 }
 
 TextSource::TextSource(Corpus corpus, const DataOptions& options)
-    : corpus_(std::move(corpus)), T_(options.seq_len), seed_(options.seed) {
+    : corpus_(std::move(corpus)), T_(options.seq_len), seed_(options.seed), bos_(options.bos) {
   const std::int64_t size = corpus_.size();
   if (options.split == Split::all_held_out) {
     require(size >= T_ + 1, "the text has {} bytes but a sequence takes {}", size, T_ + 1);
@@ -42,13 +42,18 @@ void TextSource::training_sequence(std::int32_t* tokens, std::int32_t* targets, 
   const std::int64_t offset = RandomStream(seed_, kOffsetStream, epoch).below(slack);
   const std::uint64_t key = RandomStream(seed_, kOrderStream, epoch).next();
   const std::int64_t window = permuted(index % windows, windows, key);
-  corpus_.copy(tokens, offset + window * T_, T_);
-  corpus_.copy(targets, offset + window * T_ + 1, T_);
+  copy_window(tokens, targets, offset + window * T_);
 }
 
 void TextSource::held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {
-  corpus_.copy(tokens, training_ + index * T_, T_);
-  corpus_.copy(targets, training_ + index * T_ + 1, T_);
+  copy_window(tokens, targets, training_ + index * T_);
+}
+
+void TextSource::copy_window(std::int32_t* tokens, std::int32_t* targets, std::int64_t begin) const {
+  const std::int64_t bos = bos_ == Bos::on ? 1 : 0;
+  if (bos == 1) tokens[0] = kBos;
+  corpus_.copy(tokens + bos, begin, T_ - bos);
+  corpus_.copy(targets, begin + 1 - bos, T_);
 }
 
 std::string TextSource::description() const {

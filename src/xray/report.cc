@@ -71,7 +71,8 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   tokenize::StreamDecoder decoder(*tokenizer);
   std::vector<std::string> out;
   out.reserve(tokens.size());
-  for (const std::int32_t token : tokens) out.push_back(decoder.next(token));
+  // A model of bytes may have a token in front of them that adds nothing to the text.
+  for (const std::int32_t token : tokens) out.push_back(token < tokenizer->vocab() ? decoder.next(token) : "");
   if (!out.empty()) out.back() += decoder.finish();
   return out;
 }

@@ -112,6 +112,7 @@ TEST(MakeConfig, SizesThatAreNotGivenFollowThoseThatAre) {
   EXPECT_FALSE(choices.any());
   EXPECT_EQ(make_config(choices, Task::text), task_model(Task::text));
   EXPECT_EQ(make_config(choices, Task::bigram_backcopy), task_model(Task::bigram_backcopy));
+  EXPECT_EQ(make_config(choices, Task::text, Bos::on).vocab, kVocabWithBos);
   choices.keys.of<&DecoderConfig::dim>() = 96;
   choices.keys.of<&DecoderConfig::heads>() = 6;
   const DecoderConfig config = make_config(choices, Task::text);

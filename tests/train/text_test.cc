@@ -21,12 +21,14 @@ constexpr std::int64_t kT = 16;
 
 class TextTest : public ::testing::Test {
  protected:
-  TextSource source(const std::string& text, Split split = Split::training_and_tail, std::uint64_t seed = 1) const {
+  TextSource source(const std::string& text, Split split = Split::training_and_tail, std::uint64_t seed = 1,
+                    Bos bos = Bos::off) const {
     testing::write_bytes(scratch / "text", text);
     DataOptions options;
     options.seq_len = kT;
     options.seed = seed;
     options.split = split;
+    options.bos = bos;
     return TextSource(Corpus({scratch / "text"}), options);
   }
 
@@ -122,6 +124,27 @@ TEST(Random, PermutedIsAPermutation) {
       ASSERT_LT(permuted(i, n, 7), n);
     }
     EXPECT_EQ(std::ssize(places), n);
+  }
+}
+
+TEST_F(TextTest, WithBosASequenceIsThatTokenAndTheBytesBeforeItsTargets) {
+  const std::string text = testing::prose(4000);
+  const TextSource plain = source(text), bos = source(text, Split::training_and_tail, 1, Bos::on);
+  EXPECT_EQ(plain.vocab(), 256);
+  EXPECT_EQ(bos.vocab(), 257);
+  EXPECT_EQ(plain.held_out_count(), bos.held_out_count());
+  for (const bool held_out : {false, true}) {
+    Sequence a, b;
+    const auto read = [&](const TextSource& from, Sequence& to) {
+      held_out ? from.held_out_sequence(to.tokens.data(), to.targets.data(), 3)
+               : from.training_sequence(to.tokens.data(), to.targets.data(), 3);
+    };
+    read(plain, a);
+    read(bos, b);
+    EXPECT_EQ(b.tokens.front(), kBos);
+    EXPECT_EQ(std::vector<std::int32_t>(b.tokens.begin() + 1, b.tokens.end()),
+              std::vector<std::int32_t>(b.targets.begin(), b.targets.end() - 1));
+    EXPECT_EQ(b.targets, a.tokens) << "the targets are the bytes of the window";
   }
 }
 

@@ -111,6 +111,17 @@ TEST_F(TokenTextTest, EveryByteIsSomeTokens) {
   }
 }
 
+TEST_F(TokenTextTest, ABeginningEndsWithAWholeCharacter) {
+  const Corpus all = corpus("gate \xE2\x82\xAC sink");  // bytes 5 to 7 are one character
+  const auto tokenizer = tokenize::open_tokenizer(testing::golden_path("gpt2"));
+  for (const std::int64_t end : {6, 7, 8, 9}) {
+    const TokenText out = token_text(all, 0, end, *tokenizer);
+    EXPECT_EQ(sum(out.bytes), end <= 8 ? 5 : 8) << end << ": its last character is left out";
+    EXPECT_EQ(out.left_out.bytes, 0) << end;
+  }
+  EXPECT_EQ(token_text(all, 0, 1000, *tokenizer).ids, tokens(all, "gpt2").ids);
+}
+
 TEST_F(TokenTextTest, ATailBeginsWithAWholeCharacter) {
   const TokenText whole = tokens(corpus(" y z"), "gpt2");
   const Corpus text = corpus("x\xE2\x82\xAC y z");
