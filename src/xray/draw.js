@@ -56,14 +56,14 @@ function strongest(values) {
 
 // ---- colours
 
-// ColorBrewer's YlGnBu and, for numbers below 0, its Oranges, which colour-blind readers can tell apart; reversed on
-// dark pages: more always stands out more.
+// ColorBrewer's YlGnBu and, for numbers below 0, its Oranges, made as dark, which colour-blind readers can tell apart;
+// reversed on dark pages: more always stands out more.
 const stopsOf = (colours) => colours.map((stop) => [0, 2, 4].map((at) => parseInt(stop.slice(at, at + 2), 16)));
 const paletteOf = (...colours) =>
   ({ stops: stopsOf(colours), pixel: new Uint8ClampedArray(1024), css: [], ink: [] });
 const palette = paletteOf("fffdd6", "edf8b1", "c7e9b4", "7fcdbb", "41b6c4", "1d91c0", "225ea8", "253494", "081d58");
 const paletteBelow =
-  paletteOf("fffdd6", "fee6ce", "fdd0a2", "fdae6b", "fd8d3c", "f16913", "d94801", "a63603", "7f2704");
+  paletteOf("fffdd6", "fdd9ae", "fdae6b", "fd8d3c", "e6600d", "c04402", "8f2d04", "5c1c05", "2f0e03");
 
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (root.dataset.theme || (systemIsDark.matches ? "dark" : "light")) === "dark";
