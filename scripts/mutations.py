@@ -316,7 +316,8 @@ GROUPS = (
     ("models/models_head_override_test", "src/layers/gated_attention.cc", (
         ("factor of a feature", "ungated[d] * factors[d]", "ungated[d] * factors[0]"),
         ("heads behind a control", "replace_heads(state.controlled, *replaced)", "replace_heads(state.y, *replaced)"),
-        ("output before the gate", "wants_ungated ? replaced->ungated : state.attn", "state.attn"),
+        ("output before the gate", "wants_ungated ? replaced->ungated : state.attn",
+         "wants_ungated && replaced == nullptr ? replaced->ungated : state.attn"),
     )),
     ("metrics/metrics_test", "src/metrics/attention_call.cc", (
         ("window of a layer", "view.window - 1", "view.window"),

@@ -111,10 +111,9 @@ function buildMapKeys() {
 function buildWorth(keys) {
   const kinds = overrideKinds.filter((kind) => keys.includes(kind.figure));
   byId("worth").hidden = !kinds.length;
-  byId("worth").querySelector(".group").replaceChildren(...kinds.map((kind) => el("button", { "data-key": kind.figure, onclick: () => {
-    byId("map-key").value = chosen.key = kind.figure;
-    drawMaps();
-  } }, kind.word)));
+  const draw = (key) => { byId("map-key").value = chosen.key = key; drawMaps(); };
+  byId("worth").querySelector(".group").replaceChildren(...kinds.map((kind) =>
+    el("button", { "data-key": kind.figure, onclick: () => draw(kind.figure) }, kind.word)));
 }
 
 // On what an override's figure of a model was measured, or why there is none; null for other figures.
