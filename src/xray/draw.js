@@ -195,7 +195,8 @@ function rangeOf(values) {
   if (!numbers.length) return null;
   let low = numbers.reduce((a, b) => Math.min(a, b)), high = numbers.reduce((a, b) => Math.max(a, b));
   if (low >= 0 && low < 0.6 * high) low = 0;
-  if (low === high) [low, high] = low > 0 ? [0, low] : [low, low + 1];
+  if (high <= 0 && high > 0.6 * low) high = 0;
+  if (low === high) [low, high] = low > 0 ? [0, low] : [low, low < 0 ? 0 : 1];
   return { low, high };
 }
 
