@@ -311,7 +311,7 @@ GROUPS = (
     ("xray/xray_test", "src/xray/overrides.cc", (
         ("stream before a layer", "streams_.data() + (layer - 1) * tokens_", "streams_.data() + layer * tokens_"),
         ("mean gate of a feature", "i % D : i / D", "i / D : i / D"),
-        ("gates of a head", "replaced.heads.first = p * (Hq / parts)", "replaced.heads.first = 0"),
+        ("gates of a head", "layer, p * (Hq / parts), Hq / parts)", "layer, 0, Hq / parts)"),
     )),
     ("models/models_head_override_test", "src/layers/gated_attention.cc", (
         ("factor of a feature", "ungated[d] * factors[d]", "ungated[d] * factors[0]"),

@@ -135,25 +135,29 @@ OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig&
     ones.assign(product({Hq, D}), 1.0F);
     ungated.resize(product({N, Hq, D}));
   }
+  const auto rise_of = [&](Override kind, std::int64_t layer, std::int64_t first, std::int64_t count) {
+    models::LayerOverride<float> replaced;
+    replaced.layer = layer;
+    replaced.input = base.input_of(layer);
+    replaced.heads.first = first;
+    replaced.heads.count = count;
+    if (kind != Override::closed) {
+      const View<const float, 2> factors =
+          kind == Override::open ? View<const float, 2>(view_of(ones, Hq, D)) : base.mean_gates_of(layer);
+      replaced.heads.factors = factors.range(0, first, count);
+      replaced.heads.ungated = view_of(ungated, N, Hq, D);
+    }
+    return decoder.loss_with(replaced, parameters, tokens.data(), targets.data()) - run.loss;
+  };
   std::int64_t done = 1;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     for (std::int64_t p = 0; p < parts; ++p) {
-      models::LayerOverride<float> replaced;
-      replaced.layer = layer;
-      replaced.input = base.input_of(layer);
-      replaced.heads.first = p * (Hq / parts);
-      replaced.heads.count = Hq / parts;
       metrics::FigureRow& row = part == OverriddenPart::heads
                                     ? report.heads[static_cast<std::size_t>(layer)][static_cast<std::size_t>(p)]
                                     : report.layers[static_cast<std::size_t>(layer)];
       for (const OverrideRow& kind : kOverrides) row.set(kind.figure, std::nullopt);
       for (const OverrideRow* kind : overrides_of(config.gate)) {
-        View<const float, 2> factors;  // (Hq,D); absent where heads are closed
-        if (kind->value == Override::open) factors = view_of(ones, Hq, D);
-        if (kind->value == Override::mean) factors = base.mean_gates_of(layer);
-        replaced.heads.factors = factors.range(0, replaced.heads.first, replaced.heads.count);
-        if (factors.present()) replaced.heads.ungated = view_of(ungated, N, Hq, D);
-        row.set(kind->figure, decoder.loss_with(replaced, parameters, tokens.data(), targets.data()) - run.loss);
+        row.set(kind->figure, rise_of(kind->value, layer, p * (Hq / parts), Hq / parts));
         progress(static_cast<double>(++done) / static_cast<double>(run.passes));
       }
     }
