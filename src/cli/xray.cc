@@ -31,14 +31,10 @@ struct XrayOptions {
 };
 
 std::string override_help() {
-  std::string words;
-  for (const xray::OverrideRow& row : xray::kOverrides)
-    words += fmt::format("{}{}", words.empty() ? "" : ", ", row.word);
   return fmt::format(
-      "What each head, or all heads of each layer, is worth: how much the loss rises where the gate is held at one "
-      "value "
-      "for all tokens ({}; docs/XRAY.md), a pass of the model each",
-      words);
+      "What each head, or all heads of each layer, is worth: how much the loss rises where the gate is held ({}) for "
+      "all tokens, a pass of the model each (docs/XRAY.md)",
+      list_words<xray::Override>());
 }
 
 xray::MapStyle map_style() {

@@ -86,6 +86,11 @@ OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig&
 namespace headgate {
 
 template <>
+struct Words<xray::Override> {
+  static constexpr auto kAll = xray::kOverrides;
+};
+
+template <>
 struct Words<xray::OverriddenPart> {
   static constexpr std::array<Word<xray::OverriddenPart>, 2> kAll{
       {{xray::OverriddenPart::heads, "heads"}, {xray::OverriddenPart::layers, "layers"}}};

@@ -124,7 +124,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   plan.push_back(
       {"attention maps", Collector::planned_bytes(model.config, input.source->seq_len(), choices.map_cells)});
-  // Their decoder is of fewer tokens than that of the evaluation, which is gone by then.
+  // Their decoder is of no more tokens than that of the evaluation, which is gone by then.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }

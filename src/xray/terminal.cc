@@ -89,6 +89,7 @@ struct Change {
   double value;
 };
 
+/// Largest first; what is not finite last.
 std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& figure) {
   std::vector<Change> out;
   const metrics::Report& report = model.evaluation.report;
@@ -104,7 +105,9 @@ std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& fi
       add(fmt::format("layer {} head {}", layer, h), report.heads[layer][h]);
     }
   }
-  std::stable_sort(out.begin(), out.end(), [](const Change& a, const Change& b) { return a.value > b.value; });
+  const auto order = [](double x) { return std::isfinite(x) ? x : -HUGE_VAL; };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const Change& a, const Change& b) { return order(a.value) > order(b.value); });
   return out;
 }
 
