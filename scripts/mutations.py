@@ -218,8 +218,8 @@ GROUPS = (
     )),
     ("models/models_gradients_test", "src/models/decoder_blocks.cc", (
         ("attention's residual",
-         "attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip, cache)",
-         "attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::overwrite, skip, cache)"),
+         "attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip, cache, replaced)",
+         "attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::overwrite, skip, cache, replaced)"),
         ("attention's residual in a sandwich", "layers::add_to(s.x_middle.flat(), s.x.flat(), context_)",
          "layers::copy_to(s.x_middle.flat(), s.x.flat(), context_)"),
         ("MLP's residual", "layers::linear_forward(x_out, activation_, w.down, Update::add, context_)",
@@ -307,6 +307,17 @@ GROUPS = (
         ("first key of a window", "i - view.window + 1", "i - view.window + 2"),
         ("values of a key head", "first_value + h / queries * D", "first_value"),
         ("gate of a head", "h / queries * features", "0 * features"),
+    )),
+    ("xray/xray_test", "src/xray/overrides.cc", (
+        ("stream before a layer", "streams_.data() + (layer - 1) * tokens_", "streams_.data() + layer * tokens_"),
+        ("mean gate of a feature", "i % D : i / D", "i / D : i / D"),
+        ("gates of a head", "layer, p * (Hq / parts), Hq / parts)", "layer, 0, Hq / parts)"),
+    )),
+    ("models/models_head_override_test", "src/layers/gated_attention.cc", (
+        ("factor of a feature", "ungated[d] * factors[d]", "ungated[d] * factors[0]"),
+        ("heads behind a control", "replace_heads(state.controlled, *replaced)", "replace_heads(state.y, *replaced)"),
+        ("output before the gate", "wants_ungated ? replaced->ungated : state.attn",
+         "wants_ungated && replaced == nullptr ? replaced->ungated : state.attn"),
     )),
     ("metrics/metrics_test", "src/metrics/attention_call.cc", (
         ("window of a layer", "view.window - 1", "view.window"),

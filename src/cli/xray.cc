@@ -14,9 +14,10 @@
 #include "cli/eval_text.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
+#include "console/console.hpp"
 #include "console/progress.hpp"
+#include "core/rows.hpp"
 #include "io/staged_file.hpp"
-#include "metrics/registry.hpp"
 #include "xray/report.hpp"
 #include "xray/terminal.hpp"
 
@@ -29,16 +30,11 @@ struct XrayOptions {
   bool list = false;
 };
 
-/// The metrics of an X-ray, a line each.
-std::string list_text() {
-  std::string out;
-  for (const metrics::Metric* metric : xray::xray_metrics()) {
-    out += fmt::format("{}{}\n    {}\n", metric->name, metric->of_heads ? " (of heads too)" : "", metric->definition);
-  }
-  for (const metrics::Figure* figure : xray::rank_figures()) {
-    out += fmt::format("{} (of heads)\n    {}\n", figure->key, figure->meaning);
-  }
-  return out;
+std::string override_help() {
+  return fmt::format(
+      "What each head, or all heads of each layer, is worth: how much the loss rises where the gate is held ({}) for "
+      "all tokens, a pass of the model each (docs/XRAY.md)",
+      list_words<xray::Override>());
 }
 
 xray::MapStyle map_style() {
@@ -67,7 +63,7 @@ void check_output(const std::string& option, const std::string& file, const xray
 
 int run_xray(const XrayOptions& o) {
   if (o.list) {
-    fmt::print("{}", list_text());
+    fmt::print("{}", xray::list_text());
     return kSuccess;
   }
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
@@ -78,7 +74,13 @@ int run_xray(const XrayOptions& o) {
   check_output("--out", o.out, o.choices);
   check_output("--json", o.json, o.choices);
   console::ProgressBar bar;
-  const auto models = xray::xray(o.choices, [&](const std::string& what, double done) { bar.show(done, what); });
+  const auto models =
+      xray::xray(o.choices, {.progress = [&](const std::string& what, double done) { bar.show(done, what); },
+                             .plan =
+                                 [&](const std::string& line) {
+                                   bar.clear();
+                                   console::say(stderr, fmt::format("headgate xray: {}\n", line));
+                                 }});
   bar.clear();
   const nlohmann::ordered_json report = xray::report_json(models, o.choices.text);
   if (!o.json.empty()) {
@@ -114,6 +116,16 @@ Verb add_xray(CommandLine& line) {
   verb.value("--map", o->choices.map_cells, "N",
              "Cells of a side of a head's map, at most (default 96); a cell of a longer text is a mean")
       .range(1, 1 << 10);
+  const Option overrides = verb.word(
+      "--override",
+      [o](const std::string& word) {
+        o->choices.overrides = parse_option_word<xray::OverriddenPart>("--override", word);
+      },
+      list_words<xray::OverriddenPart>("|"), override_help());
+  verb.value("--override-tokens", o->choices.override_tokens, "N",
+             "The first N tokens of the text, at most, for --override (default 256)")
+      .range(2, 1 << 16)
+      .needs(overrides);
   verb.flag("--list", o->list, "Print the figures and their definitions, and end");
   declare_threads(verb, o->choices.context.threads, "Threads (default: all cores)");
   verb.footer(

@@ -23,6 +23,23 @@ View<T, 2> side_by_side(const View<T, 3>& heads) {
   return {heads.data, {heads.shape[0], heads.shape[1] * heads.shape[2]}};
 }
 
+/// The heads of `replaced` in y(N,Hq,D).
+template <typename T>
+void replace_heads(const View<T, 3>& y, const HeadOverride<T>& replaced) {
+  const auto [N, Hq, D] = y.shape;
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t i = 0; i < replaced.count; ++i) {
+      T* out = y.at(n, replaced.first + i);
+      if (!replaced.factors.present()) {
+        std::fill_n(out, D, T{0});
+        continue;
+      }
+      const T *ungated = replaced.ungated.at(n, replaced.first + i), *factors = replaced.factors.at(i);
+      for (std::int64_t d = 0; d < D; ++d) out[d] = ungated[d] * factors[d];
+    }
+  }
+}
+
 }  // namespace
 
 template <typename T>
@@ -133,7 +150,7 @@ template <typename T>
 template <typename M>
 void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T, M>& weights,
                                 const AttentionState<T>& state, Update update, AttentionSkip* skip,
-                                AttentionCache* cache) const {
+                                AttentionCache* cache, const HeadOverride<T>* replaced) const {
   const GateVariant& gate = shape_.gate;
   linear_forward(state.projection, h, weights.in, Update::overwrite, context_);
   each_bias(weights, state.projection,
@@ -151,13 +168,14 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
   rope_forward(state.q.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
   rope_forward(state.k.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
 
-  attend(weights, state, skip, cache);
+  attend(weights, state, skip, cache, replaced);
 
   if (gate.output_control == OutputControl::head_rmsnorm) {
     rmsnorm_forward(state.controlled, state.head_rstd, state.y, weights.head_norm, shape_.norm, context_);
   } else if (gate.output_control == OutputControl::silu) {
     silu_forward(state.controlled, state.y, context_);
   }
+  if (replaced != nullptr) replace_heads(state.controlled, *replaced);
 
   const View<const T, 2> y = side_by_side(state.controlled);
   if (gates_layer_output(gate)) {
@@ -169,14 +187,16 @@ void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const Attenti
   }
 }
 
-/// y, lse and, where it is kept, attn =.
+/// y, lse and, where it is kept or wanted, the output before the gate =.
 template <typename T>
 void GatedAttention<T>::attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state,
-                               AttentionSkip* skip, AttentionCache* cache) const {
+                               AttentionSkip* skip, AttentionCache* cache, const HeadOverride<T>* replaced) const {
   AttentionOutputs outputs;
   outputs.y = by_head(state.y);
   outputs.lse = make_view(state.lse.data, Shape{shape_.B, shape_.Hq, shape_.T, 1});
-  if (state.attn.present()) outputs.attn = by_head(state.attn);
+  const bool wants_ungated = replaced != nullptr && replaced->factors.present();
+  const View<T, 3> ungated = wants_ungated ? replaced->ungated : state.attn;
+  if (ungated.present()) outputs.attn = by_head(ungated);
   AttentionOptions how = options();
   AttentionInputs in = inputs(weights, state);
   CacheBatch cached;
@@ -278,14 +298,15 @@ void GatedAttention<T>::attend_backward(const AttentionWeights<T>& gradients, co
 template class GatedAttention<float>;
 template class GatedAttention<double>;
 template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>, const AttentionWeights<const float>&,
-                                             const AttentionState<float>&, Update, AttentionSkip*,
-                                             AttentionCache*) const;
+                                             const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
+                                             const HeadOverride<float>*) const;
 template void GatedAttention<double>::forward(View<double, 2>, ConstView<double, 2>,
                                               const AttentionWeights<const double>&, const AttentionState<double>&,
-                                              Update, AttentionSkip*, AttentionCache*) const;
+                                              Update, AttentionSkip*, AttentionCache*,
+                                              const HeadOverride<double>*) const;
 template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>,
                                              const AttentionWeights<const float, const BFloat16>&,
-                                             const AttentionState<float>&, Update, AttentionSkip*,
-                                             AttentionCache*) const;
+                                             const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
+                                             const HeadOverride<float>*) const;
 
 }  // namespace headgate::layers

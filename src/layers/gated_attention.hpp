@@ -10,6 +10,7 @@
 #include "layers/attention_cache.hpp"
 #include "layers/attention_skip.hpp"
 #include "layers/gate_apply.hpp"
+#include "layers/head_override.hpp"
 
 // The gated attention layer: one GEMM makes [q | z | k | v] from the pre-normed input h; a gate on a projection;
 // QK-norm; RoPE; attention with its gate or control; W_o; a gate on its output. At most one of the gates: kGateSites.
@@ -49,11 +50,11 @@ class GatedAttention {
   void set_first_position(std::int64_t first);
 
   /// out(N,C) = or += the layer of h(N,C). With a cache, keys and values are appended to it, and attention is over all
-  /// that it holds. After a pass that skips rows or has a cache there is no backward pass.
+  /// that it holds. After a pass that skips rows, has a cache or overrides heads there is no backward pass.
   template <typename M>
   void forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T, M>& weights,
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
-               AttentionCache* cache = nullptr) const;
+               AttentionCache* cache = nullptr, const HeadOverride<T>* replaced = nullptr) const;
 
   /// dh(N,C) =; gradients +=. dout(N,C) is read; h, weights and state are those of the forward pass.
   void backward(View<T, 2> dh, const AttentionWeights<T>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
@@ -80,7 +81,7 @@ class GatedAttention {
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
 
   void attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state, AttentionSkip* skip,
-              AttentionCache* cache) const;
+              AttentionCache* cache, const HeadOverride<T>* replaced) const;
   void control_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
                         const AttentionState<T>& state) const;
   void attend_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,

@@ -2,6 +2,7 @@
 #include "models/decoder.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/check.hpp"
@@ -67,7 +68,8 @@ struct Decoder<T>::State {
   }
 
   void forward(const T* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer,
-               layers::AttentionSkip* skip) const;
+               layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr) const;
+  void check(const LayerOverride<T>& replaced) const;
   LayerView<T> view_of(std::int64_t layer, Taps taps, const T* parameters, const Tokens& targets) const;
   double head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale, T* token_losses) const;
 
@@ -88,17 +90,45 @@ struct Decoder<T>::State {
 
 template <typename T>
 void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const Tokens& targets,
-                                LayerObserver<T>* observer, layers::AttentionSkip* skip) const {
+                                LayerObserver<T>* observer, layers::AttentionSkip* skip,
+                                const LayerOverride<T>* replaced) const {
   const Taps taps = observer != nullptr ? observer->taps() : Taps{};
-  layers::embedding_forward(saved_of(0).x, places.outer(parameters).embedding, tokens, context);
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+  std::int64_t first = 0;
+  if (replaced != nullptr && replaced->input.present()) {
+    first = replaced->layer;
+    layers::copy_to<T>(saved_of(first).x.flat(), replaced->input.flat(), context);
+  } else {
+    layers::embedding_forward(saved_of(0).x, places.outer(parameters).embedding, tokens, context);
+  }
+  for (std::int64_t layer = first; layer < config.layers; ++layer) {
     const LayerWeights<const T> w = places.layer(layer, parameters);
     const SavedLayer<T>& s = saved_of(layer);
-    blocks.attention_block(w, s, skip);
+    const bool replaces = replaced != nullptr && replaced->layer == layer;
+    blocks.attention_block(w, s, skip, nullptr, replaces ? &replaced->heads : nullptr);
     blocks.mlp_block(output_of(layer), w, s);
     if (observer != nullptr) observer->after_layer(view_of(layer, taps, parameters, targets));
   }
   blocks.norm(memory->h_last, memory->rstd_last, memory->x_last, places.outer(parameters).norm);
+}
+
+template <typename T>
+void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
+  const layers::HeadOverride<T>& heads = replaced.heads;
+  require(replaced.layer >= 0 && replaced.layer < config.layers, "decoder: an override of layer {} of {}",
+          replaced.layer, config.layers);
+  require(heads.first >= 0 && heads.count >= 1 && heads.count <= config.heads - heads.first,
+          "decoder: an override of heads {} to {} of {}", heads.first, heads.first + heads.count - 1, config.heads);
+  const View<const T, 2>& input = replaced.input;
+  require(!input.present() || (input.dense() && input.shape == std::array{sizes.N, sizes.C}),
+          "decoder: the residual stream of an override has shape ({},{}), not ({},{})", input.shape[0], input.shape[1],
+          sizes.N, sizes.C);
+  if (!heads.factors.present()) return;
+  require(layers::can_skip_attention(config.gate),
+          "decoder: an override of gate {}, which does not multiply the attention output",
+          layers::gate_name(config.gate));
+  require(heads.factors.shape == std::array{heads.count, config.head_dim} &&
+              heads.ungated.shape == std::array{sizes.N, config.heads, config.head_dim},
+          "decoder: an override of heads has factors or memory of another shape");
 }
 
 template <typename T>
@@ -277,6 +307,18 @@ double Decoder<T>::loss(const T* parameters, const std::int32_t* tokens, const s
           skip == nullptr ? 0.0 : skip->threshold, layers::gate_name(s.config.gate));
   s.forward(parameters, in, out, observer, skip);
   return s.head(nullptr, parameters, out, 0.0, token_losses);
+}
+
+template <typename T>
+double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const T* parameters, const std::int32_t* tokens,
+                             const std::int32_t* targets) {
+  const State& s = *state_;
+  const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
+  check_tokens("tokens", in, s.config.vocab, 0);
+  check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
+  s.check(replaced);
+  s.forward(parameters, in, out, nullptr, nullptr, &replaced);
+  return s.head(nullptr, parameters, out, 0.0, nullptr);
 }
 
 template <typename T>

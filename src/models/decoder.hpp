@@ -13,6 +13,7 @@
 #include "core/workspace.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/attention_skip.hpp"
+#include "layers/head_override.hpp"
 #include "models/config.hpp"
 #include "models/parameters.hpp"
 
@@ -67,6 +68,16 @@ class LayerObserver {
   virtual void after_layer(const LayerView<T>& view) = 0;
 };
 
+/// Heads of one layer that write something else, and where the pass starts.
+template <typename T>
+struct LayerOverride {
+  std::int64_t layer = 0;
+  layers::HeadOverride<T> heads;
+  /// (N,dim), dense: the residual stream that the layer reads, from a pass over the same tokens. The layers before it
+  /// are then left out; absent: none are.
+  View<const T, 2> input{};
+};
+
 /// One named share of a decoder's working memory.
 using MemoryItem = WorkspaceItem;
 
@@ -94,6 +105,11 @@ class Decoder {
   /// gate does not multiply the attention output.
   double loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
               LayerObserver<T>* observer = nullptr, T* token_losses = nullptr, layers::AttentionSkip* skip = nullptr);
+
+  /// The same loss where heads of a layer write something else. Throws Error where the layer or a head does not exist,
+  /// and on factors without their memory or of a gate that does not multiply the attention output.
+  double loss_with(const LayerOverride<T>& replaced, const T* parameters, const std::int32_t* tokens,
+                   const std::int32_t* targets);
 
   /// out(N,vocab) = log p of every token that could follow each of tokens(N), in nats.
   void log_probabilities(T* out, const T* parameters, const std::int32_t* tokens);

@@ -23,15 +23,16 @@ DecoderBlocks<T>::DecoderBlocks(const DecoderSizes& sizes, const DecoderBuffers<
 template <typename T>
 template <typename M>
 void DecoderBlocks<T>::attention_block(const LayerWeights<const T, M>& w, const SavedLayer<T>& s,
-                                       layers::AttentionSkip* skip, layers::AttentionCache* cache) const {
+                                       layers::AttentionSkip* skip, layers::AttentionCache* cache,
+                                       const layers::HeadOverride<T>* replaced) const {
   norm(s.h, s.rstd, s.x, w.input_norm);
   if (sandwich_) {
-    attention_.forward(s.attention_out, s.h, w.attention, s.attention, Update::overwrite, skip, cache);
+    attention_.forward(s.attention_out, s.h, w.attention, s.attention, Update::overwrite, skip, cache, replaced);
     norm(s.x_middle, s.attention_out_rstd, s.attention_out, w.attention_out_norm);
     layers::add_to(s.x_middle.flat(), s.x.flat(), context_);
   } else {
     layers::copy_to(s.x_middle.flat(), s.x.flat(), context_);
-    attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip, cache);
+    attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip, cache, replaced);
   }
 }
 
@@ -59,12 +60,14 @@ void DecoderBlocks<T>::norm(View<T, 2> y, View<T, 2> rstd, ConstView<T, 2> x, Co
 template class DecoderBlocks<float>;
 template class DecoderBlocks<double>;
 template void DecoderBlocks<float>::attention_block(const LayerWeights<const float>&, const SavedLayer<float>&,
-                                                    layers::AttentionSkip*, layers::AttentionCache*) const;
+                                                    layers::AttentionSkip*, layers::AttentionCache*,
+                                                    const layers::HeadOverride<float>*) const;
 template void DecoderBlocks<double>::attention_block(const LayerWeights<const double>&, const SavedLayer<double>&,
-                                                     layers::AttentionSkip*, layers::AttentionCache*) const;
+                                                     layers::AttentionSkip*, layers::AttentionCache*,
+                                                     const layers::HeadOverride<double>*) const;
 template void DecoderBlocks<float>::attention_block(const LayerWeights<const float, const BFloat16>&,
                                                     const SavedLayer<float>&, layers::AttentionSkip*,
-                                                    layers::AttentionCache*) const;
+                                                    layers::AttentionCache*, const layers::HeadOverride<float>*) const;
 template void DecoderBlocks<float>::mlp_block(View<float, 2>, const LayerWeights<const float>&,
                                               const SavedLayer<float>&) const;
 template void DecoderBlocks<double>::mlp_block(View<double, 2>, const LayerWeights<const double>&,

@@ -18,7 +18,8 @@ class DecoderBlocks {
   /// s.x_middle = s.x + attention of its norm.
   template <typename M>
   void attention_block(const LayerWeights<const T, M>& w, const SavedLayer<T>& s, layers::AttentionSkip* skip,
-                       layers::AttentionCache* cache = nullptr) const;
+                       layers::AttentionCache* cache = nullptr,
+                       const layers::HeadOverride<T>* replaced = nullptr) const;
   /// x_out = s.x_middle + MLP of its norm. x_out may be s.x.
   template <typename M>
   void mlp_block(View<T, 2> x_out, const LayerWeights<const T, M>& w, const SavedLayer<T>& s) const;

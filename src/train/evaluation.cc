@@ -154,7 +154,9 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
 
 std::string first_not_finite(const metrics::Report& report) {
   for (std::size_t i = 0; i < report.layers.size(); ++i) {
-    if (!metrics::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
+    const bool heads =
+        i >= report.heads.size() || std::all_of(report.heads[i].begin(), report.heads[i].end(), metrics::is_finite);
+    if (!heads || !metrics::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
   }
   if (!metrics::is_finite(report.overall)) return "in the loss";
   return report.backcopy && !metrics::is_finite(*report.backcopy) ? "in the figures by trigger" : "";

@@ -56,10 +56,14 @@ function strongest(values) {
 
 // ---- colours
 
-// ColorBrewer's YlGnBu, which colour-blind readers can tell apart; reversed on dark pages: more always stands out more.
-const STOPS = ["fffdd6", "edf8b1", "c7e9b4", "7fcdbb", "41b6c4", "1d91c0", "225ea8", "253494", "081d58"]
-  .map((stop) => [0, 2, 4].map((at) => parseInt(stop.slice(at, at + 2), 16)));
-const palette = { pixel: new Uint8ClampedArray(1024), css: [], ink: [] };
+// ColorBrewer's YlGnBu and, for numbers below 0, its Oranges, made as dark, which colour-blind readers can tell apart;
+// reversed on dark pages: more always stands out more.
+const stopsOf = (colours) => colours.map((stop) => [0, 2, 4].map((at) => parseInt(stop.slice(at, at + 2), 16)));
+const paletteOf = (...colours) =>
+  ({ stops: stopsOf(colours), pixel: new Uint8ClampedArray(1024), css: [], ink: [] });
+const palette = paletteOf("fffdd6", "edf8b1", "c7e9b4", "7fcdbb", "41b6c4", "1d91c0", "225ea8", "253494", "081d58");
+const paletteBelow =
+  paletteOf("fffdd6", "fdd9ae", "fdae6b", "fd8d3c", "e6600d", "c04402", "8f2d04", "5c1c05", "2f0e03");
 
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (root.dataset.theme || (systemIsDark.matches ? "dark" : "light")) === "dark";
@@ -67,19 +71,38 @@ const isDark = () => (root.dataset.theme || (systemIsDark.matches ? "dark" : "li
 function applyTheme() {
   byId("theme").textContent = isDark() ? "☀ Light" : "☾ Dark";
   byId("theme").setAttribute("aria-label", `Switch to the ${isDark() ? "light" : "dark"} theme`);
+  fillPalette(palette);
+  fillPalette(paletteBelow);
+}
+function fillPalette({ stops, pixel, css, ink }) {
   for (let i = 0; i < 256; ++i) {
-    const at = (isDark() ? 255 - i : i) / 255 * (STOPS.length - 1), stop = Math.min(STOPS.length - 2, Math.floor(at));
-    const rgb = STOPS[stop].map((low, c) => Math.round(low + (STOPS[stop + 1][c] - low) * (at - stop)));
+    const at = (isDark() ? 255 - i : i) / 255 * (stops.length - 1), stop = Math.min(stops.length - 2, Math.floor(at));
+    const rgb = stops[stop].map((low, c) => Math.round(low + (stops[stop + 1][c] - low) * (at - stop)));
     const [r, g, b] = rgb.map((c) => (c / 255) ** 2.2);
-    palette.pixel.set([...rgb, 255], 4 * i);
-    palette.css[i] = `rgb(${rgb})`;
-    palette.ink[i] = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#0b0e13" : "#ffffff";
+    pixel.set([...rgb, 255], 4 * i);
+    css[i] = `rgb(${rgb})`;
+    ink[i] = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#0b0e13" : "#ffffff";
   }
 }
 const shadeOf = (share) => clamp(Math.round(share * 255), 0, 255);
 
-function drawScale(node, ...labels) {
-  const stops = Array.from({ length: 17 }, (_, i) => palette.css[shadeOf(i / 16)]);
+// Colours of numbers of a range: as strong as they lie above its low end or, in a range on both sides of 0, from 0.
+const largestOf = ({ low, high }) => Math.max(-low, high);
+function colourOf(value, range) {
+  const { css, ink } = range.low < 0 && value < 0 ? paletteBelow : palette;
+  const share = range.low < 0 ? Math.abs(value) / largestOf(range) : (value - range.low) / (range.high - range.low);
+  return { background: css[shadeOf(share)], ink: ink[shadeOf(share)] };
+}
+function drawRange(node, range, unit) {
+  const [low, high] = range.low < 0 ? [-largestOf(range), largestOf(range)] : [range.low, range.high];
+  const at = (share) => low + (high - low) * share;
+  drawStops(node, (share) => colourOf(at(share), range).background,
+    [number(low), number(at(0.5)), withUnit(high, unit)]);
+}
+
+const drawScale = (node, ...labels) => drawStops(node, (share) => palette.css[shadeOf(share)], labels);
+function drawStops(node, colourAt, labels) {
+  const stops = Array.from({ length: 17 }, (_, i) => colourAt(i / 16));
   node.replaceChildren(el("i", { style: `background:linear-gradient(90deg,${stops})` }),
     ...labels.map((label) => el("span", {}, label)));
   fill(node, { role: "img", "aria-label": `Colours: ${labels.join(", ")}` });
@@ -172,7 +195,8 @@ function rangeOf(values) {
   if (!numbers.length) return null;
   let low = numbers.reduce((a, b) => Math.min(a, b)), high = numbers.reduce((a, b) => Math.max(a, b));
   if (low >= 0 && low < 0.6 * high) low = 0;
-  if (low === high) [low, high] = low > 0 ? [0, low] : [low, low + 1];
+  if (high <= 0 && high > 0.6 * low) high = 0;
+  if (low === high) [low, high] = low > 0 ? [0, low] : [low, low < 0 ? 0 : 1];
   return { low, high };
 }
 

@@ -87,7 +87,12 @@ function buildLayers() {
     return el("div", { class: "panel" }, el("h3", {}, named(key)), sentence(figure(key).sentence),
       chart({ label: `${figure(key).name} by layer`, unit: figure(key).unit, series, axis: "layer", place: (i) =>
         `layer ${i}`,
-        count: Math.max(...series.map((line) => line.values.length)) }));
+        count: Math.max(...series.map((line) => line.values.length)) }),
+      models.map((model, i) => {
+        const note = overrideNote(model, key);
+        note?.prepend(`${names[i]}: `);
+        return note;
+      }));
   }));
 }
 
@@ -99,14 +104,34 @@ function buildMapKeys() {
   byId("map-key").replaceChildren(...keys.map((key) => el("option", { value: key }, figure(key).name)));
   byId("map-key").value = chosen.key = keys.includes("first_token_attention") ? "first_token_attention" : keys[0];
   on("map-key", "change", (event) => { chosen.key = event.target.value; drawMaps(); });
+  buildWorth(keys);
+}
+
+// Buttons for the maps of what heads are worth.
+function buildWorth(keys) {
+  const kinds = overrideKinds.filter((kind) => keys.includes(kind.figure));
+  byId("worth").hidden = !kinds.length;
+  const draw = (key) => { byId("map-key").value = chosen.key = key; drawMaps(); };
+  byId("worth").querySelector(".group").replaceChildren(...kinds.map((kind) =>
+    el("button", { "data-key": kind.figure, onclick: () => draw(kind.figure) }, kind.word)));
+}
+
+// On what an override's figure of a model was measured, or why there is none; null for other figures.
+const overrideKinds = models.map((model) => model.overrides?.kinds || []).find((kinds) => kinds.length) || [];
+function overrideNote({ overrides }, key) {
+  const kind = overrides?.kinds.find((one) => one.figure === key);
+  if (!kind) return null;
+  return el("p", { class: "hint override" }, kind.left_out ? `Left out: ${kind.left_out}.`
+    : `Against a loss of ${number(overrides.loss)} nats on the first ${number(overrides.tokens)} tokens.`);
 }
 
 function drawMaps() {
   const range = rangeOf(models.flatMap(headFigures).map((row) => row[chosen.key])); // one scale for all models
   if (!range) return;
   byId("map-sentence").textContent = figure(chosen.key).sentence;
-  drawScale(byId("map-legend"), number(range.low), number((range.low + range.high) / 2),
-    withUnit(range.high, figure(chosen.key).unit));
+  drawRange(byId("map-legend"), range, figure(chosen.key).unit);
+  for (const button of byId("worth").querySelectorAll("button"))
+    button.setAttribute("aria-pressed", button.dataset.key === chosen.key);
   const layers = Math.max(...models.map((model) => model.heads.length));
   const fit = (columns) => Math.floor((byId("maps").clientWidth / columns - 126) / layers) - 1;
   let columns = models.length;
@@ -126,11 +151,11 @@ function headMap(model, index, range, cell) {
   const open = ({ layer, head }) => { chooseHead(index, layer, head); goTo("head"); };
   const buttons = new Map();
   const button = (layer, head) => {
-    const v = value({ layer, head }), shade = shadeOf((v - range.low) / (range.high - range.low));
+    const v = value({ layer, head }), { background, ink } = colourOf(v, range);
     const made = el("button",
       { role: "gridcell", class: known(v) ? null : "void", "data-layer": layer, "data-head": head,
       "aria-label": lines({ layer, head }).join(", "),
-      style: known(v) ? `background:${palette.css[shade]};color:${palette.ink[shade]}` : null },
+      style: known(v) ? `background:${background};color:${ink}` : null },
     cell >= 40 && known(v) ? number(Number(v.toPrecision(2))) : null);
     buttons.set(`${layer} ${head}`, made);
     return made;
@@ -162,7 +187,8 @@ function headMap(model, index, range, cell) {
   const panel = el("div", { class: "panel", "data-model": index }, el("h3", {}, sample(index), names[index]),
     !highest.length ? el("p", { class: "hint" }, "This model has none.")
       : [grid, el("div", { class: "highest" }, "Highest: ",
-      highest.map((at) => el("button", { onclick: () => open(at) }, shown(at))))]);
+      highest.map((at) => el("button", { onclick: () => open(at) }, shown(at))))],
+    overrideNote(model, chosen.key));
   markChosen(panel);
   return panel;
 }

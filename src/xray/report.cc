@@ -77,12 +77,23 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   return out;
 }
 
-/// Of one sequence: that of the evaluation.
-void collect(ModelXray& out, const train::LoadedModel& model, const train::SequenceSource& source,
-             const Choices& choices) {
-  const std::int64_t T = source.seq_len();
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(T)), targets(tokens.size());
-  source.held_out_sequence(tokens.data(), targets.data(), 0);
+/// The first tokens of the one sequence that is evaluated.
+struct Sequence {
+  explicit Sequence(const train::SequenceSource& source)
+      : tokens(static_cast<std::size_t>(source.seq_len())), targets(tokens.size()) {
+    source.held_out_sequence(tokens.data(), targets.data(), 0);
+  }
+  void cut(std::int64_t count) {
+    tokens.resize(static_cast<std::size_t>(count));
+    targets.resize(tokens.size());
+  }
+
+  std::vector<std::int32_t> tokens, targets;
+};
+
+void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& sequence, const Choices& choices) {
+  const auto& [tokens, targets] = sequence;
+  const auto T = static_cast<std::int64_t>(tokens.size());
   out.pieces = pieces_of(model, tokens);
   models::Decoder<float> decoder(model.config, {1, T}, models::Purpose::evaluate, choices.context);
   Collector collector(model.config, model.parameters.data(), T, choices.map_cells, choices.context);
@@ -95,13 +106,37 @@ void collect(ModelXray& out, const train::LoadedModel& model, const train::Seque
   out.map_cells = std::min(T, choices.map_cells);
 }
 
+/// Of an X-ray with overrides.
+std::int64_t override_tokens(const train::EvaluationInput& input, const Choices& choices) {
+  return std::min(input.source->seq_len(), choices.override_tokens);
+}
+
+/// What overrides of a model will take.
+std::string override_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
+                          const Choices& choices) {
+  std::string words;
+  for (const OverrideRow* row : overrides_of(model.config.gate)) {
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", row->word);
+  }
+  return fmt::format("{}: overrides of {} ({}) take {} passes over {} tokens", model.name, word_of(*choices.overrides),
+                     words, planned_passes(model.config, *choices.overrides), override_tokens(input, choices));
+}
+
+train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
+                              const train::EvaluationPlan& evaluation, const Choices& choices) {
+  train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
+  plan.push_back(
+      {"attention maps", Collector::planned_bytes(model.config, input.source->seq_len(), choices.map_cells)});
+  // Their decoder is of no more tokens than that of the evaluation, which is gone by then.
+  if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
+  return plan;
+}
+
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
   const train::EvaluationPlan one{1, 1};
-  train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, one, input.metrics);
-  plan.push_back(
-      {"attention maps", Collector::planned_bytes(model.config, input.source->seq_len(), choices.map_cells)});
-  return train::with_memory(plan, 0, [&] {
+  const double pass = choices.overrides ? 0.05 : 0.5;  // share of the time of each of the two
+  return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
     ModelXray out;
     out.name = model.name;
     out.config = model.config;
@@ -110,9 +145,16 @@ ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput&
       train::HeldOutEvaluator evaluator(model.config, *input.source, one, input.metrics, choices.context);
       out.evaluation = evaluator.evaluate(model.parameters.data());
     }
-    progress(0.5);
-    collect(out, model, *input.source, choices);
-    progress(1.0);
+    progress(pass);
+    Sequence sequence(*input.source);
+    collect(out, model, sequence, choices);
+    progress(2.0 * pass);
+    if (choices.overrides) {
+      sequence.cut(override_tokens(input, choices));
+      out.overrides = override_parts(out.evaluation.report, model.config, model.parameters.data(), sequence.tokens,
+                                     sequence.targets, *choices.overrides, choices.context,
+                                     [&](double done) { progress(2.0 * pass + (1.0 - 2.0 * pass) * done); });
+    }
     return out;
   });
 }
@@ -127,7 +169,7 @@ ordered_json rounded(double value) {
                               : ordered_json();
 }
 
-ordered_json figures_json() {
+ordered_json figures_json(const std::vector<ModelXray>& models) {
   ordered_json out = ordered_json::array();
   const auto add = [&out](const metrics::Figure& figure) {
     std::string name(figure.key);
@@ -136,6 +178,9 @@ ordered_json figures_json() {
   };
   for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) add(*figure);
   for (const metrics::Figure* figure : rank_figures()) add(*figure);
+  if (std::any_of(models.begin(), models.end(), [](const ModelXray& model) { return model.overrides.has_value(); })) {
+    for (const OverrideRow& row : kOverrides) add(row.figure);
+  }
   return out;
 }
 
@@ -149,6 +194,24 @@ ordered_json head_json(const HeadRecord& head) {
           {"gate_histogram", head.gate_histogram ? ordered_json(*head.gate_histogram) : ordered_json()},
           {"top_keys", keys},
           {"singular_values", singular}};
+}
+
+ordered_json overrides_json(const ModelXray& model) {
+  if (!model.overrides) return {};
+  ordered_json kinds = ordered_json::array();
+  for (const OverrideRow& row : kOverrides) {
+    const std::string reason = reason_left_out(model.config.gate, row.value);
+    kinds.push_back({{"word", row.word},
+                     {"figure", row.figure.key},
+                     {"writes", row.formula},
+                     {"left_out", reason.empty() ? ordered_json() : ordered_json(reason)}});
+  }
+  const OverrideRun& run = *model.overrides;
+  return {{"of", word_of(run.part)},
+          {"tokens", run.tokens},
+          {"passes", run.passes},
+          {"loss", number(run.loss)},
+          {"kinds", std::move(kinds)}};
 }
 
 /// Figures of the registry, apart by what they are of.
@@ -183,6 +246,7 @@ ordered_json model_json(const ModelXray& model) {
                       {"dim", c.dim},
                       {"tokens", model.pieces.size()}};
   add_figures(out, model);
+  out["overrides"] = overrides_json(model);
   out["text"] = model.pieces;
   ordered_json losses = ordered_json::array(), heads = ordered_json::array();
   for (const float loss : model.losses) losses.push_back(rounded(static_cast<double>(loss)));
@@ -213,11 +277,10 @@ metrics::MetricList xray_metrics() {
 
 std::vector<const metrics::Figure*> rank_figures() { return {kRankFigures.begin(), kRankFigures.end()}; }
 
-std::vector<ModelXray> xray(const Choices& choices,
-                            const std::function<void(const std::string& what, double fraction)>& progress) {
+std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
   std::vector<train::LoadedModel> models;
   for (const std::string& path : choices.models) {
-    progress("reading " + path, 0.0);
+    listener.progress("reading " + path, 0.0);
     models.push_back(train::load_model(path));
   }
   return xray(std::move(models), choices, progress);
@@ -227,10 +290,13 @@ std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choice
                             const std::function<void(const std::string& what, double fraction)>& progress) {
   const auto wanted = evaluation_choices(choices, metrics_of(models, choices));
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(wanted, models);
+  for (std::size_t i = 0; i < models.size() && choices.overrides; ++i) {
+    listener.plan(override_plan(models[i], inputs[i], choices));
+  }
   std::vector<ModelXray> out;
   for (std::size_t i = 0; i < models.size(); ++i) {
     const auto of_all = [&](double done) {
-      progress(models[i].name, (static_cast<double>(i) + done) / static_cast<double>(models.size()));
+      listener.progress(models[i].name, (static_cast<double>(i) + done) / static_cast<double>(models.size()));
     };
     out.push_back(xray_of(models[i], inputs[i], choices, of_all));
     models[i].parameters = {};
@@ -240,7 +306,7 @@ std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choice
 
 ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text) {
   ordered_json out = {{"headgate", HEADGATE_VERSION}, {"text", fmt::format("{}", fmt::join(text, ", "))}};
-  out["figures"] = figures_json();
+  out["figures"] = figures_json(models);
   ordered_json list = ordered_json::array();
   for (const ModelXray& model : models) list.push_back(model_json(model));
   out["models"] = std::move(list);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "train/evaluation.hpp"
 #include "train/evaluation_choices.hpp"
 #include "xray/collector.hpp"
+#include "xray/overrides.hpp"
 
 namespace headgate::xray {
 
@@ -20,6 +22,8 @@ struct Choices {
   std::vector<std::string> text;  ///< files and directories
   std::int64_t tokens = 2048;     ///< at most, from the beginning of the text: one sequence
   std::int64_t map_cells = 96;    ///< of a side of a head's map, at most
+  std::optional<OverriddenPart> overrides{};
+  std::int64_t override_tokens = 256;  ///< at most, from the beginning of the text
   ExecutionContext context{};
 };
 
@@ -32,6 +36,7 @@ struct ModelXray {
   std::vector<std::string> pieces;  ///< (T) what each token adds to the text; may be no valid UTF-8
   std::vector<float> losses;        ///< (T) −log p of the token that follows, in nats; NaN where it does not count
   std::vector<LayerRecord> layers;
+  std::optional<OverrideRun> overrides;  ///< its figures are in the evaluation's report
 };
 
 /// Those of the registry that an X-ray has: of tasks without triggers, and not layer_loss, which costs as much as all
@@ -41,9 +46,14 @@ metrics::MetricList xray_metrics();
 /// The figures of heads that are no metric's: they take the weights, or all that a head writes.
 std::vector<const metrics::Figure*> rank_figures();
 
-/// Runs each model on the text. progress(what, fraction). Throws Error and io::FileError as evaluation_inputs does.
-std::vector<ModelXray> xray(const Choices& choices,
-                            const std::function<void(const std::string& what, double fraction)>& progress);
+/// Whom a run tells how far it is, and, a line for each model before the first of them runs, what overrides will cost.
+struct Listener {
+  std::function<void(const std::string& what, double fraction)> progress;
+  std::function<void(const std::string& line)> plan;
+};
+
+/// Runs each model on the text. Throws Error and io::FileError as evaluation_inputs does.
+std::vector<ModelXray> xray(const Choices& choices, const Listener& listener);
 
 /// The same of models that are there; choices.models says nothing.
 std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices,

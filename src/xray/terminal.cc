@@ -9,8 +9,10 @@
 #include <cstddef>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "console/table.hpp"
+#include "core/words.hpp"
 #include "layers/gate_variant.hpp"
 #include "metrics/attention_entropy.hpp"
 #include "metrics/first_token_attention.hpp"
@@ -45,10 +47,11 @@ std::string cell(std::optional<double> value, double largest, MapStyle style) {
 }
 
 /// The maps of a model beside each other.
-std::string maps_text(const ModelXray& model, const std::vector<Map>& maps, MapStyle style) {
+std::string maps_text(const std::string& heading, const ModelXray& model, const std::vector<Map>& maps,
+                      MapStyle style) {
   const auto& heads = model.evaluation.report.heads;
   const std::size_t width = std::max<std::size_t>(2 * heads.front().size(), 24);
-  std::string out = fmt::format("\n{}\n{:5}", model.name, "");
+  std::string out = fmt::format("\n{}\n{:5}", heading, "");
   for (const Map& map : maps)
     out += fmt::format("  {:{}}", fmt::format("{}, 0 to {:.2g}", map.title, map.largest), width);
   out.erase(out.find_last_not_of(' ') + 1);
@@ -80,7 +83,98 @@ std::vector<Map> maps_of(const ModelXray& model) {
 
 std::string figure_text(std::optional<double> value) { return value ? fmt::format("{:.4g}", *value) : "-"; }
 
+/// A head or a layer, and a change of the loss.
+struct Change {
+  std::string where;
+  double value;
+};
+
+/// Largest first; what is not finite last.
+std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& figure) {
+  std::vector<Change> out;
+  const metrics::Report& report = model.evaluation.report;
+  const auto add = [&](std::string where, const metrics::FigureRow& row) {
+    if (const std::optional<double> value = row.find(figure)) out.push_back({std::move(where), *value});
+  };
+  for (std::size_t layer = 0; layer < report.layers.size(); ++layer) {
+    if (model.overrides->part == OverriddenPart::layers) {
+      add(fmt::format("layer {}", layer), report.layers[layer]);
+      continue;
+    }
+    for (std::size_t h = 0; h < report.heads[layer].size(); ++h) {
+      add(fmt::format("layer {} head {}", layer, h), report.heads[layer][h]);
+    }
+  }
+  const auto order = [](double x) { return std::isfinite(x) ? x : -HUGE_VAL; };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const Change& a, const Change& b) { return order(a.value) > order(b.value); });
+  return out;
+}
+
+/// A line for each override: the largest changes and the smallest, or why there are none.
+std::string change_lines(const ModelXray& model) {
+  constexpr std::size_t kLargest = 3;
+  std::string out;
+  for (const OverrideRow& row : kOverrides) {
+    out += fmt::format("     {:7}", row.word);
+    const std::vector<Change> changes = changes_of(model, row.figure);
+    if (changes.empty()) {
+      out += fmt::format("left out: {}\n", reason_left_out(model.config.gate, row.value));
+      continue;
+    }
+    for (std::size_t i = 0; i < std::min(kLargest, changes.size()); ++i) {
+      out += fmt::format("{}{:+.4f} {}", i == 0 ? "" : ", ", changes[i].value, changes[i].where);
+    }
+    if (changes.size() > kLargest) out += fmt::format(" … {:+.4f} {}", changes.back().value, changes.back().where);
+    out += '\n';
+  }
+  return out;
+}
+
+/// A line for each layer, and a column for each override.
+std::string change_table(const ModelXray& model) {
+  const std::vector<const OverrideRow*> kinds = overrides_of(model.config.gate);
+  std::vector<std::vector<std::string>> lines{{"layer"}};
+  for (const OverrideRow* row : kinds) lines[0].emplace_back(row->word);
+  for (std::size_t layer = 0; layer < model.evaluation.report.layers.size(); ++layer) {
+    lines.push_back({fmt::format("{}", layer)});
+    for (const OverrideRow* row : kinds) {
+      lines.back().push_back(fmt::format("{:+.4f}", model.evaluation.report.layers[layer].at(row->figure)));
+    }
+  }
+  return '\n' + console::text_table(lines);
+}
+
+std::string overrides_text(const ModelXray& model, MapStyle style) {
+  const OverrideRun& run = *model.overrides;
+  const std::string heading =
+      fmt::format("{}: rise of the loss, {:.4f} nats a token on the first {} tokens, with overrides of {}", model.name,
+                  run.loss, run.tokens, word_of(run.part));
+  if (run.part == OverriddenPart::layers)
+    return fmt::format("\n{}\n{}{}", heading, change_lines(model), change_table(model));
+  std::vector<Map> maps;
+  for (const OverrideRow* row : overrides_of(model.config.gate)) {
+    const double largest = changes_of(model, row->figure).front().value;
+    maps.push_back({&row->figure, row->word, largest > 0.0 ? largest : 1.0});
+  }
+  return maps_text(heading, model, maps, style) + change_lines(model);
+}
+
 }  // namespace
+
+std::string list_text() {
+  std::string out;
+  for (const metrics::Metric* metric : xray_metrics()) {
+    out += fmt::format("{}{}\n    {}\n", metric->name, metric->of_heads ? " (of heads too)" : "", metric->definition);
+  }
+  for (const metrics::Figure* figure : rank_figures()) {
+    out += fmt::format("{} (of heads)\n    {}\n", figure->key, figure->meaning);
+  }
+  for (const OverrideRow& row : kOverrides) {
+    out += fmt::format("{} (of heads or layers, with --override)\n    {}\n", row.figure.key, row.figure.meaning);
+  }
+  return out;
+}
 
 std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) {
   std::vector<std::vector<std::string>> lines{{"model"}, {"gate"}, {"parameters"}, {"tokens"}};
@@ -96,7 +190,10 @@ std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) 
     lines.push_back(std::move(line));
   }
   std::string out = console::text_table(lines);
-  for (const ModelXray& model : models) out += maps_text(model, maps_of(model), style);
+  for (const ModelXray& model : models) {
+    out += maps_text(model.name, model, maps_of(model), style);
+    if (model.overrides) out += overrides_text(model, style);
+  }
   return out;
 }
 

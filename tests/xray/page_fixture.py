@@ -35,9 +35,13 @@ FIGURES = [
     ("gate_below_0.1", "gate below 0.1", "share of values", "Share of the gate's values below 0.1."),
     ("singular_values_rank", "rank of singular values", "of 64", "Effective rank of the product of the value and output "
      "projections, from its singular values."),
-    ("closed_loss", "loss with the head closed", "nats per token", "The model's loss on this text when this head's output "
-     "is set to 0."),
+    ("loss_change_when_closed", "loss change when closed", "nats per token", "How much the loss on this text rises where this "
+     "head's output is 0."),
+    ("loss_change_when_open", "loss change when open", "nats per token", "How much the loss on this text rises where this "
+     "head's gate is 1."),
 ]
+
+OVERRIDES = [("closed", "loss_change_when_closed", "0"), ("open", "loss_change_when_open", "o")]
 
 # Line breaks, quotes, tags, letters of several bytes and a piece that is only part of a letter.
 TEXT = [
@@ -104,7 +108,8 @@ def head(rng, size, count, sink, kind, gated):
         "gate_mean": sum(gate) / count if gated else None,
         "gate_below_0.1": sum(value < 0.1 for value in gate) / count if gated else None,
         "singular_values_rank": rng.uniform(18, 55),
-        "closed_loss": 3.1 + rng.expovariate(40),
+        "loss_change_when_closed": rng.expovariate(40) - 0.01,
+        "loss_change_when_open": rng.gauss(0.0, 0.004) if gated else None,
     }
     if not gated and rng.random() < 0.06:
         figures["singular_values_rank"] = None
@@ -148,10 +153,14 @@ def model(rng, name, gated, layers, heads, count, size):
         "sink_rate": mean(float(one["first_token_attention"] > 0.3) for one in every),
         "massive_activation": max(row["massive_activation"] for row in by_layer),
         "gate_mean": mean(one["gate_mean"] for one in every), "gate_below_0.1": mean(one["gate_below_0.1"] for one in every)}
+    overrides = {
+        "of": "heads", "tokens": min(count, 256), "passes": 1 + (1 + gated) * layers * heads, "loss": mean(losses),
+        "kinds": [{"word": word, "figure": key, "writes": writes,
+                   "left_out": "the model has no gate" if word == "open" and not gated else None} for word, key, writes in OVERRIDES]}
     return {
         "name": name, "gate": "g1-headwise" if gated else "none", "parameters": 134515008 + 1290240 * gated, "layers": layers,
         "kv_heads": max(1, heads // 3), "dim": 64 * heads, "tokens": count, "figures": headline,
-        "layer_figures": by_layer, "head_figures": figures, "text": tokens(count), "token_losses": losses, "map_size": size,
+        "layer_figures": by_layer, "head_figures": figures, "overrides": overrides, "text": tokens(count), "token_losses": losses, "map_size": size,
         "heads": made,
         "layer_text": {"gate": [code(row, float) for row in gate_means] if gated else None,
                        "received": [code(row, math.sqrt) for row in received_means]}}

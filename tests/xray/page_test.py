@@ -255,6 +255,48 @@ class Checks:
                   keys and all(sentence == self.sentences.get(key, "") for key, sentence in shown.items()), shown)
         self.choose_map(keys[0])
 
+    def worth(self):
+        """What heads are worth, where the report has it."""
+        kinds = next((model["overrides"]["kinds"] for model in self.models if model.get("overrides")), [])
+        drawn = [kind for kind in kinds if any(
+            row.get(kind["figure"]) is not None for model in self.models for layer in model["head_figures"] for row in layer)]
+        words = self.browser.value("$('#worth').hidden ? [] : $$('#worth button').map((button) => button.textContent)")
+        self.hold("there is a button for each override of heads", words == [kind["word"] for kind in drawn], words)
+        for kind in drawn:
+            key = kind["figure"]
+            self.browser.click(f"#worth button[data-key='{key}']")
+            shown = self.browser.value("[$('#map-key').value, $('#map-sentence').textContent,"
+                                       " $('#worth [aria-pressed=true]')?.dataset.key]")
+            self.hold("a button draws its maps, with the sentence", shown == [key, self.sentences[key], key], shown)
+            for index, model in enumerate(self.models):
+                self.worth_of(index, model, kind)
+
+    def worth_of(self, index, model, kind):
+        panel = f"#maps .panel[data-model='{index}']"
+        note = self.browser.value("$(arguments[0])?.textContent ?? ''", f"{panel} .override")
+        mine = next(one for one in model["overrides"]["kinds"] if one["word"] == kind["word"])
+        if mine["left_out"]:
+            cells = self.browser.value("$$(arguments[0]).length", f"{panel} [role=gridcell]")
+            self.hold("a model without the override says why", mine["left_out"] in note and not cells, [note, cells])
+            return
+        self.hold("a map says on how many tokens", f" {model['overrides']['tokens']} tokens" in note, note)
+        rises = [(row[kind["figure"]], layer, head) for layer, rows in enumerate(model["head_figures"])
+                 for head, row in enumerate(rows)]
+        colours = {}
+        for rise, layer, head in (max(rises), min(rises)):
+            cell = f"{panel} [data-layer='{layer}'][data-head='{head}']"
+            colours[rise] = self.browser.value("$(arguments[0]).style.backgroundColor.match(/\\d+/g).map(Number)", cell)
+        for rise, (red, _, blue) in colours.items():
+            stays = rise == 0 or min(rises)[0] >= 0
+            self.hold("a rise of the loss is blue and a fall is orange", stays or (blue >= red) == (rise > 0) or
+                      abs(rise) < 0.5 * max(map(abs, colours)), [rise, colours])
+        _, layer, head = max(rises)
+        self.browser.click(f"{panel} [data-layer='{layer}'][data-head='{head}']")
+        self.hold("a click on the head that is needed most opens it", self.head() == [index, layer, head], self.head())
+        figures = self.browser.value("$('#head-figures').textContent")
+        self.hold("the head's figures have it", self.sentences[kind["figure"]] in figures)
+        time.sleep(1)
+
     def pattern(self):
         model, layer, head = self.head()
         one = self.models[model]
@@ -425,7 +467,7 @@ def real_report(folder, headgate):
         subprocess.run([headgate, "train", "--data", text, "--out", run, "--gate", run.name, "--layers", "2", "--dim", "16",
                         "--heads", "2", "--seq-len", "64", "--batch", "2", "--steps", "20", "--eval-tokens", "64"],
                        check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([headgate, "xray", *runs, "--text", text, "--out", page], check=True)
+    subprocess.run([headgate, "xray", *runs, "--text", text, "--override", "heads", "--out", page], check=True)
     return page
 
 
@@ -437,7 +479,7 @@ def check_page(browser, page, screenshots):
     browser.post("/url", {"url": page.resolve().as_uri()})
     start = browser.value("Math.round(performance.timing.loadEventEnd - performance.timing.navigationStart)")
     checks = Checks(browser, report)
-    for check in (checks.opened, checks.tab, checks.charts, checks.maps, checks.pattern, checks.one_head, checks.text,
+    for check in (checks.opened, checks.tab, checks.charts, checks.maps, checks.worth, checks.pattern, checks.one_head, checks.text,
                   checks.narrow):
         check()
     checks.themes(screenshots)

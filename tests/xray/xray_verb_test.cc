@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -121,11 +122,65 @@ TEST_F(XrayVerbTest, PrintsTheMainFiguresOtherwise) {
   EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "no colours in a pipe";
 }
 
+TEST_F(XrayVerbTest, OverridesHeadsOrLayers) {
+  const std::string file = verb.path("report.json");
+  for (const std::string of : {"heads", "layers"}) {
+    const Outcome outcome = xray({"plain", "gated"}, {"--override", of, "--override-tokens", "8", "--json", file});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const json all = json::parse(testing::read_bytes(file));
+    for (const json& model : all.at("models")) {
+      const bool gated = model.at("gate") != "none";
+      const json& overrides = model.at("overrides");
+      EXPECT_EQ(overrides.at("of"), of);
+      EXPECT_EQ(overrides.at("tokens"), 8);
+      EXPECT_GT(overrides.at("loss"), 0.0);
+      const int parts = of == "heads" ? 4 : 2;
+      EXPECT_EQ(overrides.at("passes"), 1 + parts * (gated ? 3 : 1));
+      const std::string plan = overrides.at("passes").dump() + " passes over 8 tokens";
+      EXPECT_NE(outcome.err.find(plan), std::string::npos) << outcome.err;
+      ASSERT_EQ(overrides.at("kinds").size(), xray::kOverrides.size());
+      for (const json& kind : overrides.at("kinds")) {
+        const bool has = gated || kind.at("word") == "closed";
+        EXPECT_EQ(kind.at("left_out").is_null(), has);
+        const std::string key = kind.at("figure");
+        const json& row = of == "heads" ? model.at("head_figures")[1][1] : model.at("layer_figures")[1];
+        EXPECT_EQ(row.at(key).is_number(), has) << key;
+        const auto same = [&](const json& figure) { return figure.at("key") == key; };
+        EXPECT_TRUE(std::any_of(all.at("figures").begin(), all.at("figures").end(), same)) << key;
+      }
+    }
+  }
+}
+
+TEST_F(XrayVerbTest, OverridesNoMoreTokensThanThereAre) {
+  const std::string file = verb.path("report.json");
+  ASSERT_EQ(xray({"gated"}, {"--tokens", "12", "--override", "layers", "--json", file}).status, 0);
+  const json model = json::parse(testing::read_bytes(file)).at("models")[0];
+  EXPECT_EQ(model.at("overrides").at("tokens"), 12);
+  EXPECT_NEAR(model.at("overrides").at("loss").get<double>(), model.at("figures").at("loss_nats").get<double>(), 1e-6);
+  EXPECT_TRUE(report({"gated"}).at("models")[0].at("overrides").is_null()) << "it costs, so it is off";
+}
+
+TEST_F(XrayVerbTest, PrintsWhatHeadsAreWorth) {
+  for (const std::string of : {"heads", "layers"}) {
+    const Outcome outcome = xray({"plain", "gated"}, {"--override", of});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("with overrides of " + of), std::string::npos);
+    EXPECT_NE(outcome.out.find("left out: the model has no gate"), std::string::npos);
+    for (const xray::OverrideRow& row : xray::kOverrides) {
+      EXPECT_NE(outcome.out.find(row.word), std::string::npos) << row.word;
+    }
+  }
+}
+
 TEST_F(XrayVerbTest, ListsFiguresWithoutAModel) {
   const Outcome outcome = testing::headgate({"xray", "--list"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const metrics::Metric* metric : xray::xray_metrics()) {
     EXPECT_NE(outcome.out.find(metric->definition), std::string::npos) << metric->name;
+  }
+  for (const xray::OverrideRow& row : xray::kOverrides) {
+    EXPECT_NE(outcome.out.find(row.figure.meaning), std::string::npos) << row.word;
   }
 }
 
@@ -134,6 +189,9 @@ TEST_F(XrayVerbTest, RefusesOnOneLineAndWritesNothing) {
   expect_refused(testing::headgate({"xray", verb.path("plain")}), "xray", "--text");
   expect_refused(xray({"nothing"}), "xray", "nothing");
   expect_refused(xray({"plain"}, {"--tokens", "1"}), "xray", "--tokens");
+  expect_refused(xray({"plain"}, {"--override", "head"}), "xray", "heads, layers");
+  expect_refused(xray({"plain"}, {"--override-tokens", "8"}), "xray", "--override-tokens");
+  expect_refused(xray({"plain"}, {"--override", "heads", "--override-tokens", "1"}), "xray", "--override-tokens");
   const std::string file = verb.path("same");
   expect_refused(xray({"plain"}, {"--out", file, "--json", file}), "xray", "same");
   expect_refused(xray({"plain"}, {"--out", file, "--json", verb.path("plain/../same")}), "xray", "one file");
