@@ -43,8 +43,9 @@ void write_page(const std::vector<xray::ModelXray>& models, const XrayWanted& wa
 
 std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, const XrayWanted& wanted) {
   console::ProgressBar bar{16};
-  auto out = xray::xray(std::move(models), choices_of(wanted),
-                        [&bar](const std::string& what, double done) { bar.show(done, what); });
+  auto out =
+      xray::xray(std::move(models), choices_of(wanted),
+                 {.progress = [&bar](const std::string& what, double done) { bar.show(done, what); }, .plan = {}});
   bar.clear();
   return out;
 }

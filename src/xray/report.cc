@@ -283,11 +283,10 @@ std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
     listener.progress("reading " + path, 0.0);
     models.push_back(train::load_model(path));
   }
-  return xray(std::move(models), choices, progress);
+  return xray(std::move(models), choices, listener);
 }
 
-std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices,
-                            const std::function<void(const std::string& what, double fraction)>& progress) {
+std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener) {
   const auto wanted = evaluation_choices(choices, metrics_of(models, choices));
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(wanted, models);
   for (std::size_t i = 0; i < models.size() && choices.overrides; ++i) {

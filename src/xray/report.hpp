@@ -56,8 +56,7 @@ struct Listener {
 std::vector<ModelXray> xray(const Choices& choices, const Listener& listener);
 
 /// The same of models that are there; choices.models says nothing.
-std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices,
-                            const std::function<void(const std::string& what, double fraction)>& progress);
+std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener);
 
 /// Everything, as docs/XRAY.md describes it.
 nlohmann::ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text);
