@@ -31,7 +31,8 @@ LAYERS = {
     "src/generate": {"core", "io", "models", "tokenize"},
     "src/metrics": {"core", "layers", "models"},
     "src/train": {"console", "core", "gates", "io", "layers", "metrics", "models", "tokenize"},
-    "src/xray": {"console", "core", "layers", "metrics", "models", "tokenize", "train"},
+    "src/page": {"core", "metrics"},
+    "src/xray": {"console", "core", "layers", "metrics", "models", "page", "tokenize", "train"},
     "src/verify": {"core", "gates", "reference"},
     "src/bench": {"core", "gates", "layers", "models", "train", "verify"},
     "src/demo": {
@@ -61,6 +62,7 @@ LAYERS = {
         "layers",
         "metrics",
         "models",
+        "page",
         "tokenize",
         "train",
         "verify",

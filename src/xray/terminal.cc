@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "console/table.hpp"
+#include "console/units.hpp"
 #include "layers/gate_variant.hpp"
 #include "metrics/attention_entropy.hpp"
 #include "metrics/first_token_attention.hpp"
@@ -78,8 +79,6 @@ std::vector<Map> maps_of(const ModelXray& model) {
   return maps;
 }
 
-std::string figure_text(std::optional<double> value) { return value ? fmt::format("{:.4g}", *value) : "-"; }
-
 }  // namespace
 
 std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) {
@@ -92,7 +91,8 @@ std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) 
   }
   for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) {
     std::vector<std::string> line{std::string(figure->key)};
-    for (const ModelXray& model : models) line.push_back(figure_text(model.evaluation.report.overall.find(*figure)));
+    for (const ModelXray& model : models)
+      line.push_back(console::figure_text(model.evaluation.report.overall.find(*figure)));
     lines.push_back(std::move(line));
   }
   std::string out = console::text_table(lines);
