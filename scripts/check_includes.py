@@ -33,6 +33,7 @@ LAYERS = {
     "src/train": {"console", "core", "gates", "io", "layers", "metrics", "models", "tokenize"},
     "src/page": {"core", "metrics"},
     "src/xray": {"console", "core", "layers", "metrics", "models", "page", "tokenize", "train"},
+    "src/compare": {"console", "core", "metrics", "page", "train"},
     "src/verify": {"core", "gates", "reference"},
     "src/bench": {"core", "gates", "layers", "models", "train", "verify"},
     "src/demo": {
@@ -52,6 +53,7 @@ LAYERS = {
     "src/cli": {
         "attend",
         "bench",
+        "compare",
         "console",
         "core",
         "demo",
