@@ -29,7 +29,7 @@ int run_compare(const CompareOptions& o) {
   std::vector<std::string> inputs;
   std::transform(o.runs.begin(), o.runs.end(), std::back_inserter(inputs), train::metrics_path);
   check_outputs({{"--out", o.out}, {"--json", o.json}}, inputs);
-  const std::vector<compare::Run> runs = compare::read_runs(o.runs);
+  const std::vector<compare::ComparedRun> runs = compare::read_runs(o.runs);
   if (o.out.empty() && o.json.empty()) {
     fmt::print("{}", compare::runs_text(runs));
     return kSuccess;

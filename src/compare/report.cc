@@ -33,10 +33,10 @@ std::string_view definition_of(const metrics::Figure& figure) {
 }
 
 /// The figures that a run has. Those by trigger have no sentence for people: theirs is the definition.
-ordered_json figures_json(const std::vector<Run>& runs) {
+ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();
   for (const metrics::Figure* figure : train::recorded_figures()) {
-    const auto has = [&](const Run& run) { return run.recorded.find(*figure) != nullptr; };
+    const auto has = [&](const ComparedRun& run) { return run.recorded.find(*figure) != nullptr; };
     if (std::none_of(runs.begin(), runs.end(), has)) continue;
     out.push_back(page::figure_json(*figure));
     if (figure->meaning.empty()) out.back()["sentence"] = fmt::format("{}.", definition_of(*figure));
@@ -53,7 +53,7 @@ ordered_json curve_json(const train::Curve& curve, std::size_t points) {
   return {{"steps", std::move(steps)}, {"values", std::move(values)}};
 }
 
-ordered_json run_json(const Run& run, std::size_t points) {
+ordered_json run_json(const ComparedRun& run, std::size_t points) {
   const train::RecordedRun& recorded = run.recorded;
   ordered_json curves = ordered_json::object(), last_values = curves, lowest_values = curves;
   for (const train::Curve& curve : recorded.curves) {
@@ -80,8 +80,8 @@ ordered_json run_json(const Run& run, std::size_t points) {
 
 }  // namespace
 
-std::vector<Run> read_runs(const std::vector<std::string>& directories) {
-  std::vector<Run> out;
+std::vector<ComparedRun> read_runs(const std::vector<std::string>& directories) {
+  std::vector<ComparedRun> out;
   out.reserve(directories.size());
   for (const std::string& run : directories) out.push_back({run, train::read_metrics(train::metrics_path(run))});
   return out;
@@ -89,7 +89,7 @@ std::vector<Run> read_runs(const std::vector<std::string>& directories) {
 
 std::vector<const metrics::Figure*> lower_is_better() { return {&train::kStepLoss, &metrics::kLossNats}; }
 
-std::vector<std::string> notes_on(const Run& run) {
+std::vector<std::string> notes_on(const ComparedRun& run) {
   std::vector<std::string> out;
   if (run.recorded.cut_off) out.emplace_back("the last line of metrics.jsonl is cut off and left out");
   if (run.recorded.replaced > 0) {
@@ -98,10 +98,10 @@ std::vector<std::string> notes_on(const Run& run) {
   return out;
 }
 
-ordered_json report_json(const std::vector<Run>& runs, std::size_t points) {
+ordered_json report_json(const std::vector<ComparedRun>& runs, std::size_t points) {
   ordered_json out = {{"headgate", HEADGATE_VERSION}, {"figures", figures_json(runs)}};
   ordered_json list = ordered_json::array();
-  for (const Run& run : runs) list.push_back(run_json(run, points));
+  for (const ComparedRun& run : runs) list.push_back(run_json(run, points));
   out["runs"] = std::move(list);
   return out;
 }

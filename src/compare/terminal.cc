@@ -47,12 +47,12 @@ std::string cell_of_name(std::string name) {
 }
 
 /// The figures that have a column in the tables of `headgate eval` too, and that some run has.
-std::vector<const metrics::Figure*> columns_of(const std::vector<Run>& runs) {
+std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
   std::vector<const metrics::Figure*> out{&train::kStepLoss};
   const auto of_models = metrics::figures_of(metrics::all_metrics(), /*of_triggers=*/false);
   out.insert(out.end(), of_models.begin(), of_models.end());
   std::erase_if(out, [&](const metrics::Figure* figure) {
-    const auto has = [&](const Run& run) { return run.recorded.find(*figure) != nullptr; };
+    const auto has = [&](const ComparedRun& run) { return run.recorded.find(*figure) != nullptr; };
     return figure->column.head.empty() || std::none_of(runs.begin(), runs.end(), has);
   });
   return out;
@@ -63,7 +63,7 @@ bool has_lowest(const metrics::Figure* figure) {
   return std::find(with.begin(), with.end(), figure) != with.end();
 }
 
-std::string table_text(const std::vector<Run>& runs) {
+std::string table_text(const std::vector<ComparedRun>& runs) {
   const std::vector<const metrics::Figure*> columns = columns_of(runs);
   std::vector<std::vector<std::string>> lines{{"run", "steps", "tokens"}};
   for (const metrics::Figure* figure : columns) {
@@ -123,10 +123,10 @@ std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, co
 }
 
 /// Empty where no run has the figure.
-std::string chart_text(const std::vector<Run>& runs, const metrics::Figure& figure) {
+std::string chart_text(const std::vector<ComparedRun>& runs, const metrics::Figure& figure) {
   std::vector<const train::Curve*> curves;
   Range steps, values;
-  for (const Run& run : runs) {
+  for (const ComparedRun& run : runs) {
     curves.push_back(run.recorded.find(figure));
     if (curves.back() == nullptr) continue;
     for (const std::int64_t step : curves.back()->steps) steps.add(static_cast<double>(step));
@@ -150,9 +150,9 @@ std::string chart_text(const std::vector<Run>& runs, const metrics::Figure& figu
 
 }  // namespace
 
-std::string runs_text(const std::vector<Run>& runs) {
+std::string runs_text(const std::vector<ComparedRun>& runs) {
   std::string out = table_text(runs);
-  for (const Run& run : runs) {
+  for (const ComparedRun& run : runs) {
     for (const std::string& note : notes_on(run)) {
       out += fmt::format("\n{:{}}{}: {}\n", "", console::kTextIndent, cell_of_name(run.name), note);
     }

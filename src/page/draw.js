@@ -200,23 +200,25 @@ function pathOf(points, x, y) {
 // what i stands for. A value is null where there is none, undefined where none was recorded: the line goes on, and the
 // value before it still counts. Bars are shares of [0, 1] in `count` parts.
 function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars, xs = [...Array(count).keys()] }) {
-  const W = wide ? 780 : 400, H = wide ? 190 : 205, left = 52, top = 12, bottom = H - 36, width = W - left - 14;
+  const W = wide ? 780 : 400, H = wide ? 190 : 205, top = 12, bottom = H - 36;
   const values = series.flatMap((line) => line.values).filter(known);
   const range = fixed || rangeOf(values), smallest = values.reduce((a, b) => Math.min(a, b), Infinity);
   const logarithmic = !fixed && smallest > 0 && range.high > 10 && range.high / smallest > 50;
   const scale = logarithmic ? Math.log10 : (v) => v;
   const low = logarithmic ? Math.floor(Math.log10(smallest)) : range.low;
   const high = logarithmic ? Math.ceil(Math.log10(range.high) - 1e-9) : range.high;
+  const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
+  const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0)
+    : niceTicks(low, high, 4);
+  const left = Math.max(52, 16 + 7 * Math.max(...yTicks.map((tick) => number(tick).length))), width = W - left - 14;
   const from = xs[0], last = xs[count - 1], step = width / Math.max(1, bars ? count : last - from);
   const start = bars ? step / 2 : count === 1 ? width / 2 : 0;
-  const across = (number) => left + start + step * (number - from), x = (i) => across(xs[i]), y = (v) => bottom - (bottom - top) * (scale(v) - low) / (high - low);
+  const across = (at) => left + start + step * (at - from), x = (i) => across(xs[i]);
+  const y = (v) => bottom - (bottom - top) * (scale(v) - low) / (high - low);
   const rule = (kind, at) => svg("path", { class: kind, d: `M${x(at)} ${top}V${bottom}` });
   const bar = (i, v, kind) =>
     svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v), height: bottom - y(v) });
 
-  const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
-  const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0)
-    : niceTicks(low, high, 4);
   const xTicks = niceTicks(from, Math.max(from + 1, last), wide ? 10 : last < 1000 ? 8 : 4)
     .filter((tick) => Number.isInteger(tick) && tick <= last);
   const write = (text, atX, atY, anchor) => svg("text", { x: atX, y: atY, "text-anchor": anchor }, text);
@@ -224,7 +226,8 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
     yTicks.map((tick) => svg("path", { class: "grid", d: `M${left} ${y(tick)}h${width}` })),
     yTicks.map((tick) => write(number(tick), left - 8, y(tick) + 4, "end")),
     bars ? [0, 0.25, 0.5, 0.75, 1].map((tick) => write(tick, left + tick * width, bottom + 17, "middle"))
-      : xTicks.map((tick) => write(number(tick), across(tick), bottom + 17, "middle")),
+      : xTicks.map((tick) => write(number(tick), Math.min(across(tick), W - 3.5 * number(tick).length), bottom + 17,
+        "middle")),
     write(axis + (logarithmic ? "; logarithmic scale" : ""), left + width / 2, H - 4, "middle"));
   for (const { index, values: points } of series) {
     if (bars) { drawing.append(...points.map((v, i) => bar(i, v, "bar"))); continue; }
