@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "compare/thinned.hpp"
@@ -96,10 +97,11 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  /// In one of `cells` equal parts.
+  /// In one of `cells` equal parts. Halves do not overflow, whatever the file has.
   std::size_t cell(double value, std::size_t cells) const {
-    const double share = high > low ? (value - low) / (high - low) : 0.0;
-    return std::min(cells - 1, static_cast<std::size_t>(share * static_cast<double>(cells)));
+    const double share = (0.5 * value - 0.5 * low) / (0.5 * high - 0.5 * low);
+    if (!(share > 0.0)) return 0;  // NaN where there is one value
+    return share < 1.0 ? static_cast<std::size_t>(share * static_cast<double>(cells)) : cells - 1;
   }
 };
 
@@ -134,7 +136,10 @@ std::string chart_text(const std::vector<ComparedRun>& runs, const metrics::Figu
   }
   if (!(values.low <= values.high)) return "";
   const std::vector<std::string> rows = plot(curves, steps, values);
-  std::string out = fmt::format("\n{:{}}{}\n", "", console::kTextIndent, figure.key);
+  const std::string_view head = figure.column.head;
+  std::string out = fmt::format("\n{:{}}{}{}\n", "", console::kTextIndent, figure.key,
+                                head.empty() ? std::string() : fmt::format(", above: {}", head));
+  out += console::paragraph(std::string(figure.meaning));
   for (std::size_t row = 0; row < kRows; ++row) {
     const std::string label = row == 0           ? figure_text(values.high)
                               : row + 1 == kRows ? figure_text(values.low)

@@ -28,6 +28,7 @@ const sentence = (text) => el("p", { class: "sentence" }, text);
 function number(x) {
   if (!known(x)) return "–";
   const size = Math.abs(x);
+  if (size >= 1e12) return x.toExponential(2).replace("e+", "e");
   if (Number.isInteger(x) || size >= 1000) return x.toLocaleString("en-US", { maximumFractionDigits: 0 });
   if (size < 1e-5) return x.toExponential(1).replace("e-", "e−");
   return String(Number(x.toPrecision(size < 0.001 ? 2 : size < 1 ? 3 : 4)));
@@ -175,6 +176,7 @@ function rangeOf(values) {
   let low = numbers.reduce((a, b) => Math.min(a, b)), high = numbers.reduce((a, b) => Math.max(a, b));
   if (low >= 0 && low < 0.6 * high) low = 0;
   if (low === high) [low, high] = low > 0 ? [0, low] : [low, low + 1];
+  if (high - low === Infinity) [low, high] = [low / 2, high / 2]; // what lies beyond is drawn at the edge
   return { low, high };
 }
 
@@ -205,16 +207,16 @@ function chart({ label, unit, series, count, axis, place, wide, fixed, marked, b
   const range = fixed || rangeOf(values), smallest = values.reduce((a, b) => Math.min(a, b), Infinity);
   const logarithmic = !fixed && smallest > 0 && range.high > 10 && range.high / smallest > 50;
   const scale = logarithmic ? Math.log10 : (v) => v;
-  const low = logarithmic ? Math.floor(Math.log10(smallest)) : range.low;
+  const low = logarithmic ? Math.max(-300, Math.floor(Math.log10(smallest))) : range.low;
   const high = logarithmic ? Math.ceil(Math.log10(range.high) - 1e-9) : range.high;
   const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
   const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0)
     : niceTicks(low, high, 4);
-  const left = Math.max(52, 16 + 7 * Math.max(...yTicks.map((tick) => number(tick).length))), width = W - left - 14;
+  const left = clamp(16 + 7 * Math.max(...yTicks.map((tick) => number(tick).length)), 52, 120), width = W - left - 14;
   const from = xs[0], last = xs[count - 1], step = width / Math.max(1, bars ? count : last - from);
   const start = bars ? step / 2 : count === 1 ? width / 2 : 0;
   const across = (at) => left + start + step * (at - from), x = (i) => across(xs[i]);
-  const y = (v) => bottom - (bottom - top) * (scale(v) - low) / (high - low);
+  const y = (v) => bottom - (bottom - top) * ((clamp(scale(v), low, high) - low) / (high - low));
   const rule = (kind, at) => svg("path", { class: kind, d: `M${x(at)} ${top}V${bottom}` });
   const bar = (i, v, kind) =>
     svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v), height: bottom - y(v) });

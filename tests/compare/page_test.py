@@ -116,19 +116,27 @@ def records(rng, steps, every, gated, sink):
 
 
 def pages_of(folder, tool):
-    """One page of runs that differ in length, in figures, and in how they ended."""
+    """A page of runs that differ in length, in figures and in how they ended, and one with numbers that charts cannot hold."""
     if not tool:
         raise SystemExit("page_test: needs --headgate TOOL or a report")
     rng = random.Random(7)
     made = {"plain": (3000, 100, False, 0.6), "gated": (3000, 100, True, 0.02), "<b>short & cut": (900, 150, True, 0.1)}
-    for name, shape in made.items():
-        run = Path(folder) / name
-        run.mkdir()
-        text = "".join(records(rng, *shape))
-        (run / "metrics.jsonl").write_text(text[:-30] if "cut" in name else text, encoding="utf-8")
-    page = Path(folder) / "compare.html"
-    subprocess.run([tool, "compare", *(Path(folder) / name for name in made), "--out", page, "--points", "300"], check=True)
-    return [page]
+    texts = {name: "".join(records(rng, *shape))[:-30 if "cut" in name else None] for name, shape in made.items()}
+    extremes = "".join(
+        json.dumps({"step": step, "loss": value, "grad_norm": value and abs(value), "eval": {"perplexity": value}}) + "\n"
+        for step, value in ((1, 1.7e308), (2, -1.7e308), (3, None), (4, 5e-324)))
+    return [page_of_runs(folder, tool, "compare", texts),
+            page_of_runs(folder, tool, "extremes", {**texts, "extremes": extremes})]
+
+
+def page_of_runs(folder, tool, name, texts):
+    runs = [Path(folder) / name / run for run in texts]
+    for run, text in zip(runs, texts.values()):
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text(text, encoding="utf-8")
+    page = Path(folder) / f"{name}.html"
+    subprocess.run([tool, "compare", *runs, "--out", page, "--points", "300"], check=True)
+    return page
 
 
 if __name__ == "__main__":

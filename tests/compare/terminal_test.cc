@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <sstream>
 
 #include "compare/runs.hpp"
@@ -44,7 +45,9 @@ TEST(RunsText, SaysWhatIsLeftOut) {
 TEST(RunsText, DrawsEachRunWhereItsValuesAre) {
   const std::vector<std::string> lines = lines_of(runs_text(two_runs()));
   std::size_t top = 0;
-  while (words_of(lines.at(top)) != Words{"loss"}) ++top;
+  while (words_of(lines.at(top)) != Words{"loss,", "above:", "train", "loss"}) ++top;
+  EXPECT_EQ(lines.at(top + 1), "     " + std::string(train::kStepLoss.meaning));
+  ++top;
   const auto plot = [&](std::size_t row) { return lines.at(top + 1 + row).substr(lines.at(top + 1).find('|') + 1); };
   EXPECT_EQ(plot(0), "*") << "both begin at 5, the highest";
   EXPECT_EQ(plot(1), std::string(32, ' ') + "b") << "4 at half of the steps";
@@ -59,6 +62,16 @@ TEST(RunsText, ANameCannotMoveTheCursor) {
   const std::string text = runs_text(runs);
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
   EXPECT_NE(text.find("a?[2J?b"), std::string::npos);
+}
+
+TEST(RunsText, NumbersWhoseDifferenceOverflowsAreDrawn) {
+  std::vector<ComparedRun> runs(1);
+  const double most = std::numeric_limits<double>::max();
+  runs[0].recorded.steps = {1, 2, 3};
+  runs[0].recorded.curves = {{&train::kStepLoss, {1, 2, 3}, {most, -most, most}}};
+  const std::string text = runs_text(runs);
+  EXPECT_NE(text.find("1.798e+308 |a" + std::string(62, ' ') + "a\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("-1.798e+308 |" + std::string(32, ' ') + "a\n"), std::string::npos) << text;
 }
 
 TEST(RunsText, OneStepAndOneValueAreDrawnToo) {

@@ -150,7 +150,7 @@ class Checks:
             self.held += 1
         else:
             self.failed += 1
-            print(f"page_test: {what}: no" + (f"; the page has {seen!r}" if seen != "" else ""), file=sys.stderr)
+            print(f"page_test: {what}: no" + (f"; the page has {seen!r:.500}" if seen != "" else ""), file=sys.stderr)
 
     def tip(self):
         return self.browser.value("$('#tip').hidden ? '' : $('#tip').innerText")
