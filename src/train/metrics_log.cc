@@ -85,7 +85,7 @@ Kept kept_part(const std::string& path, std::int64_t step) {
 
 bool may_begin_record(std::string_view line) {
   const std::string begin = fmt::format("{{\"{}\":", kStepKey);
-  return line.starts_with(begin) || std::string_view(begin).starts_with(line);
+  return line.starts_with(begin) || begin.starts_with(line);
 }
 
 void check_metrics(const std::string& path) { kept_part(path, 0); }

@@ -122,6 +122,10 @@ TEST_F(MetricsReaderTest, KeepsTheLaterRecordsWhereStepsGoBack) {
   EXPECT_EQ(run.find(kStepLoss)->values, (std::vector<double>{5, 4, 3}));
   EXPECT_EQ(run.find(kMfu)->steps, Steps{1});
   EXPECT_EQ(run.find(metrics::kLossNats), nullptr) << "its step was taken back";
+  const RecordedRun again = read("{\"step\":1,\"loss\":5}\n{\"step\":1,\"loss\":4}\n");
+  EXPECT_EQ(again.steps, Steps{1});
+  EXPECT_EQ(again.replaced, 1);
+  EXPECT_EQ(again.find(kStepLoss)->values, std::vector<double>{4});
 }
 
 TEST_F(MetricsReaderTest, RefusesWhatIsNoRecordWithLineAndValue) {
