@@ -31,7 +31,9 @@ LAYERS = {
     "src/generate": {"core", "io", "models", "tokenize"},
     "src/metrics": {"core", "layers", "models"},
     "src/train": {"console", "core", "gates", "io", "layers", "metrics", "models", "tokenize"},
-    "src/xray": {"console", "core", "layers", "metrics", "models", "tokenize", "train"},
+    "src/page": {"core", "metrics"},
+    "src/xray": {"console", "core", "layers", "metrics", "models", "page", "tokenize", "train"},
+    "src/compare": {"console", "core", "metrics", "page", "train"},
     "src/verify": {"core", "gates", "reference"},
     "src/bench": {"core", "gates", "layers", "models", "train", "verify"},
     "src/demo": {
@@ -52,6 +54,7 @@ LAYERS = {
     "src/cli": {
         "attend",
         "bench",
+        "compare",
         "console",
         "core",
         "demo",
@@ -62,6 +65,7 @@ LAYERS = {
         "layers",
         "metrics",
         "models",
+        "page",
         "tokenize",
         "train",
         "verify",

@@ -319,6 +319,18 @@ GROUPS = (
         ("output before the gate", "wants_ungated ? replaced->ungated : state.attn",
          "wants_ungated && replaced == nullptr ? replaced->ungated : state.attn"),
     )),
+    ("train/train_test", "src/train/metrics_reader.cc", (
+        ("a step that comes again", "run_.steps.back() < step) return", "run_.steps.back() <= step) return"),
+        ("a cut-off line", "!ended && may_begin_record(line)", "ended && may_begin_record(line)"),
+        ("figures by trigger", "place == Place::by_trigger)", "place == Place::evaluation)"),
+    )),
+    ("compare/compare_test", "src/compare/thinned.cc", (
+        ("extremes of a part", "inner * (part + 1) / parts", "inner * part / parts + 1"),
+        ("the lowest value", "curve.values[i] < curve.values[*best]", "curve.values[i] > curve.values[*best]"),
+    )),
+    ("compare/compare_test", "src/compare/terminal.cc", (
+        ("rows from high to low", "kRows - 1 - values.cell", "values.cell"),
+    )),
     ("metrics/metrics_test", "src/metrics/attention_call.cc", (
         ("window of a layer", "view.window - 1", "view.window"),
     )),

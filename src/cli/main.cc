@@ -33,8 +33,9 @@ int report(const std::string& who, std::string what) {
 std::vector<Verb> add_verbs(CommandLine& line) {
   // The order of the list in --help.
   return {
-      add_explain(line), add_attend(line),   add_train(line),  add_eval(line),  add_xray(line), add_generate(line),
-      add_convert(line), add_tokenize(line), add_verify(line), add_bench(line), add_demo(line), add_info(line),
+      add_explain(line), add_attend(line),   add_train(line),   add_eval(line),     add_compare(line),
+      add_xray(line),    add_generate(line), add_convert(line), add_tokenize(line), add_verify(line),
+      add_bench(line),   add_demo(line),     add_info(line),
   };
 }
 

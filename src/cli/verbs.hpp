@@ -38,6 +38,7 @@ Verb add_generate(CommandLine& line);
 Verb add_convert(CommandLine& line);
 Verb add_tokenize(CommandLine& line);
 Verb add_xray(CommandLine& line);
+Verb add_compare(CommandLine& line);
 Verb add_demo(CommandLine& line);
 
 }  // namespace headgate::cli

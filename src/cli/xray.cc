@@ -4,20 +4,20 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "cli/eval_text.hpp"
+#include "cli/output_files.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "console/progress.hpp"
 #include "core/rows.hpp"
 #include "io/staged_file.hpp"
+#include "page/page.hpp"
 #include "xray/report.hpp"
 #include "xray/terminal.hpp"
 
@@ -43,24 +43,6 @@ xray::MapStyle map_style() {
   return colours ? xray::MapStyle::colours : xray::MapStyle::shades;
 }
 
-/// Whether two paths lead to one file, be it there or not.
-bool same_place(const std::string& a, const std::string& b) {
-  std::error_code ignored;
-  const auto place = [&](const std::string& path) { return std::filesystem::weakly_canonical(path, ignored); };
-  return std::filesystem::equivalent(a, b, ignored) || place(a) == place(b);
-}
-
-/// Refuses a file that is read: a text, or a model of one file.
-void check_output(const std::string& option, const std::string& file, const xray::Choices& choices) {
-  if (file.empty()) return;
-  for (const std::vector<std::string>& inputs : {choices.text, choices.models}) {
-    for (const std::string& input : inputs) {
-      if (same_place(file, input)) throw UsageError(fmt::format("{} {} would replace what is read", option, file));
-    }
-  }
-  io::check_writable(file);
-}
-
 int run_xray(const XrayOptions& o) {
   if (o.list) {
     fmt::print("{}", xray::list_text());
@@ -68,11 +50,9 @@ int run_xray(const XrayOptions& o) {
   }
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
   if (o.choices.text.empty()) throw UsageError("--text is required");
-  if (!o.out.empty() && !o.json.empty() && same_place(o.out, o.json)) {
-    throw UsageError(fmt::format("--out {} and --json {} are one file", o.out, o.json));
-  }
-  check_output("--out", o.out, o.choices);
-  check_output("--json", o.json, o.choices);
+  std::vector<std::string> inputs = o.choices.text;
+  inputs.insert(inputs.end(), o.choices.models.begin(), o.choices.models.end());
+  check_outputs({{"--out", o.out}, {"--json", o.json}}, inputs);
   console::ProgressBar bar;
   const auto models =
       xray::xray(o.choices, {.progress = [&](const std::string& what, double done) { bar.show(done, what); },
@@ -83,9 +63,7 @@ int run_xray(const XrayOptions& o) {
                                  }});
   bar.clear();
   const nlohmann::ordered_json report = xray::report_json(models, o.choices.text);
-  if (!o.json.empty()) {
-    io::write_text(o.json, report.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
-  }
+  if (!o.json.empty()) io::write_text(o.json, page::json_text(report));
   if (!o.out.empty()) io::write_text(o.out, xray::report_page(report));
   if (o.out.empty() && o.json.empty()) fmt::print("{}", xray::headline_text(models, map_style()));
   int status = kSuccess;

@@ -21,4 +21,6 @@ std::string duration_text(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+std::string figure_text(std::optional<double> value) { return value ? fmt::format("{:.4g}", *value) : "-"; }
+
 }  // namespace headgate::console

@@ -169,7 +169,7 @@ ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads) {
   for (std::size_t i = 0; i < report.layers.size() && heads == HeadFigures::included; ++i) {
     out["layers"][i]["heads"] = rows_json(report.heads[i]);
   }
-  if (evaluation.report.backcopy) out["backcopy"] = row_json(*evaluation.report.backcopy);
+  if (report.backcopy) out[std::string(kByTriggerKey)] = row_json(*report.backcopy);
   out["tokens"] = evaluation.tokens;
   if (evaluation.text_bytes) out["text_bytes"] = *evaluation.text_bytes;
   if (const auto& threshold = evaluation.threshold) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "metrics/evaluator.hpp"
@@ -98,6 +99,9 @@ std::string first_not_finite(const metrics::Report& report);
 
 /// Whether figures stand for each head too.
 enum class HeadFigures { left_out, included };
+
+/// In that JSON: the figures by trigger.
+inline constexpr std::string_view kByTriggerKey = "backcopy";
 
 /// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects, each
 /// with heads where they are included, a list of objects), backcopy where the task has triggers, tokens, text_bytes

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "train/metrics_record.hpp"
+
 namespace headgate::train {
 
 namespace {
@@ -23,21 +25,21 @@ using nlohmann::ordered_json;
 /// Visits the fields that every record has, in the order of the file, to write a record and to recognise one.
 template <class Visit>
 void visit_fields(const Visit& visit, const Progress& progress) {
-  visit("step", progress.step.step);
-  visit("loss", progress.step.loss);
-  visit("grad_norm", progress.step.grad_norm);
-  visit("lr", progress.step.lr);
-  visit("tokens", progress.step.tokens);
-  visit("seconds", progress.step.seconds);
-  visit("tokens_per_second", progress.tokens_per_second);
+  visit(std::string(kStepKey), progress.step.step);
+  visit(std::string(kStepLoss.key), progress.step.loss);
+  visit(std::string(kGradNorm.key), progress.step.grad_norm);
+  visit(std::string(kLearningRate.key), progress.step.lr);
+  visit(std::string(kTokensKey), progress.step.tokens);
+  visit(std::string(kSecondsKey), progress.step.seconds);
+  visit(std::string(kTokensPerSecond.key), progress.tokens_per_second);
 }
 
 ordered_json record_of(const Progress& progress) {
   ordered_json out;
-  visit_fields([&out](const char* key, const auto& value) { out[key] = value; }, progress);
-  if (progress.mfu) out["mfu"] = *progress.mfu;
-  if (progress.step.spike) out["spike"] = true;
-  if (progress.evaluation) out["eval"] = evaluation_json(*progress.evaluation);
+  visit_fields([&out](const std::string& key, const auto& value) { out[key] = value; }, progress);
+  if (progress.mfu) out[std::string(kMfu.key)] = *progress.mfu;
+  if (progress.step.spike) out[std::string(kSpikeKey)] = true;
+  if (progress.evaluation) out[std::string(kEvaluationKey)] = evaluation_json(*progress.evaluation);
   return out;
 }
 
@@ -46,14 +48,10 @@ std::int64_t step_of(const std::string& line) {
   const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return -1;
   bool whole = true;
-  visit_fields([&](const char* key, const auto&) { whole = whole && record.contains(key); }, Progress{});
-  return whole && record["step"].is_number_integer() ? record["step"].get<std::int64_t>() : -1;
-}
-
-/// Whether the last line may be the beginning of a record whose writer was killed.
-bool cut_off(std::string_view line) {
-  constexpr std::string_view kBegin = "{\"step\":";
-  return line.starts_with(kBegin) || kBegin.starts_with(line);
+  visit_fields([&](const std::string& key, const auto&) { whole = whole && record.contains(key); }, Progress{});
+  if (!whole) return -1;
+  const json& step = record[std::string(kStepKey)];
+  return step.is_number_integer() ? step.get<std::int64_t>() : -1;
 }
 
 struct Kept {
@@ -73,7 +71,7 @@ Kept kept_part(const std::string& path, std::int64_t step) {
     ++number;
     const bool ended = !in.eof();
     const std::int64_t at = step_of(line);
-    if (at < 0 && !ended && cut_off(line)) break;
+    if (at < 0 && !ended && may_begin_record(line)) break;
     if (at < 0) io::fail(path, "line {} is not a record of a run; move the file away", number);
     if (at <= last) io::fail(path, "line {} has step {} after step {}; move the file away", number, at, last);
     last = at;
@@ -84,6 +82,11 @@ Kept kept_part(const std::string& path, std::int64_t step) {
 }
 
 }  // namespace
+
+bool may_begin_record(std::string_view line) {
+  const std::string begin = fmt::format("{{\"{}\":", kStepKey);
+  return line.starts_with(begin) || begin.starts_with(line);
+}
 
 void check_metrics(const std::string& path) { kept_part(path, 0); }
 

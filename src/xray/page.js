@@ -4,28 +4,10 @@
 
 // ---- the report
 
-let report;
-try {
-  report = JSON.parse(byId("report").textContent);
-} catch (error) {
-  byId("source").textContent = "No readable report.";
-  throw error;
-}
 const models = report.models;
-const lastPart = (path) => path.replace(/\/+$/, "").split("/").pop() || path;
-const names = models.map(({ name }) =>
-  models.filter((other) => lastPart(other.name) === lastPart(name)).length > 1 ? name : lastPart(name));
+const names = shortNames(models.map(({ name }) => name));
 const hasGate = (model) => Boolean(model.gate) && model.gate !== "none";
 
-const described = new Map((report.figures || []).map((figure) => [figure.key, figure]));
-const figure = (key) => described.get(key) || { key, name: key, unit: "", sentence: "" };
-const named = (key) => [figure(key).name, " ", el("span", { class: "unit" }, figure(key).unit || "")];
-// The keys that any of these rows has a number for, in the report's order.
-function keysOf(rows) {
-  const present = new Set();
-  for (const row of rows) for (const key in row) if (known(row[key])) present.add(key);
-  return [...described.keys()].filter((key) => present.delete(key)).concat([...present]);
-}
 const headFigures = (model) => (model.head_figures || []).flat();
 const figureOf = (model, layer, head, key) => model.head_figures?.[layer]?.[head]?.[key];
 const allHeads = (model) => model.heads.flatMap((row, layer) => row.map((_, head) => ({ layer, head })));
@@ -62,17 +44,11 @@ function modelCard(model, i, longest) {
 function buildSummary() {
   byId("source").textContent = `Text: ${report.text}`;
   document.title = `headgate xray: ${names.join(", ")}`;
-  byId("footer").textContent = `Written by headgate ${report.headgate}. This file is the whole report.`;
   const longest = Math.max(0, ...models.flatMap((model) => BARS.map(([key]) => model.figures[key])).filter(known));
   byId("bars-note").hidden = !longest;
   byId("cards").replaceChildren(...models.map((model, i) => modelCard(model, i, longest)));
-  byId("headline").replaceChildren(
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"),
-      names.map((name) => el("th", { scope: "col" }, name)))),
-    el("tbody", {}, keysOf(models.map((model) => model.figures)).map((key) => el("tr", {},
-      el("th", { scope: "row" }, named(key), sentence(figure(key).sentence)),
-      models.map(({ figures }) =>
-        el("td", { title: known(figures[key]) ? null : "this model has none" }, number(figures[key])))))));
+  fillTable(byId("headline"), keysOf(models.map((model) => model.figures)), models.map(({ figures }) => (key) =>
+    el("td", { title: known(figures[key]) ? null : "this model has none" }, number(figures[key]))));
 }
 
 // ---- 2. layers
@@ -594,13 +570,6 @@ function listenToText() {
 
 // ---- what is chosen
 
-function goTo(id) {
-  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  byId(id).scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
-  byId(id).querySelector("h1, h2").focus({ preventScroll: true });
-  hideTip();
-}
-
 function chooseHead(model, layer, head) {
   model = clamp(model, 0, models.length - 1);
   if (model !== chosen.model) chosen.token = null; // another model has other tokens
@@ -631,19 +600,9 @@ function recolour() {
 
 // ---- start
 
-on("theme", "click", () => {
-  root.dataset.theme = isDark() ? "light" : "dark";
-  recolour();
-});
-systemIsDark.addEventListener("change", recolour);
-for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", (event) => {
-  event.preventDefault();
-  goTo(link.getAttribute("href").slice(1));
-});
+listenToBar(recolour);
 addEventListener("resize", drawMaps);
 addEventListener("hashchange", openAddress);
-addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
-addEventListener("scroll", hideTip, { passive: true });
 
 applyTheme();
 buildSummary();

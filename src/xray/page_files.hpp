@@ -3,10 +3,9 @@
 
 namespace headgate::xray {
 
-// page.html, page.css, draw.js and page.js as they stand in this folder.
+// page.html, xray.css and page.js as they stand in this folder.
 extern const char* const kPageHtml;
 extern const char* const kPageCss;
-extern const char* const kDrawJs;
 extern const char* const kPageJs;
 
 }  // namespace headgate::xray

@@ -18,14 +18,17 @@
 #include "layers/gate_variant.hpp"
 #include "models/decoder.hpp"
 #include "models/parameters.hpp"
+#include "page/page.hpp"
 #include "tokenize/open.hpp"
 #include "train/memory.hpp"
+#include "xray/page_files.hpp"
 
 namespace headgate::xray {
 
 namespace {
 
 using nlohmann::ordered_json;
+using page::rounded;
 
 constexpr metrics::Figure kValueOutputRank{
     .key = "value_output_rank",
@@ -163,23 +166,14 @@ ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput&
 
 ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(); }
 
-/// With so many digits as a page can show.
-ordered_json rounded(double value) {
-  return std::isfinite(value) ? ordered_json(std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr))
-                              : ordered_json();
-}
-
 ordered_json figures_json(const std::vector<ModelXray>& models) {
   ordered_json out = ordered_json::array();
-  const auto add = [&out](const metrics::Figure& figure) {
-    std::string name(figure.key);
-    std::replace(name.begin(), name.end(), '_', ' ');
-    out.push_back({{"key", figure.key}, {"name", name}, {"sentence", figure.meaning}});
-  };
-  for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) add(*figure);
-  for (const metrics::Figure* figure : rank_figures()) add(*figure);
+  for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) {
+    out.push_back(page::figure_json(*figure));
+  }
+  for (const metrics::Figure* figure : rank_figures()) out.push_back(page::figure_json(*figure));
   if (std::any_of(models.begin(), models.end(), [](const ModelXray& model) { return model.overrides.has_value(); })) {
-    for (const OverrideRow& row : kOverrides) add(row.figure);
+    for (const OverrideRow& row : kOverrides) out.push_back(page::figure_json(row.figure));
   }
   return out;
 }
@@ -310,6 +304,10 @@ ordered_json report_json(const std::vector<ModelXray>& models, const std::vector
   for (const ModelXray& model : models) list.push_back(model_json(model));
   out["models"] = std::move(list);
   return out;
+}
+
+std::string report_page(const ordered_json& report) {
+  return page::page_of({.body = kPageHtml, .css = kPageCss, .js = kPageJs}, report);
 }
 
 }  // namespace headgate::xray

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "console/table.hpp"
+#include "console/units.hpp"
 #include "core/words.hpp"
 #include "layers/gate_variant.hpp"
 #include "metrics/attention_entropy.hpp"
@@ -80,8 +81,6 @@ std::vector<Map> maps_of(const ModelXray& model) {
   if (layers::has_gate(model.config.gate)) maps.push_back({&metrics::kGateMean, "mean gate", 1.0});
   return maps;
 }
-
-std::string figure_text(std::optional<double> value) { return value ? fmt::format("{:.4g}", *value) : "-"; }
 
 /// A head or a layer, and a change of the loss.
 struct Change {
@@ -186,7 +185,8 @@ std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) 
   }
   for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) {
     std::vector<std::string> line{std::string(figure->key)};
-    for (const ModelXray& model : models) line.push_back(figure_text(model.evaluation.report.overall.find(*figure)));
+    for (const ModelXray& model : models)
+      line.push_back(console::figure_text(model.evaluation.report.overall.find(*figure)));
     lines.push_back(std::move(line));
   }
   std::string out = console::text_table(lines);

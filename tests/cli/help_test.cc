@@ -16,8 +16,8 @@ namespace {
 using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 
-const std::vector<std::string> kVerbs = {"explain", "attend",   "train",  "eval",  "xray", "generate",
-                                         "convert", "tokenize", "verify", "bench", "demo", "info"};
+const std::vector<std::string> kVerbs = {"explain", "attend",   "train",  "eval",  "compare", "xray", "generate",
+                                         "convert", "tokenize", "verify", "bench", "demo",    "info"};
 
 /// The first word of each line of the list of verbs in `headgate --help`.
 std::vector<std::string> listed_verbs(const std::string& help) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -46,6 +47,12 @@ TEST(Units, DurationsInHoursMinutesAndSeconds) {
   EXPECT_EQ(duration_text(200.0), "3:20");
   EXPECT_EQ(duration_text(3599.5), "1:00:00");
   EXPECT_EQ(duration_text(7400.0), "2:03:20");
+}
+
+TEST(Units, FiguresHaveFourDigitsOrADash) {
+  EXPECT_EQ(figure_text(0.123456), "0.1235");
+  EXPECT_EQ(figure_text(0.0), "0");
+  EXPECT_EQ(figure_text(std::nullopt), "-");
 }
 
 TEST(ShellWord, QuotesWhatAShellWouldSplitOrExpand) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a made-up report of `headgate xray`, in the template of src/xray, to look at the page and to test it.
+"""Writes a made-up report of `headgate xray`, in the template of src/page and src/xray, to look at the page and to test it.
 
     page_fixture.py [--large] OUT.html
 
@@ -15,7 +15,7 @@ import math
 import random
 from pathlib import Path
 
-TEMPLATE = Path(__file__).resolve().parents[2] / "src" / "xray"
+SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 FIGURES = [
     ("loss", "loss", "nats per token", "Mean of −log p of the next token over this text."),
@@ -178,9 +178,12 @@ def make_report(large):
 
 def join(report):
     """The page: as `headgate xray` joins it, "<" escaped in the JSON so that no text can end the script."""
-    page = (TEMPLATE / "page.html").read_text(encoding="utf-8")
-    for line, text in (("@PAGE_CSS@", (TEMPLATE / "page.css").read_text(encoding="utf-8")),
-                       ("@PAGE_JS@", "".join((TEMPLATE / name).read_text(encoding="utf-8") for name in ("draw.js", "page.js"))),
+    def texts(*names):
+        return "".join((SOURCES / name).read_text(encoding="utf-8") for name in names)
+
+    page = texts("page/page.html")
+    for line, text in (("@PAGE_CSS@", texts("page/page.css", "xray/xray.css")), ("@PAGE_BODY@", texts("xray/page.html")),
+                       ("@PAGE_JS@", texts("page/draw.js", "page/report.js", "xray/page.js")),
                        ("@REPORT_JSON@", json.dumps(report, ensure_ascii=False).replace("<", "\\u003c"))):
         before, after = page.split(line + "\n")
         page = before + text.rstrip("\n") + "\n" + after

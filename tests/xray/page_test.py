@@ -2,157 +2,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses a report of `headgate xray` in Chromium as a reader does: pointer, keyboard, both themes.
 
-    page_test.py [--screenshots DIR] [REPORT.html]
+    page_test.py [--headgate TOOL] [--screenshots DIR] [REPORT.html]
 
-Without a report it makes one with page_fixture.py. Speaks the WebDriver protocol to chromedriver, headless. Exit status: 0
-all checks hold, 1 some do not (a line each), 77 there is no Chromium or no chromedriver.
+Without a report it makes one with page_fixture.py, and with --headgate TOOL another of two models that TOOL trains. Exit
+status: 0 all checks hold, 1 some do not (a line each), 77 there is no Chromium or no chromedriver.
 """
 
-import argparse
 import base64
-import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
-KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Left": "\ue012", "Up": "\ue013", "Right": "\ue014", "Down": "\ue015", "Home": "\ue011"}
-NO_BROWSER = 77
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "page"))
+
+import browser as in_browser
+
 MARGIN = 58  # of the attention map, in page.js
-NARROW = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 
 
-class Browser:
-    """A session of chromedriver."""
-
-    def __init__(self, driver, chromium, profile):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.driver = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.base = f"http://127.0.0.1:{port}"
-        self.session = None
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                 "--force-device-scale-factor=1", "--window-size=1280,900", f"--user-data-dir={profile}"]
-        wanted = {"goog:chromeOptions": {"binary": chromium, "args": flags}, "goog:loggingPrefs": {"browser": "ALL"}}
-        try:
-            self._wait_for_driver()
-            answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-            self.session = f"/session/{answer['sessionId']}"
-        except (OSError, RuntimeError):
-            self.close()
-            raise
-
-    def _wait_for_driver(self):
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                if self._call("GET", "/status")["ready"]:
-                    return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(0.05)
-
-    def _call(self, method, path, body=None):
-        data = json.dumps(body or {}).encode() if method == "POST" else None
-        request = urllib.request.Request(self.base + path, method=method, data=data,
-                                         headers={"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return json.load(answer)["value"]
-        except urllib.error.HTTPError as error:
-            raise RuntimeError(f"{path}: {json.load(error)['value']['message'].splitlines()[0]}") from None
-
-    def post(self, path, body=None):
-        return self._call("POST", self.session + path, body)
-
-    def script(self, code, *arguments):
-        return self.post("/execute/sync", {"script": code, "args": list(arguments)})
-
-    def value(self, expression, *arguments):
-        """Of an expression, in which $ and $$ find one element or all."""
-        return self.script("const $ = (s) => document.querySelector(s), $$ = (s) => [...document.querySelectorAll(s)];"
-                           f"return {expression}", *arguments)
-
-    def devtools(self, command, **parameters):
-        return self.post("/goog/cdp/execute", {"cmd": command, "params": parameters})
-
-    def show(self, selector):
-        """Scrolls it to the middle of the window, at once."""
-        self.value("$(arguments[0]).scrollIntoView({block: 'center', behavior: 'instant'})", selector)
-        time.sleep(0.1)
-
-    def _act(self, kind, actions, **more):
-        self.post("/actions", {"actions": [{"type": kind, "id": kind, "actions": actions, **more}]})
-
-    def hover(self, selector, share_x=0.5, share_y=0.5):
-        """Moves the pointer onto an element, to these shares of its width and height."""
-        self.show(selector)
-        left, top, width, height = self.value(
-            "(({left, top, width, height}) => [left, top, width, height])($(arguments[0]).getBoundingClientRect())", selector)
-        self._act("pointer", [
-            {"type": "pointerMove", "duration": 0, "x": 1, "y": 1},
-            {"type": "pointerMove", "duration": 0, "x": round(left + width * share_x), "y": round(top + height * share_y)}])
-
-    def click(self, selector, share_x=0.5, share_y=0.5):
-        self.hover(selector, share_x, share_y)
-        self._act("pointer", [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}])
-
-    def drag(self, by_x, by_y):
-        self._act("pointer", [{"type": "pointerDown", "button": 0},
-                              {"type": "pointerMove", "duration": 50, "origin": "pointer", "x": by_x, "y": by_y},
-                              {"type": "pointerUp", "button": 0}])
-
-    def wheel(self, selector, down):
-        element = self.post("/element", {"using": "css selector", "value": selector})
-        self._act("wheel", [{"type": "scroll", "duration": 0, "origin": element, "x": 0, "y": 0, "deltaX": 0, "deltaY": down}])
-
-    def press(self, *keys):
-        self._act("key", [{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")])
-
-    def focus(self, selector):
-        """As the Tab key would: with a visible focus."""
-        self.show(selector)
-        self.value("$(arguments[0]).focus({focusVisible: true})", selector)
-
-    def screenshot(self, path):
-        size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        image = self.devtools("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(image["data"]))
-
-    def complaints(self):
-        log = self.post("/se/log", {"type": "browser"})
-        return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
-
-    def close(self):
-        if self.session:
-            self._call("DELETE", self.session)
-        self.driver.terminate()
-        self.driver.wait()
-
-
-class Checks:
+class XrayChecks(in_browser.Checks):
     def __init__(self, browser, report):
-        self.browser = browser
+        super().__init__(browser, report)
         self.models = report["models"]
-        self.sentences = {figure["key"]: figure["sentence"] for figure in report["figures"]}
-        self.failed = 0
-        self.held = 0
 
-    def hold(self, what, holds, seen=""):
-        if holds:
-            self.held += 1
-        else:
-            self.failed += 1
-            print(f"page_test: {what}: no" + (f"; the page has {seen!r}" if seen != "" else ""), file=sys.stderr)
+    def steps(self):
+        return self.opened, self.charts, self.maps, self.worth, self.pattern, self.one_head, self.text
 
     def head(self):
         """Model, layer and head that the page shows, by its selects."""
@@ -161,12 +36,6 @@ class Checks:
     def open(self, model, layer, head):
         self.browser.value(f"location.hash = '#model={model}&layer={layer}&head={head}'")
         time.sleep(0.2)
-
-    def tip(self):
-        return self.browser.value("$('#tip').hidden ? '' : $('#tip').innerText")
-
-    def background(self):
-        return self.browser.value("getComputedStyle(document.body).backgroundColor")
 
     def shading(self):
         return self.browser.value("$$('#tokens span').map((span) => span.style.backgroundColor).join()")
@@ -191,26 +60,6 @@ class Checks:
         cells = value("$$('#maps .panel').map((panel) => panel.querySelectorAll('[role=gridcell]').length)")
         self.hold("there is a map for each model, and a cell for each head",
                   len(cells) == len(heads) and any(cells) and all(a in (b, 0) for a, b in zip(cells, heads)), cells)
-        nameless = value("$$('button, select, canvas, svg.chart, input').filter((node) => !node.closest('[aria-hidden=true], label')"
-                         " && !node.ariaLabel && !node.textContent.trim()).map((node) => node.outerHTML.slice(0, 90))")
-        self.hold("every control has a name for screen readers", nameless == [], nameless)
-        loads = value("performance.getEntriesByType('resource').map((entry) => entry.name).filter((name) => !/^data:/.test(name))")
-        self.hold("the page loads nothing else", loads == [], loads)
-
-    def tab(self):
-        self.browser.value("(document.activeElement.blur(), scrollTo(0, 0))")
-        hidden, stops = [], set()
-        for _ in range(25):
-            self.browser.press("Tab")
-            name, width = self.browser.script(
-                "const node = document.activeElement, style = getComputedStyle(node);"
-                "return [`${node.tagName} ${node.id} ${node.textContent.slice(0, 20)}`,"
-                " style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth)]")
-            stops.add(name)
-            if not width and not name.startswith("BODY"):
-                hidden.append(name)
-        self.hold("every stop of the Tab key shows its focus", hidden == [], hidden)
-        self.hold("the Tab key goes through the page", len(stops) > 15, stops)
 
     def charts(self):
         self.browser.hover("#layer-charts svg", 0.5, 0.4)
@@ -413,44 +262,6 @@ class Checks:
         marked = self.browser.value("$$('#tokens [aria-selected=true]').length")
         self.hold("Enter takes the mark away again", marked == 0, marked)
 
-    def narrow(self):
-        self.browser.devtools("Emulation.setDeviceMetricsOverride", **NARROW)
-        time.sleep(0.4)
-        width = self.browser.value("document.documentElement.scrollWidth")
-        self.hold("a narrow window needs no sideways scrolling of the page", width <= NARROW["width"], width)
-        self.browser.devtools("Emulation.clearDeviceMetricsOverride")
-        time.sleep(0.3)
-
-    def themes(self, screenshots):
-        seen, shading = {}, {}
-        for theme in ("light", "dark"):
-            self.browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-            time.sleep(0.3)
-            seen[theme], shading[theme] = self.background(), self.shading()
-        self.hold("the page follows the system's theme", seen["light"] != seen["dark"], seen)
-        self.hold("so do the colours of the text", shading["light"] != shading["dark"])
-        for theme in ("light", "dark"):
-            self.browser.click("#theme")
-            self.hold(f"the button switches to the {theme} theme",
-                      self.background() == seen[theme] and self.shading() == shading[theme], self.background())
-        if not screenshots:
-            return
-        for theme in ("dark", "light"):
-            if self.background() != seen[theme]:
-                self.browser.click("#theme")
-            self.browser.value("(document.activeElement.blur(), scrollTo(0, 0))")
-            time.sleep(0.3)
-            self.browser.screenshot(screenshots / f"{theme}.png")
-        self.browser.devtools("Emulation.setDeviceMetricsOverride", **NARROW)
-        time.sleep(0.5)
-        self.browser.screenshot(screenshots / "narrow.png")
-
-
-def report_of(page):
-    text = page.read_text(encoding="utf-8")
-    start = text.index("\n", text.index('<script id="report" type="application/json">'))
-    return json.loads(text[start:text.index("</script>", start)])
-
 
 def made_up_report(folder):
     page = Path(folder) / "made_up.html"
@@ -471,60 +282,9 @@ def real_report(folder, headgate):
     return page
 
 
-def check_page(browser, page, screenshots):
-    """How many checks fail."""
-    size, report = page.stat().st_size, report_of(page)
-    browser.devtools("Emulation.clearDeviceMetricsOverride")
-    browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
-    browser.post("/url", {"url": page.resolve().as_uri()})
-    start = browser.value("Math.round(performance.timing.loadEventEnd - performance.timing.navigationStart)")
-    checks = Checks(browser, report)
-    for check in (checks.opened, checks.tab, checks.charts, checks.maps, checks.worth, checks.pattern, checks.one_head, checks.text,
-                  checks.narrow):
-        check()
-    checks.themes(screenshots)
-    complaints = browser.complaints()
-    checks.hold("the browser's console has no errors and no warnings", complaints == [], complaints)
-    print(f"page_test: {page.name}: {checks.held} checks hold, {checks.failed} do not; opened in {start} ms, {size:,} bytes")
-    return checks.failed
-
-
-def holds(browser, page, screenshots):
-    """Whether all checks hold. Hovering and scrolling take time, on a busy machine more than the checks wait: only what
-    fails three times in a row is wrong with the page."""
-    return any(check_page(browser, page, screenshots) == 0 for _ in range(3))
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("report", metavar="REPORT.html", type=Path, nargs="?")
-    parser.add_argument("--headgate", metavar="TOOL", type=Path, help="also a report of two models that TOOL trains")
-    parser.add_argument("--screenshots", metavar="DIR", type=Path, help="also write pictures of the page, light, dark and narrow")
-    arguments = parser.parse_args()
-    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
-    if not driver or not chromium:
-        print("page_test: skipped: needs chromium and chromedriver (scripts/setup.sh browser)")
-        sys.exit(NO_BROWSER)
-    if arguments.screenshots:
-        arguments.screenshots.mkdir(parents=True, exist_ok=True)
-
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        pages = [arguments.report] if arguments.report else [made_up_report(folder)]
-        if arguments.headgate:
-            pages.append(real_report(folder, arguments.headgate.resolve()))
-        try:
-            browser = Browser(driver, chromium, os.path.join(folder, "profile"))
-        except (OSError, RuntimeError) as error:
-            print(f"page_test: skipped: the browser does not start: {error}")
-            sys.exit(NO_BROWSER)
-        try:
-            failed = [page for page in pages if not holds(browser, page, arguments.screenshots)]
-        except RuntimeError as error:
-            sys.exit(f"page_test: the page could not be used: {error}")
-        finally:
-            browser.close()
-    sys.exit(1 if failed else 0)
+def pages_of(folder, tool):
+    return [made_up_report(folder)] + ([real_report(folder, tool)] if tool else [])
 
 
 if __name__ == "__main__":
-    main()
+    in_browser.run(__doc__, XrayChecks, pages_of)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the sections of the page are drawn with: elements, numbers, tokens, colours, charts. page.js comes behind it in
-// the same script.
+// What the sections of a page are drawn with: elements, numbers, tokens, colours, charts. report.js and a page's own
+// script come behind it in the same script.
 
 const byId = (id) => document.getElementById(id);
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
@@ -28,6 +28,7 @@ const sentence = (text) => el("p", { class: "sentence" }, text);
 function number(x) {
   if (!known(x)) return "–";
   const size = Math.abs(x);
+  if (size >= 1e12) return x.toExponential(2).replace("e+", "e");
   if (Number.isInteger(x) || size >= 1000) return x.toLocaleString("en-US", { maximumFractionDigits: 0 });
   if (size < 1e-5) return x.toExponential(1).replace("e-", "e−");
   return String(Number(x.toPrecision(size < 0.001 ? 2 : size < 1 ? 3 : 4)));
@@ -170,15 +171,17 @@ function inspect(node, { label, count, at, lines, mark }) {
 
 // ---- lines and bars
 
+const COLOURS = 6; // --model-0 … of page.css
 const DASHES = ["none", "7 4", "2 3", "9 3 2 3"];
-const colour = (i) => `var(--model-${i % 4})`;
+const colour = (i) => `var(--model-${i % COLOURS})`;
+const look = (i) => (i + Math.floor(i / COLOURS)) % DASHES.length; // dash and marker, others where colours repeat
 function marker(i, x, y, r) {
   const shape = ["M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z", "M-1-1h2v2h-2z", "M0-1.2l1.2 2.1h-2.4z",
-    "M0-1.4L1.4 0 0 1.4-1.4 0z"][i % 4];
+    "M0-1.4L1.4 0 0 1.4-1.4 0z"][look(i)];
   return svg("path", { d: shape, transform: `translate(${x} ${y}) scale(${r})`, style: `fill:${colour(i)}` });
 }
 const sample = (i) => svg("svg", { class: "sample", viewBox: "0 0 34 14", "aria-hidden": "true" },
-  svg("path", { class: "curve", d: "M0 7H34", style: `stroke:${colour(i)};stroke-dasharray:${DASHES[i % 4]}` }),
+  svg("path", { class: "curve", d: "M0 7H34", style: `stroke:${colour(i)};stroke-dasharray:${DASHES[look(i)]}` }),
     marker(i, 17, 7, 4));
 
 function niceTicks(low, high, wanted) {
@@ -197,55 +200,81 @@ function rangeOf(values) {
   if (low >= 0 && low < 0.6 * high) low = 0;
   if (high <= 0 && high > 0.6 * low) high = 0;
   if (low === high) [low, high] = low > 0 ? [0, low] : [low, low < 0 ? 0 : 1];
+  if (high - low === Infinity) [low, high] = [low / 2, high / 2]; // what lies beyond is drawn at the edge
   return { low, high };
 }
 
-// Lines or bars over 0 … count−1; series: [{index of the model, values}]; place(i) names what i stands for. Bars are
-// shares of [0, 1] in `count` parts.
-function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars }) {
-  const W = wide ? 780 : 400, H = wide ? 190 : 205, left = 52, top = 12, bottom = H - 36, width = W - left - 14;
+// The last place up to i where something was recorded; −1: none.
+function recorded(values, i) {
+  while (i >= 0 && values[i] === undefined) --i;
+  return i;
+}
+const nearest = (xs, wanted) =>
+  xs.reduce((best, x, i) => Math.abs(x - wanted) < Math.abs(xs[best] - wanted) ? i : best, 0);
+
+function pathOf(points, x, y) {
+  let pen = "M";
+  return points.map((v, i) => {
+    if (v === undefined) return "";
+    const part = known(v) ? `${pen}${x(i).toFixed(1)} ${y(v).toFixed(1)}` : "";
+    pen = known(v) ? "L" : "M";
+    return part;
+  }).join("");
+}
+
+// Lines or bars over 0 … count−1, which lie at the numbers `xs`; series: [{index of the line, values}]; place(i) names
+// what i stands for. A value is null where there is none, undefined where none was recorded: the line goes on, and the
+// value before it still counts. Bars are shares of [0, 1] in `count` parts.
+function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars, xs = [...Array(count).keys()] }) {
+  const W = wide ? 780 : 400, H = wide ? 190 : 205, top = 12, bottom = H - 36;
   const values = series.flatMap((line) => line.values).filter(known);
   const range = fixed || rangeOf(values), smallest = values.reduce((a, b) => Math.min(a, b), Infinity);
   const logarithmic = !fixed && smallest > 0 && range.high > 10 && range.high / smallest > 50;
   const scale = logarithmic ? Math.log10 : (v) => v;
-  const low = logarithmic ? Math.floor(Math.log10(smallest)) : range.low;
+  const low = logarithmic ? Math.max(-300, Math.floor(Math.log10(smallest))) : range.low;
   const high = logarithmic ? Math.ceil(Math.log10(range.high) - 1e-9) : range.high;
-  const step = width / Math.max(1, bars ? count : count - 1), start = bars ? step / 2 : count === 1 ? width / 2 : 0;
-  const x = (i) => left + start + step * i, y = (v) => bottom - (bottom - top) * (scale(v) - low) / (high - low);
+  const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
+  const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0)
+    : niceTicks(low, high, 4);
+  const left = clamp(16 + 7 * Math.max(...yTicks.map((tick) => number(tick).length)), 52, 120), width = W - left - 14;
+  const from = xs[0], last = xs[count - 1], step = width / Math.max(1, bars ? count : last - from);
+  const start = bars ? step / 2 : count === 1 ? width / 2 : 0;
+  const across = (at) => left + start + step * (at - from), x = (i) => across(xs[i]);
+  const y = (v) => bottom - (bottom - top) * ((clamp(scale(v), low, high) - low) / (high - low));
   const rule = (kind, at) => svg("path", { class: kind, d: `M${x(at)} ${top}V${bottom}` });
   const bar = (i, v, kind) =>
     svg("rect", { class: kind, x: x(i) - 0.45 * step, width: 0.9 * step, y: y(v), height: bottom - y(v) });
 
-  const powers = logarithmic ? Array.from({ length: high - low + 1 }, (_, i) => 10 ** (low + i)) : [];
-  const yTicks = logarithmic ? powers.filter((_, i) => i % Math.ceil(powers.length / 6) === 0)
-    : niceTicks(low, high, 4);
-  const xTicks = niceTicks(0, Math.max(1, count - 1), wide ? 10 : 8).filter((tick) => Number.isInteger(tick)
-    && tick < count);
+  const xTicks = niceTicks(from, Math.max(from + 1, last), wide ? 10 : last < 1000 ? 8 : 4)
+    .filter((tick) => Number.isInteger(tick) && tick <= last);
   const write = (text, atX, atY, anchor) => svg("text", { x: atX, y: atY, "text-anchor": anchor }, text);
   const guide = svg("g", {}), drawing = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}` },
     yTicks.map((tick) => svg("path", { class: "grid", d: `M${left} ${y(tick)}h${width}` })),
     yTicks.map((tick) => write(number(tick), left - 8, y(tick) + 4, "end")),
     bars ? [0, 0.25, 0.5, 0.75, 1].map((tick) => write(tick, left + tick * width, bottom + 17, "middle"))
-      : xTicks.map((tick) => write(tick, x(tick), bottom + 17, "middle")),
+      : xTicks.map((tick) => write(number(tick), Math.min(across(tick), W - 3.5 * number(tick).length), bottom + 17,
+        "middle")),
     write(axis + (logarithmic ? "; logarithmic scale" : ""), left + width / 2, H - 4, "middle"));
   for (const { index, values: points } of series) {
     if (bars) { drawing.append(...points.map((v, i) => bar(i, v, "bar"))); continue; }
-    const pen = (i) => known(points[i - 1]) ? "L" : "M";
-    drawing.append(svg("path", { class: count > 200 ? "curve thin" : "curve",
-      d: points.map((v, i) => known(v) ? `${pen(i)}${x(i).toFixed(1)} ${y(v).toFixed(1)}` : "").join(""),
-      style: `stroke:${colour(index)};stroke-dasharray:${count > 64 ? "none" : DASHES[index % 4]}` }));
-    if (count <= 64) points.forEach((v, i) => { if (known(v)) drawing.append(marker(index, x(i), y(v), 3)); });
+    const drawn = points.filter(known).length;
+    drawing.append(svg("path", { class: drawn > 200 ? "curve thin" : "curve", d: pathOf(points, x, y),
+      style: `stroke:${colour(index)};stroke-dasharray:${drawn > 64 ? "none" : DASHES[look(index)]}` }));
+    if (drawn <= 64) points.forEach((v, i) => { if (known(v)) drawing.append(marker(index, x(i), y(v), 3)); });
   }
   if (known(marked)) drawing.append(rule("marked", marked));
   drawing.append(guide);
   return inspect(drawing, {
     label, count,
-    at: (share) => Math.round((share * W - left - start) / step),
-    lines: (i) => [place(i), ...series.map(({ index, values: v }) => `${names[index]}: ${withUnit(v[i], unit)}`)],
+    at: (share) => nearest(xs, from + (share * W - left - start) / step),
+    lines: (i) => [place(i), ...series.map(({ index, values: v }) => {
+      const at = recorded(v, i), value = withUnit(v[at], unit);
+      return `${names[index]}: ${value}${at === i || at < 0 ? "" : ` (${place(at)})`}`;
+    })],
     mark: (i) => {
-      const here = i === null ? [] : series.filter((line) => known(line.values[i]));
-      guide.replaceChildren(...here.map(({ index, values: v }) => bars ? bar(i, v[i], "bar on")
-        : marker(index, x(i), y(v[i]), 5)));
+      const here = series.map((line) => ({ ...line, at: i === null ? -1 : recorded(line.values, i) }));
+      guide.replaceChildren(...here.filter(({ values: v, at }) => known(v[at])).map(({ index, values: v, at }) =>
+        bars ? bar(at, v[at], "bar on") : marker(index, x(at), y(v[at]), 5)));
       if (i !== null && !bars) guide.prepend(rule("guide", i));
       return x(i) / W;
     },

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/output_files.hpp"
+#include "cli/verbs.hpp"
+#include "compare/report.hpp"
+#include "compare/terminal.hpp"
+#include "io/staged_file.hpp"
+#include "page/page.hpp"
+#include "train/run_directory.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct CompareOptions {
+  std::vector<std::string> runs;
+  std::string out, json;
+  std::int64_t points = 1000;
+};
+
+int run_compare(const CompareOptions& o) {
+  std::vector<std::string> inputs;
+  std::transform(o.runs.begin(), o.runs.end(), std::back_inserter(inputs), train::metrics_path);
+  check_outputs({{"--out", o.out}, {"--json", o.json}}, inputs);
+  const std::vector<compare::ComparedRun> runs = compare::read_runs(o.runs);
+  if (o.out.empty() && o.json.empty()) {
+    fmt::print("{}", compare::runs_text(runs));
+    return kSuccess;
+  }
+  const nlohmann::ordered_json report = compare::report_json(runs, static_cast<std::size_t>(o.points));
+  if (!o.json.empty()) io::write_text(o.json, page::json_text(report));
+  if (!o.out.empty()) io::write_text(o.out, compare::report_page(report));
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_compare(CommandLine& line) {
+  auto o = std::make_shared<CompareOptions>();
+  VerbOptions verb = line.add_verb(
+      "compare",
+      "Training runs side by side: loss, sinks, activations and gates over steps\n\n"
+      "RUN is a directory that `headgate train --out RUN` made, or still writes: its metrics.jsonl is read. Without "
+      "--out and --json the last figures are printed, a line for each run, with charts of the main ones; '-' stands "
+      "where a run does not have a figure.");
+  verb.arguments("RUN", o->runs, "A run's directory; several stand side by side");
+  verb.value("--out", o->out, "FILE.html", "Write a page with a chart of every figure: one file that needs no network");
+  verb.value("--json", o->json, "FILE.json", "Write what the page shows as JSON (docs/TRAINING.md)");
+  verb.value("--points", o->points, "N",
+             "Values of a curve in these files, at most (default 1000); of a longer one the lowest and highest of "
+             "each part are kept")
+      .range(4, 1 << 20);
+  verb.footer(
+      "Examples:\n"
+      "  headgate compare run-plain run-gated\n"
+      "  headgate compare run-plain run-gated --out compare.html\n"
+      "  headgate compare runs/* --json compare.json");
+  return {"compare", [o] { return run_compare(*o); }};
+}
+
+}  // namespace headgate::cli

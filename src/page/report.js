@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report, the JSON of the element `report`, its figures, and the bar at the top. A page's own script, behind it,
+// defines `names`: what its columns and lines are called.
+
+let report;
+try {
+  report = JSON.parse(byId("report").textContent);
+} catch (error) {
+  byId("source").textContent = "No readable report.";
+  throw error;
+}
+byId("footer").textContent = `Written by headgate ${report.headgate}. This file is the whole report.`;
+
+// The last part of each path, or all of it where two end alike.
+function shortNames(paths) {
+  const lastPart = (path) => path.replace(/\/+$/, "").split("/").pop() || path;
+  return paths.map((path) =>
+    paths.filter((other) => lastPart(other) === lastPart(path)).length > 1 ? path : lastPart(path));
+}
+
+const described = new Map((report.figures || []).map((figure) => [figure.key, figure]));
+const figure = (key) => described.get(key) || { key, name: key, unit: "", sentence: "" };
+const named = (key) => [figure(key).name, " ", el("span", { class: "unit" }, figure(key).unit || "")];
+// The keys that any of these rows has a number for, in the report's order.
+function keysOf(rows) {
+  const present = new Set();
+  for (const row of rows) for (const key in row) if (known(row[key])) present.add(key);
+  return [...described.keys()].filter((key) => present.delete(key)).concat([...present]);
+}
+
+// A row for each figure, with what it means; columns: for each of `names` a function that makes the cell of a key.
+function fillTable(table, keys, columns) {
+  table.replaceChildren(
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"),
+      names.map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, keys.map((key) => el("tr", {},
+      el("th", { scope: "row" }, named(key), sentence(figure(key).sentence)), columns.map((cell) => cell(key))))));
+}
+
+function goTo(id) {
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  byId(id).scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
+  byId(id).querySelector("h1, h2").focus({ preventScroll: true });
+  hideTip();
+}
+
+// The theme's button and the sections' links; recolour() draws in the colours of another theme.
+function listenToBar(recolour) {
+  on("theme", "click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    recolour();
+  });
+  systemIsDark.addEventListener("change", recolour);
+  for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", (event) => {
+    event.preventDefault();
+    goTo(link.getAttribute("href").slice(1));
+  });
+  addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
+  addEventListener("scroll", hideTip, { passive: true });
+}
