@@ -203,8 +203,9 @@ TEST(HeadOverride, RefusesWhatTheModelLacks) {
   LayerOverride<double> no_memory = model.scaled(0, 0, one);
   no_memory.heads.ungated = {};
   EXPECT_THROW(model.loss_with(no_memory), Error);
+  const std::vector<double> stream(static_cast<std::size_t>((N - 1) * model.config.dim));
   LayerOverride<double> short_input = model.closed(1, 0, 1);
-  short_input.input = view_of(model.parameters, N - 1, model.config.dim);
+  short_input.input = view_of(stream, N - 1, model.config.dim);
   EXPECT_THROW(model.loss_with(short_input), Error);
   for (const char* gate : {"none", "g1-headwise-add", "g2", "g5"}) {
     Case other(config_of(gate));
