@@ -208,6 +208,20 @@ ordered_json overrides_json(const ModelXray& model) {
           {"kinds", std::move(kinds)}};
 }
 
+/// The mean ranks of the heads of layers first … end−1.
+void add_mean_ranks(ordered_json& figures, const ModelXray& model, std::size_t first, std::size_t end) {
+  double value_output = 0.0, written = 0.0, heads = 0.0;
+  for (std::size_t layer = first; layer < end; ++layer) {
+    for (const HeadRecord& head : model.layers[layer].heads) {
+      value_output += head.value_output_rank;
+      written += head.written_rank;
+      heads += 1.0;
+    }
+  }
+  figures[std::string(kValueOutputRank.key)] = number(value_output / heads);
+  figures[std::string(kWrittenRank.key)] = number(written / heads);
+}
+
 /// Figures of the registry, apart by what they are of.
 void add_figures(ordered_json& out, const ModelXray& model) {
   ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
@@ -221,10 +235,12 @@ void add_figures(ordered_json& out, const ModelXray& model) {
       of_heads[h][std::string(kValueOutputRank.key)] = number(head.value_output_rank);
       of_heads[h][std::string(kWrittenRank.key)] = number(head.written_rank);
     }
+    add_mean_ranks(figures, model, layer, layer + 1);
     layers.push_back(std::move(figures));
     heads.push_back(std::move(of_heads));
   }
   for (const char* key : {"layers", "tokens", "text_bytes"}) evaluation.erase(key);
+  add_mean_ranks(evaluation, model, 0, model.layers.size());
   out["figures"] = std::move(evaluation);
   out["layer_figures"] = std::move(layers);
   out["head_figures"] = std::move(heads);
