@@ -142,8 +142,8 @@ OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig&
     replaced.heads.first = first;
     replaced.heads.count = count;
     if (kind != Override::closed) {
-      const View<const float, 2> factors =
-          kind == Override::open ? View<const float, 2>(view_of(ones, Hq, D)) : base.mean_gates_of(layer);
+      View<const float, 2> factors = base.mean_gates_of(layer);
+      if (kind == Override::open) factors = view_of(ones, Hq, D);
       replaced.heads.factors = factors.range(0, first, count);
       replaced.heads.ungated = view_of(ungated, N, Hq, D);
     }
