@@ -50,6 +50,15 @@ std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, con
   return out;
 }
 
+double mean_written_rank(const xray::ModelXray& model) {
+  double sum = 0.0, heads = 0.0;
+  for (const xray::LayerRecord& layer : model.layers) {
+    for (const xray::HeadRecord& head : layer.heads) sum += head.written_rank;
+    heads += static_cast<double>(layer.heads.size());
+  }
+  return sum / heads;
+}
+
 }  // namespace
 
 std::string sink_verdict(const std::string& name, const metrics::FigureRow& figures) {
@@ -64,6 +73,13 @@ std::string sink_verdict(const std::string& name, const metrics::FigureRow& figu
   return fmt::format("{}: {}. {} of its heads rest on it, and its largest activation is {:.0f}.", shares,
                      first < metrics::kSinkThreshold ? "a sink in some heads" : "a sink", percent(heads),
                      figures.at(metrics::kMassiveActivation));
+}
+
+std::string rank_sentence(const std::vector<std::pair<std::string, double>>& models) {
+  std::string list;
+  for (const auto& [name, rank] : models) list += fmt::format("{}{:.1f} ({})", list.empty() ? "" : ", ", rank, name);
+  return fmt::format(
+      "What a head writes over this text has so many directions, its effective rank, mean over heads: {}.", list);
 }
 
 void show_real_model(const std::string& model, const XrayWanted& wanted) {
@@ -94,7 +110,9 @@ void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWan
         {.name = each.model.name, .config = each.model.config, .parameters = each.parameters, .trained = {}});
   }
   const std::vector<xray::ModelXray> xrays = xray_of(std::move(models), wanted);
-  fmt::print("{}", xray::headline_text(xrays, xray::MapStyle::shades));
+  std::vector<std::pair<std::string, double>> ranks;
+  for (const xray::ModelXray& model : xrays) ranks.emplace_back(model.name, mean_written_rank(model));
+  fmt::print("{}\n{}", xray::headline_text(xrays, xray::MapStyle::shades), console::paragraph(rank_sentence(ranks)));
   write_page(xrays, wanted, "trained-models.html");
   std::fflush(stdout);
 }

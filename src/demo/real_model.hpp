@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demo/comparison.hpp"
@@ -24,5 +25,8 @@ void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWan
 
 /// One or two sentences on a model's attention to the first token, from its figures.
 std::string sink_verdict(const std::string& name, const metrics::FigureRow& figures);
+
+/// A sentence on how many directions heads write in: models by name, and the mean of their heads' effective ranks.
+std::string rank_sentence(const std::vector<std::pair<std::string, double>>& models);
 
 }  // namespace headgate::demo

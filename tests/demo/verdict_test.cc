@@ -159,6 +159,13 @@ TEST(SinkVerdict, FollowsFromTheFigures) {
   expect_says(verdict(0.01, 0.0), "0.6%: no sink.");
 }
 
+TEST(RankSentence, NamesEveryModel) {
+  EXPECT_EQ(
+      rank_sentence({{"no gate", 4.44}, {"elementwise", 7.92}}),
+      "What a head writes over this text has so many directions, its effective rank, mean over heads: 4.4 (no gate), "
+      "7.9 (elementwise).");
+}
+
 FigureRow evaluation(double loss, double first_token, double sink_rate, double activation) {
   FigureRow report;
   report.set(metrics::kLossNats, loss);
