@@ -20,6 +20,7 @@
 #include "demo/training.hpp"
 #include "demo/worked.hpp"
 #include "headgate/runtime.hpp"
+#include "train/evaluation_choices.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -76,12 +77,6 @@ std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, i
   return comparisons;
 }
 
-void prepare_pages(const std::string& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw UsageError(fmt::format("--out {}: cannot make this directory: {}", directory, error.message()));
-}
-
 int train(const std::vector<demo::Comparison>& comparisons, const demo::DemoBudget& budget,
           const DemoArguments& arguments, int threads) {
   fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
@@ -110,17 +105,18 @@ int run_demo(const DemoArguments& arguments) {
     throw UsageError(fmt::format("--only {} needs --data", arguments.only));
   }
   if (!arguments.model.empty() && !arguments.data) throw UsageError("--model needs --data: its X-ray is of a text");
-  if (!arguments.out.empty()) prepare_pages(arguments.out);
+  if (arguments.only == "model" && arguments.model.empty()) throw UsageError("--only model needs --model");
+  if (!arguments.model.empty()) train::model_path(arguments.model);  // says what is wrong with it at once
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);
+  if (arguments.data) demo::prepare_pages(xray_wanted(arguments, threads));
   if (arguments.shows("worked")) {
     const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
     if (!demo::show_worked_problems(directory)) return kCheckFailed;
   }
   if (arguments.shows("layer") && !demo::show_layer(threads)) return kCheckFailed;
-  if (arguments.shows("model")) {
-    if (!arguments.model.empty()) demo::show_real_model(arguments.model, xray_wanted(arguments, threads));
-    if (!arguments.only.empty() && arguments.model.empty()) throw UsageError("--only model needs --model");
+  if (arguments.shows("model") && !arguments.model.empty()) {
+    demo::show_real_model(arguments.model, xray_wanted(arguments, threads));
   }
   if (!comparisons.empty()) return train(comparisons, budget, arguments, threads);
   if (arguments.trains()) {
@@ -139,14 +135,12 @@ Verb add_demo(CommandLine& line) {
       "Solves the four worked problems and compares them with their published outputs; runs gated attention with 16 "
       "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
       "limits and checks sampled rows against the f64 oracle.\n\n"
-      "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains: "
+      "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains "
       "five seeds of three models on bigram-backcopy, a task on which attention without a gate settles on the first "
-      "token, and three byte-level language models of equal size on the text; each time without a gate, with a "
-      "headwise "
-      "and with an elementwise one; a run a thread. The X-ray of the language models stands at the end. All of it "
-      "takes "
-      "at most five minutes on two cores; on a slower machine it takes fewer steps and says so. Files are written to "
-      "--out alone.");
+      "token, and three byte-level language models of equal size on the text: without a gate, with a headwise and with "
+      "an elementwise one, a run a thread. The X-ray of the language models stands at the end. All of it takes at most "
+      "five minutes on two cores; on a slower machine it takes fewer steps and says so. Files are written to --out "
+      "alone.");
   verb.value("--data", arguments->data, "PATH",
              "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
   declare_include(verb, arguments->include);

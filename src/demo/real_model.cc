@@ -7,11 +7,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "console/progress.hpp"
 #include "console/table.hpp"
 #include "console/units.hpp"
+#include "core/check.hpp"
 #include "demo/spread.hpp"
 #include "io/staged_file.hpp"
 #include "metrics/first_token_attention.hpp"
@@ -25,6 +27,8 @@ namespace headgate::demo {
 namespace {
 
 constexpr std::int64_t kTokens = 1024;
+constexpr const char* kRealModelPage = "/real-model.html";
+constexpr const char* kTrainedModelsPage = "/trained-models.html";
 
 xray::Choices choices_of(const XrayWanted& wanted) {
   xray::Choices choices;
@@ -36,7 +40,7 @@ xray::Choices choices_of(const XrayWanted& wanted) {
 
 void write_page(const std::vector<xray::ModelXray>& models, const XrayWanted& wanted, const std::string& name) {
   if (wanted.directory.empty()) return;
-  const std::string path = wanted.directory + "/" + name;
+  const std::string path = wanted.directory + name;
   io::write_text(path, xray::report_page(xray::report_json(models, {wanted.text})));
   fmt::print("     head by head and token by token, in a browser: {}\n", path);
 }
@@ -60,6 +64,14 @@ double mean_written_rank(const xray::ModelXray& model) {
 }
 
 }  // namespace
+
+void prepare_pages(const XrayWanted& wanted) {
+  if (wanted.directory.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(wanted.directory, error);
+  require(!error, "--out {}: cannot make this directory: {}", wanted.directory, error.message());
+  for (const char* page : {kRealModelPage, kTrainedModelsPage}) io::check_writable(wanted.directory + page);
+}
 
 std::string sink_verdict(const std::string& name, const metrics::FigureRow& figures) {
   const double first = figures.at(metrics::kFirstTokenAttention);
@@ -94,7 +106,7 @@ void show_real_model(const std::string& model, const XrayWanted& wanted) {
   const std::vector<xray::ModelXray> models = xray_of(std::move(one), wanted);
   fmt::print("{}\n{}", xray::headline_text(models, xray::MapStyle::shades),
              console::paragraph(sink_verdict(name, models.front().evaluation.report.overall)));
-  write_page(models, wanted, "real-model.html");
+  write_page(models, wanted, kRealModelPage);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   fmt::print("     {} tokens in {}\n", models.front().pieces.size(), console::duration_text(seconds.count()));
   std::fflush(stdout);
@@ -113,7 +125,7 @@ void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWan
   std::vector<std::pair<std::string, double>> ranks;
   for (const xray::ModelXray& model : xrays) ranks.emplace_back(model.name, mean_written_rank(model));
   fmt::print("{}\n{}", xray::headline_text(xrays, xray::MapStyle::shades), console::paragraph(rank_sentence(ranks)));
-  write_page(xrays, wanted, "trained-models.html");
+  write_page(xrays, wanted, kTrainedModelsPage);
   std::fflush(stdout);
 }
 

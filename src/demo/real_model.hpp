@@ -16,6 +16,9 @@ struct XrayWanted {
   int threads = 1;
 };
 
+/// Makes the directory of the pages, if there is one. Throws Error where pages cannot be written to it.
+void prepare_pages(const XrayWanted& wanted);
+
 /// The X-ray of a model that others trained: its figures, what they say of a sink, and a page. Throws Error,
 /// io::FileError and io::WriteError.
 void show_real_model(const std::string& model, const XrayWanted& wanted);

@@ -51,10 +51,10 @@ void run_together(std::int64_t count, std::int64_t at_a_time, const std::functio
       }
     }
   };
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // joined also if one of them cannot be made
   for (std::int64_t n = 1; n < std::min(at_a_time, count); ++n) threads.emplace_back(work);
   work();
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();
   if (error) std::rethrow_exception(error);
 }
 

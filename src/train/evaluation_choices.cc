@@ -172,7 +172,8 @@ void require_whole_text(const EvaluationChoices& choices, const std::vector<Load
                         const std::vector<Source>& sources) {
   if (!choices.tokens) return;
   for (std::size_t i = 1; i < sources.size(); ++i) {
-    require(sources[i] == sources[0],
+    const bool same_bytes = sources[i]->tokens_are_bytes() && sources[0]->tokens_are_bytes();  // after a BOS or not
+    require(sources[i] == sources[0] || same_bytes,
             "--tokens {}: {} and {} read the text as different tokens and would be evaluated on different parts of it",
             *choices.tokens, models[0].name, models[i].name);
   }

@@ -237,6 +237,15 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
     spec.weights = false;
     list.push_back(spec);
   }
+  // 104 splits, two a head: a thread takes three in turn, of other heads and sequences; some have no key.
+  CaseSpec many = gated(shaped(4, 13, 1, 1, 1100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
+  many.dtype = dtype;
+  list.push_back(many);
+  list.push_back(quantized(many));
+  many.key_lengths = DType::i32;
+  many.query_offsets = DType::i32;
+  many.window_left = 300;
+  list.push_back(many);
 }
 
 /// Packed batches: few queries beside many, empty sequences, lengths of one.

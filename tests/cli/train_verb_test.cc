@@ -156,6 +156,19 @@ TEST_F(TrainVerbTest, MatchesParametersAndReadsConfigs) {
   EXPECT_EQ(config("file").at("gate_grain"), "elementwise");
 }
 
+TEST_F(TrainVerbTest, BosStaysWithTheRun) {
+  ASSERT_EQ(verb.train("bos", {"--bos", "on"}).status, 0);
+  ASSERT_EQ(verb.train("plain").status, 0);
+  EXPECT_EQ(config("bos").at("vocab_size"), 264);
+  EXPECT_EQ(config("plain").at("vocab_size"), 256);
+  const Outcome both = verb.eval("bos", {verb.path("plain"), "--tokens", "64"});
+  EXPECT_EQ(both.status, 0) << "the same bytes of a text, after a BOS or not: " << both.err;
+  EXPECT_NE(both.out.find("bos"), std::string::npos);
+  expect_refused(verb.resume("bos", {"--bos", "off"}), "train", "--bos off is not the run's on");
+  expect_refused(verb.train("copies", {"--task", "bigram-backcopy", "--bos", "off"}), "train",
+                 "--bos off: sequences of --task bigram-backcopy begin with that token");
+}
+
 TEST_F(TrainVerbTest, RefusesWhatItCannotDo) {
   const auto refused = [this](const std::vector<std::string>& options, const std::string& reason) {
     expect_refused(verb.train("none", options), "train", reason);

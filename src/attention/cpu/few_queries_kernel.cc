@@ -164,6 +164,8 @@ class StepRows {
     for (std::int64_t r = n; r < round_up(n, kTileKeys); ++r) stored_[r] = stored_[n - 1];
   }
 
+  bool streamed() const { return streamed_; }
+
   /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots of the step.
   template <class Visit>
   void with(const Visit& visit) const {
@@ -289,7 +291,7 @@ class FewQueriesWorker {
       const std::int64_t n = std::min(kStepKeys, range.end - j);
       const bool all_seen = sees_all(visibility, sequence_, j, n);
       std::swap(keys_, next_keys_);
-      values_.place(j, n, all_seen && !plan_.rules.by_position());
+      values_.place(j, n, keys_->streamed());
       // Rows in the order of their use, 16 KiB before it. Half of them belong to the values' part of the step.
       Prefetch coming;
       keys_->ask(coming, keys_->rows_in(kAhead_bytes), n);
