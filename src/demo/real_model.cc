@@ -123,6 +123,7 @@ void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWan
   }
   const std::vector<xray::ModelXray> xrays = xray_of(std::move(models), wanted);
   std::vector<std::pair<std::string, double>> ranks;
+  ranks.reserve(xrays.size());
   for (const xray::ModelXray& model : xrays) ranks.emplace_back(model.name, mean_written_rank(model));
   fmt::print("{}\n{}", xray::headline_text(xrays, xray::MapStyle::shades), console::paragraph(rank_sentence(ranks)));
   write_page(xrays, wanted, kTrainedModelsPage);
