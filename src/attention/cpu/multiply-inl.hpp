@@ -28,9 +28,6 @@ struct LeftLayout {
 /// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
 enum class ProductWrite { overwrite, overwrite_from, accumulate };
 
-/// Whether a broadcast can be the memory operand of its multiply-add.
-inline constexpr bool kEmbedsBroadcasts = HWY_TARGET == HWY_AVX3;
-
 /// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
 /// b: (K, kVecs · lanes) dense, vector-aligned.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
@@ -39,24 +36,15 @@ HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
-  // One pointer to a for each column of vectors, equal in a way that the compiler cannot see, keeps it from sharing a
-  // broadcast among them: as memory operands they take no instruction of their own.
-  constexpr std::int64_t kPointers = kEmbedsBroadcasts ? kVecs : 1;
-  const T* left[kPointers];
-  HWY_UNROLL(4) for (std::int64_t n = 0; n < kPointers; ++n) {
-    left[n] = a;
-    if constexpr (kEmbedsBroadcasts) asm("" : "+r"(left[n]));
-  }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (std::int64_t k = 0; k < K; ++k) {
     V right[kVecs];
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::Load(d, b + n * kN);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
-        tile[m][n] = hn::MulAdd(hn::Set(d, left[n % kPointers][m * Layout::kRow]), right[n], tile[m][n]);
-      }
+      const V left = hn::Set(d, a[m * Layout::kRow]);
+      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::MulAdd(left, right[n], tile[m][n]);
     }
-    HWY_UNROLL(4) for (std::int64_t n = 0; n < kPointers; ++n) left[n] += Layout::kCol;
+    a += Layout::kCol;
     b += kVecs * kN;
   }
 }
