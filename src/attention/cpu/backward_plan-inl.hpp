@@ -33,8 +33,6 @@ struct BackwardPlan {
   static constexpr std::int64_t kBlock = kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;             // blocks are packed whole
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
-  /// Packed operands of as many key/value heads as fit here are held at a time, at least one, as in the forward pass.
-  static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 
   using StripLeft = LeftLayout<1, kMR>;            // packed strips of q or do
@@ -50,7 +48,7 @@ struct BackwardPlan {
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
-    whole_heads = !dbias.present() && heads_are_tasks(heads, p.context.threads);
+    whole_heads = !dbias.present() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
     asks_ahead = whole_heads && next_head_fits(heads.largest_bytes);
     HeadCursor end;
     most = batches.most(end);

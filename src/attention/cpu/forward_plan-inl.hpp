@@ -32,9 +32,6 @@ struct ForwardPlan {
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
-  /// Packed K and V of as many heads as fit here are held at a time, at least one: three quarters of a third-level
-  /// cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
-  static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
   /// Rows that a panel of K or V serves while it is in L1 (docs/notes/2026-11-22-forward-strips.md).
   static constexpr std::int64_t kGroup = 48;
   /// Open rows of a tile under a gate threshold: with fewer rows in all, keys are read more often for each.
@@ -52,7 +49,8 @@ struct ForwardPlan {
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
-    whole_heads = !selects() && heads_are_tasks(heads, p.context.threads);
+    const int threads_asked = p.context.threads;
+    whole_heads = !selects() && heads_are_tasks(heads, threads_asked, held_head_bytes(threads_asked));
     asks_ahead = whole_heads && p.page == 0 && next_head_fits(heads.largest_bytes);
     HeadCursor end;
     most = batches.most(end);

@@ -79,10 +79,14 @@ struct HeadCursor {
   std::int64_t tiles_before = 0, tile_blocks_before = 0;
 };
 
-/// Cuts the key/value heads of all sequences, in their order, into batches whose packed operands fit a budget, at least
-/// one head each. Plan has the problem p; tile_rows, kBlock and kPanel, the lengths at which a head is cut;
-/// kPackedBudget_bytes; whole_heads, whether threads hold a head at a time, so that no budget applies;
-/// head_bytes(part), what one head of a part takes; and takes(sequence), whether the kernel computes it.
+/// Packed operands of as many key/value heads as fit here are held at a time, at least one: three quarters of a
+/// third-level cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
+inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
+
+/// Cuts the key/value heads of all sequences, in their order, into batches whose packed operands fit the budget, at
+/// least one head each. Plan has the problem p; tile_rows, kBlock and kPanel, the lengths at which a head is cut;
+/// whole_heads, whether threads hold a head at a time, so that no budget applies; head_bytes(part), what one head of a
+/// part takes; and takes(sequence), whether the kernel computes it.
 template <class Plan>
 class HeadBatches {
  public:
@@ -91,7 +95,7 @@ class HeadBatches {
   /// Goes on to the next batch, whose parts are put into `parts` unless it is null; no parts at the end.
   HeldSizes next(HeadCursor& cursor, HeldHeads* parts) const {
     HeldSizes held;
-    double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : double{Plan::kPackedBudget_bytes};
+    double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : kPackedBudget_bytes;
     while (p_.Hkv > 0 && cursor.n < p_.sequences() && held.parts < kMostParts) {
       HeldHeads part = part_at(cursor);
       if (plan_.takes(part.sequence)) {

@@ -12,12 +12,19 @@ namespace headgate {
 /// What is packed of a head that stays in the second-level cache of the thread that uses it.
 inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
-/// Whether each key/value head, with all that a kernel packs of it, is one thread's task. Its operands then stay in
-/// that thread's second-level cache, and threads meet at the end alone. That asks for enough heads to share out evenly,
-/// by the measure of the largest (docs/notes/2026-11-22-dense-speed.md).
-inline bool heads_are_tasks(const HeadSurvey& heads, int threads) {
+/// What is packed of a head that each of `threads` finds in the third-level cache beside those of the others: up to
+/// 4 MiB, measured with two threads (docs/notes/2026-11-22-dense-speed.md).
+inline double held_head_bytes(int threads) {
+  return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
+}
+
+/// Whether each key/value head, with all that a kernel packs of it, is one thread's task, if that is at most
+/// `most_bytes`. A thread then packs all its heads into the same memory, which stays in its caches, and threads meet at
+/// the end alone. That asks for enough heads to share out evenly, by the measure of the largest
+/// (docs/notes/2026-11-22-dense-speed.md).
+inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
-  return heads.largest_bytes > 0 && heads.largest_bytes <= kOwnHead_bytes &&
+  return heads.largest_bytes > 0 && heads.largest_bytes <= most_bytes &&
          heads.all_bytes >= kHeadsPerThread * threads * heads.largest_bytes;
 }
 

@@ -30,7 +30,6 @@ struct StatisticsPlan {
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
-  static constexpr std::int64_t kPackedBudget_bytes = std::int64_t{24} << 20;
   static constexpr std::int64_t kGroup = 48;
   static constexpr std::int64_t tile_rows = kTile;
   static constexpr bool whole_heads = false;
