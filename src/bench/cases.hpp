@@ -16,8 +16,10 @@ struct BenchCase {
   std::string name;
   JobFactory make_job;
   int threads = 0;  ///< 0: as many as the run has
-  std::optional<double>
-      floor;  ///< the least share of FMA peak, or of the limit where the job reads, that is guaranteed
+  /// The least share of FMA peak, or of the limit where the job reads, that is guaranteed.
+  std::optional<double> floor = std::nullopt;
+  /// Where this share of the rate of sgemm is less, that is the guarantee.
+  std::optional<double> sgemm_floor = std::nullopt;
 };
 
 /// The ratio of two cases' rates, which run alternately.

@@ -44,6 +44,7 @@ CaseResult result_of(const RunningCase& c) {
   CaseResult result;
   result.name = c.bench_case->name;
   result.floor = c.bench_case->floor;
+  result.sgemm_floor = c.bench_case->sgemm_floor;
   result.facts = c.job->facts();
   result.threads = c.threads;
   result.runs = static_cast<int>(c.seconds.size());

@@ -24,7 +24,7 @@ inline constexpr double kSlowRun_seconds = 0.5;
 
 struct CaseResult {
   std::string name;
-  std::optional<double> floor;
+  std::optional<double> floor, sgemm_floor;
   nlohmann::ordered_json facts;  ///< of the job
   int threads = 1;
   int runs = 0;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "bench/machine_facts.hpp"
 #include "bench/memory.hpp"
 
@@ -15,7 +17,11 @@ BenchReport measure_all(const std::vector<BenchGroup>& groups, MemoryCase memory
   report.machine = measure_machine(isa, settings.threads, peaks);
   print(fmt::format("{}\n{}", machine_text(report.machine), table_head()));
   for (const BenchGroup& group : groups) {
-    const GroupResult result = run_group(group, settings, peaks);
+    GroupResult result = run_group(group, settings, peaks);
+    for (CaseResult& c : result.cases) {
+      if (!c.floor || !c.sgemm_floor) continue;
+      c.floor = std::min(*c.floor, *c.sgemm_floor * report.machine.sgemm_gflops / report.machine.fma_peak_gflops);
+    }
     print(table_rows(result));
     report.cases.insert(report.cases.end(), result.cases.begin(), result.cases.end());
     report.ratios.insert(report.ratios.end(), result.ratios.begin(), result.ratios.end());

@@ -129,7 +129,10 @@ class ForwardWorker {
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
     for (std::int64_t g = 0; g < p_.group; ++g) {
       if (plan_.asks_ahead) ask_ahead(own, g + 1 < p_.group ? head : next, (g + 1) % p_.group);
-      for (std::int64_t tile = 0; tile < own.tiles; ++tile) run_tile(own, head.h * p_.group + g, tile);
+      for (std::int64_t tile = 0; tile < own.tiles; ++tile) {
+        if (plan_.asks_for_tiles) ask_for_tile(own.sequence, head.h * p_.group + g, tile);
+        run_tile(own, head.h * p_.group + g, tile);
+      }
     }
   }
 
@@ -174,8 +177,21 @@ class ForwardWorker {
     ahead_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
     ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
   }
+  /// Has the products of tile `tile` of query head h ask for the gates that its end reads and the queries of the next.
+  void ask_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
+    const auto rows_from = [&](std::int64_t i) { return std::clamp<std::int64_t>(s.T - i, 0, plan_.tile_rows); };
+    const std::int64_t first = tile * plan_.tile_rows;
+    const std::int64_t rows = rows_from(first);
+    const KeyRange seen = Visibility(p_, s).rows(first, first + rows);
+    const std::int64_t steps = divide_up(rows, kMR) * divide_up(seen.end - seen.begin, kNR<T>);
+    ahead_ = {};
+    const HeadRows<const void> gate = query_rows(p_.inputs.gate, s, h);
+    if (gate.present()) ahead_[0] = prefetch_rows(gate.range(first, rows), steps);
+    const std::int64_t next = first + rows;
+    if (next < s.T) ahead_[1] = prefetch_rows(query_rows(p_.inputs.q, s, h).range(next, rows_from(next)), steps);
+  }
   void step_ahead() const {
-    if (!plan_.asks_ahead) return;
+    if (!plan_.asks_ahead && !plan_.asks_for_tiles) return;
     for (RowPrefetch& rows : ahead_) rows.step();
   }
 

@@ -52,6 +52,7 @@ struct ForwardPlan {
     const int threads_asked = p.context.threads;
     whole_heads = !selects() && heads_are_tasks(heads, threads_asked, held_head_bytes(threads_asked));
     asks_ahead = whole_heads && p.page == 0 && next_head_fits(heads.largest_bytes);
+    asks_for_tiles = whole_heads && !asks_ahead && heads.largest_bytes <= kOwnHead_bytes;
     HeadCursor end;
     most = batches.most(end);
     threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
@@ -76,6 +77,8 @@ struct ForwardPlan {
   int threads = 1;
   bool whole_heads = false;  ///< each thread packs heads of its own; not where rows are selected, for all heads at once
   bool asks_ahead = false;   ///< and asks for the rows of the next while it works on one
+  /// Or for the rows of the next tile, where those of a head would not fit the second-level cache beside its own.
+  bool asks_for_tiles = false;
 };
 
 /// What one thread works in.
