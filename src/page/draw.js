@@ -94,11 +94,11 @@ function colourOf(value, range) {
   const share = range.low < 0 ? Math.abs(value) / largestOf(range) : (value - range.low) / (range.high - range.low);
   return { background: css[shadeOf(share)], ink: ink[shadeOf(share)] };
 }
-function drawRange(node, range, unit) {
+function drawRange(node, range) {
   const [low, high] = range.low < 0 ? [-largestOf(range), largestOf(range)] : [range.low, range.high];
   const at = (share) => low + (high - low) * share;
   drawStops(node, (share) => colourOf(at(share), range).background,
-    [number(low), number(at(0.5)), withUnit(high, unit)]);
+    [low, at(0.5), high].map(number));
 }
 
 const drawScale = (node, ...labels) => drawStops(node, (share) => palette.css[shadeOf(share)], labels);

@@ -19,8 +19,7 @@ function shortNames(paths) {
 }
 
 const described = new Map((report.figures || []).map((figure) => [figure.key, figure]));
-const figure = (key) => described.get(key) || { key, name: key, unit: "", sentence: "" };
-const named = (key) => [figure(key).name, " ", el("span", { class: "unit" }, figure(key).unit || "")];
+const figure = (key) => described.get(key) || { key, name: key, sentence: "" };
 // The keys that any of these rows has a number for, in the report's order.
 function keysOf(rows) {
   const present = new Set();
@@ -34,7 +33,7 @@ function fillTable(table, keys, columns) {
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"),
       names.map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {}, keys.map((key) => el("tr", {},
-      el("th", { scope: "row" }, named(key), sentence(figure(key).sentence)), columns.map((cell) => cell(key))))));
+      el("th", { scope: "row" }, figure(key).name, sentence(figure(key).sentence)), columns.map((cell) => cell(key))))));
 }
 
 function goTo(id) {

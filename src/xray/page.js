@@ -60,9 +60,8 @@ function buildLayers() {
   byId("layer-charts").replaceChildren(...keys.map((key) => {
     const series = models.map((model, index) => ({ index, values: (model.layer_figures || []).map((row) => row[key]) }))
       .filter((line) => line.values.some(known));
-    return el("div", { class: "panel" }, el("h3", {}, named(key)), sentence(figure(key).sentence),
-      chart({ label: `${figure(key).name} by layer`, unit: figure(key).unit, series, axis: "layer", place: (i) =>
-        `layer ${i}`,
+    return el("div", { class: "panel" }, el("h3", {}, figure(key).name), sentence(figure(key).sentence),
+      chart({ label: `${figure(key).name} by layer`, series, axis: "layer", place: (i) => `layer ${i}`,
         count: Math.max(...series.map((line) => line.values.length)) }),
       models.map((model, i) => {
         const note = overrideNote(model, key);
@@ -105,7 +104,7 @@ function drawMaps() {
   const range = rangeOf(models.flatMap(headFigures).map((row) => row[chosen.key])); // one scale for all models
   if (!range) return;
   byId("map-sentence").textContent = figure(chosen.key).sentence;
-  drawRange(byId("map-legend"), range, figure(chosen.key).unit);
+  drawRange(byId("map-legend"), range);
   for (const button of byId("worth").querySelectorAll("button"))
     button.setAttribute("aria-pressed", button.dataset.key === chosen.key);
   const layers = Math.max(...models.map((model) => model.heads.length));
@@ -118,11 +117,11 @@ function drawMaps() {
 }
 
 function headMap(model, index, range, cell) {
-  const { name, unit } = figure(chosen.key), layers = model.heads.length,
+  const { name } = figure(chosen.key), layers = model.heads.length,
     heads = Math.max(...model.heads.map((row) => row.length));
   const value = ({ layer, head }) => figureOf(model, layer, head, chosen.key);
   const place = (button) => ({ layer: Number(button.dataset.layer), head: Number(button.dataset.head) });
-  const lines = (at) => [headName(at.layer, at.head), known(value(at)) ? `${name}: ${withUnit(value(at), unit)}`
+  const lines = (at) => [headName(at.layer, at.head), known(value(at)) ? `${name}: ${number(value(at))}`
     : `${name}: none`];
   const open = ({ layer, head }) => { chooseHead(index, layer, head); goTo("head"); };
   const buttons = new Map();
@@ -396,7 +395,7 @@ function drawHead() {
       all = headFigures(model).map((row) => row[key]).filter(known);
     const rank = known(mine) ? `${1 + all.filter((v) => v > mine).length} of ${all.length}` : "";
     const value = el("span", {}, el("b", {}, number(mine)), el("span", { class: "rank" }, rank));
-    return el("div", {}, el("dt", {}, el("span", {}, named(key)), value), el("dd", {}, figure(key).sentence));
+    return el("div", {}, el("dt", {}, el("span", {}, figure(key).name), value), el("dd", {}, figure(key).sentence));
   }));
 
   const keys = head.top_keys || [], most = Math.max(1e-9, ...keys.map(([, w]) => w));
