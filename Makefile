@@ -50,7 +50,7 @@ check: setup
 	@scripts/check.sh $(if $(SINCE),--since $(SINCE)) $(if $(LIMIT),--seconds $(LIMIT))
 
 setup:
-	@scripts/setup.sh build tool tests browser lint clang aarch64 experiments
+	@scripts/setup.sh build tool tests browser mpi lint clang aarch64 experiments
 
 tool:
 	@scripts/setup.sh build tool
@@ -59,13 +59,13 @@ tool:
 	@cmake --build --preset tool
 
 build:
-	@scripts/setup.sh build tool tests browser
+	@scripts/setup.sh build tool tests browser mpi
 	@echo "== headgate: building everything in build/"
 	@scripts/configure.sh release
 	@cmake --build --preset release
 
 lint:
-	@scripts/setup.sh build tool tests lint
+	@scripts/setup.sh build tool tests mpi lint
 	@scripts/configure.sh release
 	@scripts/lint.sh
 
@@ -78,7 +78,7 @@ fuzz:
 	@scripts/sanitize.sh full fuzz
 
 mutants:
-	@scripts/setup.sh build tool tests
+	@scripts/setup.sh build tool tests mpi
 	@python3 scripts/mutation_check.py
 
 verify-long: tool
@@ -89,7 +89,7 @@ bench: tool
 
 experiments: tool
 	@scripts/setup.sh experiments
-	@for name in backcopy text stability; do experiments/run.py $$name || exit; done
+	@for name in backcopy text text-sink stability; do experiments/run.py $$name || exit; done
 
 install: tool
 	@cmake --install build --prefix "$(PREFIX)"

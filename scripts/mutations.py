@@ -322,6 +322,13 @@ GROUPS = (
         ("output before the gate", "wants_ungated ? replaced->ungated : state.attn",
          "wants_ungated && replaced == nullptr ? replaced->ungated : state.attn"),
     )),
+    ("cli/train_verbs_test", "src/train/trainer.cc", (
+        ("sequences of a process", "settings_.batch + group_.rank() * own", "settings_.batch"),
+        ("a process's share of the loss", "settings_.accumulate * group_.size())", "settings_.accumulate)"),
+    )),
+    ("cli/train_verbs_test", "src/train/mpi_group.cc", (
+        ("slices of all processes", "for (int r = 1; r < size_; ++r)", "for (int r = 2; r < size_; ++r)"),
+    )),
     ("train/train_test", "src/train/metrics_reader.cc", (
         ("a step that comes again", "run_.steps.back() < step) return", "run_.steps.back() <= step) return"),
         ("a cut-off line", "!ended && may_begin_record(line)", "ended && may_begin_record(line)"),

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "bench/machine.hpp"
 #include "cli/signals.hpp"
@@ -15,6 +19,7 @@
 #include "console/console.hpp"
 #include "headgate/runtime.hpp"
 #include "train/loop.hpp"
+#include "train/process_group.hpp"
 #include "train/start.hpp"
 
 namespace headgate::cli {
@@ -22,22 +27,72 @@ namespace {
 
 using console::say;
 
-int run_train(const TrainOptions& o) {
-  survive_lost_output();
-  const auto note = [](const std::string& line) { say(stdout, fmt::format("note: {}\n", line)); };
-  const train::Run run = o.resume ? train::resume_run(o.run, note) : train::start_run(o.run, note);
+/// Starts or resumes the run in each process of the group. If that fails anywhere, the error is that of the first such
+/// process, and there is no run in the others.
+std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
+  const auto note = [&group](const std::string& line) {
+    if (group.leads()) say(stdout, fmt::format("note: {}\n", line));
+  };
+  std::optional<train::Run> run;
+  std::exception_ptr error;
+  try {
+    run = o.resume ? train::resume_run(o.run, note, group) : train::start_run(o.run, note, group);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::vector<double> failed = group.gather(error != nullptr ? 1.0 : 0.0);
+  const auto first = std::find(failed.begin(), failed.end(), 1.0);
+  if (first != failed.end()) {
+    if (first - failed.begin() == group.rank()) std::rethrow_exception(error);
+    return std::nullopt;
+  }
+  const std::string different = train::disagreement(*run);
+  if (different.empty()) return run;
+  if (group.leads()) throw Error(fmt::format("the processes of the run differ in their {}", different));
+  return std::nullopt;
+}
+
+/// Called in a handler of an error that the other processes of the group do not have: they would wait for this one.
+void end_group(train::ProcessGroup& group, const std::exception& error) {
+  if (group.size() == 1) throw;
+  say(stderr, fmt::format("headgate train: {}\n", error.what()));
+  group.end_all(kBadUsage);
+}
+
+/// The part of a process that does not lead its group.
+int follow(const train::Run& run, const train::LoopOptions& options) {
+  const SignalWatch watch;
+  try {
+    train::follow_loop(
+        *run.trainer, [] { return SignalWatch::received() != 0; }, options);
+  } catch (const train::Diverged&) {
+    return kCheckFailed;  // as in the process that leads, which reports it
+  } catch (const train::GroupLost&) {
+    return kSignalStatus + SignalWatch::received();
+  } catch (const std::exception& error) {
+    end_group(run.trainer->group(), error);
+  }
+  const int signal = SignalWatch::received();
+  return signal != 0 ? kSignalStatus + signal : kSuccess;
+}
+
+int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
+  const std::optional<train::Run> begun = begin_run(o, group);
+  if (!begun) return kSuccess;  // a launcher ends all at the first failure, perhaps before its reason is printed
+  const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;
+  train::LoopOptions options;
+  options.stop_at = o.stop_at.value_or(0);
+  if (!group.leads()) return follow(run, options);
   print_start(run);
   if (trainer.finished()) {
     say(stdout, fmt::format("done    all {} steps are done already; a larger --steps continues the run\n",
                             trainer.settings().schedule.steps));
     return kSuccess;
   }
-  train::LoopOptions options;
-  options.stop_at = o.stop_at.value_or(0);
   constexpr int kPeakWindows = 30;  // of a millisecond
-  options.fma_peak_gflops =
-      bench::PeakMeter(active_target(), DType::f32, trainer.settings().threads).best_of(kPeakWindows);
+  bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
+  options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10));
   const SignalWatch watch;
   const auto begin = std::chrono::steady_clock::now();
@@ -50,10 +105,24 @@ int run_train(const TrainOptions& o) {
   } catch (const train::Diverged& error) {
     display.clear();
     return report_divergence(error, run);
+  } catch (const train::GroupLost& error) {
+    display.clear();
+    return report_lost_group(error, run, out);
+  } catch (const std::exception& error) {
+    display.clear();
+    end_group(group, error);
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   print_end(run, seconds.count(), display.loss());
   return kSuccess;
+}
+
+int run_train(const TrainOptions& o) {
+  survive_lost_output();
+  const std::unique_ptr<train::ProcessGroup> launched =
+      train::launched_group([] { return SignalWatch::received() != 0; });
+  if (launched == nullptr) return run_train_in(train::alone(), o);
+  return run_train_in(*launched, o);
 }
 
 }  // namespace
@@ -80,6 +149,9 @@ Verb add_train(CommandLine& line) {
       "status 1; a signal, once everything is saved, with 128 plus its number. A save\n"
       "that fails, on a full disk for instance, is reported and retried at the next\n"
       "one; a run whose last save fails ends with status 2.\n"
+      "\n"
+      "mpirun -n N headgate train ... shares each pass out to N processes, if the tool was\n"
+      "built with HEADGATE_MPI: N divides --batch, and process 0 writes and reports.\n"
       "\n"
       "Examples:\n"
       "  headgate train --data book.txt --out run --gate headwise --match-params\n"

@@ -45,6 +45,14 @@ std::string memory_text(const train::Trainer& trainer) {
   return fmt::format("memory  {} for every step, allocated now:\n{}", bytes_text(total), items);
 }
 
+std::string processes_text(const train::Trainer& trainer) {
+  const int processes = trainer.group().size();
+  if (processes == 1) return "";
+  const std::int64_t batch = trainer.settings().batch;
+  return fmt::format("        shared out to {} processes: {} of the {} sequences of a pass each\n", processes,
+                     batch / processes, batch);
+}
+
 std::string resume_command(const std::string& out) {
   return fmt::format("headgate train --resume --out {}", shell_word(out));
 }
@@ -60,7 +68,7 @@ void print_start(const train::Run& run) {
                       trainer.steps_done() + 1, s.schedule.steps, s.batch * s.accumulate, s.seq_len, s.accumulate,
                       s.accumulate == 1 ? "" : "es", s.schedule.peak, word_of(s.schedule.decay), s.schedule.warmup,
                       s.threads, s.threads == 1 ? "" : "s") +
-          memory_text(trainer));
+          processes_text(trainer) + memory_text(trainer));
 }
 
 void print_end(const train::Run& run, double seconds, double loss) {
@@ -84,6 +92,13 @@ int report_divergence(const train::Diverged& error, const train::Run& run) {
                   "--lr, a longer --warmup or a smaller --clip may help\n",
                   error.what(), run.trainer->spikes(), run.directory->checkpoint()));
   return kCheckFailed;
+}
+
+int report_lost_group(const train::GroupLost& error, const train::Run& run, const std::string& out) {
+  say(stderr, fmt::format("headgate train: {} at step {} of {}; {} keeps its last save: {}\n", error.what(),
+                          run.trainer->steps_done() + 1, run.trainer->settings().schedule.steps,
+                          run.directory->checkpoint(), resume_command(out)));
+  return kSignalStatus + SignalWatch::received();
 }
 
 int report_loss(const train::Run& run, const std::string& out, const train::LoopEnd& end) {

@@ -18,6 +18,8 @@ void print_end(const train::Run& run, double seconds, double loss);
 /// The run ended early: by signal_number or, if that is 0, by --stop-at.
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number);
 int report_divergence(const train::Diverged& error, const train::Run& run);
+/// Other processes of the run have ended, and a signal has told this one to.
+int report_lost_group(const train::GroupLost& error, const train::Run& run, const std::string& out);
 /// The last checkpoint, or lines of metrics.jsonl, could not be written.
 int report_loss(const train::Run& run, const std::string& out, const train::LoopEnd& end);
 

@@ -33,8 +33,8 @@ Progress advance(Trainer& trainer, const LoopOptions& options) {
 }
 
 /// Why the loop ends after the step just taken; empty if it continues.
-std::optional<LoopReason> reason_to_end(const Trainer& trainer, LoopObserver& observer, const LoopOptions& options) {
-  const bool interrupted = observer.interrupted();
+std::optional<LoopReason> reason_to_end(const Trainer& trainer, bool own_interruption, const LoopOptions& options) {
+  const bool interrupted = trainer.group().any(own_interruption);
   if (trainer.finished()) return LoopReason::finished;
   if (interrupted) return LoopReason::interrupted;
   if (trainer.steps_done() == options.stop_at) return LoopReason::stopped;
@@ -108,11 +108,22 @@ LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, co
     const Progress progress = advance(trainer, options);
     writer.log(progress);
     observer.after_step(progress);
-    reason = reason_to_end(trainer, observer, options);
+    reason = reason_to_end(trainer, observer.interrupted(), options);
     if (reason) return writer.end(*reason, writer.save());
     if (due(trainer.steps_done(), trainer.settings().save_every)) writer.save_or_report();
   }
   return writer.end(*reason, "");
+}
+
+LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options) {
+  while (!trainer.finished()) {
+    trainer.step();
+    const std::optional<LoopReason> reason = reason_to_end(trainer, interrupted(), options);
+    // Where the leading process saves, it would end the run.
+    if (reason || due(trainer.steps_done(), trainer.settings().save_every)) trainer.require_finite();
+    if (reason) return *reason;
+  }
+  return LoopReason::finished;
 }
 
 }  // namespace headgate::train

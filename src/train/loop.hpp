@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "train/metrics_log.hpp"
@@ -43,5 +44,9 @@ struct LoopEnd {
 /// is then that of the last save) and io::FileError: before the first step if something cannot be written, later if the
 /// data has changed.
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options);
+
+/// The same steps in a process that does not lead its group: it writes and evaluates nothing. An interruption of any
+/// process ends the loops of all.
+LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options);
 
 }  // namespace headgate::train

@@ -2,12 +2,17 @@
 #include "train/start.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/check.hpp"
+#include "headgate/runtime.hpp"
 #include "io/file_error.hpp"
 #include "train/checkpoint.hpp"
 #include "train/memory.hpp"
@@ -54,31 +59,31 @@ TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings&
 
 }  // namespace
 
-Run start_run(const RunRequest& request, const Note& note) {
+Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
   const std::string& out = request.directory;
   require(!request.settings.of<&TrainSettings::paths>().empty(), "--data is required");
   require(checkpoints_of(out).empty(),
           "--out {} holds a run: continue it with --resume, or start a new one in another --out", out);
-  checked_out(out, [&out] { require_no_run(out); });
+  if (group.leads()) checked_out(out, [&out] { require_no_run(out); });
   const Task task = request.settings.of<&TrainSettings::task>().value_or(Task::text);
   const Bos bos = request.settings.of<&TrainSettings::bos>().value_or(Bos::off);
   const models::DecoderConfig config = make_config(request.model, task, bos);
   const TrainSettings settings = make_settings(request.settings, config.seq_len);
   Run run;
   run.source = open_data(data_of(settings, out));
-  run.trainer = with_memory(training_memory(config, settings, *run.source), 0,
-                            [&] { return std::make_unique<Trainer>(config, settings, *run.source); });
-  run.directory = open_directory(out, RunStart::fresh, note);
+  run.trainer = with_memory(training_memory(config, settings, *run.source, group), 0,
+                            [&] { return std::make_unique<Trainer>(config, settings, *run.source, group); });
+  if (group.leads()) run.directory = open_directory(out, RunStart::fresh, note);
   return run;
 }
 
-Run resume_run(const RunRequest& request, const Note& note) {
+Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
   const std::string& out = request.directory;
   const std::vector<std::string> checkpoints = checkpoints_of(out);
   require(!checkpoints.empty(), "--resume: {} holds no checkpoint", newest_checkpoint(out));
   Run run;
-  run.directory = open_directory(out, RunStart::resumed, note);
-  const std::string& directory = run.directory->checkpoint();
+  if (group.leads()) run.directory = open_directory(out, RunStart::resumed, note);
+  const std::string directory = group.leads() ? run.directory->checkpoint() : checkpoints.front();
   Checkpoint checkpoint = load_checkpoint(directory, CheckpointParts::all);
   TrainerState state = state_of(checkpoint, directory);
   const int threads_before = state.settings.threads;
@@ -97,9 +102,34 @@ Run resume_run(const RunRequest& request, const Note& note) {
   run.source = open_data(data_of(state.settings, out));
   const std::uint64_t read =
       3 * checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts
-  run.trainer = with_memory(training_memory(checkpoint.config, state.settings, *run.source), read,
-                            [&] { return std::make_unique<Trainer>(std::move(checkpoint), state, *run.source); });
+  run.trainer = with_memory(training_memory(checkpoint.config, state.settings, *run.source, group), read, [&] {
+    return std::make_unique<Trainer>(std::move(checkpoint), state, *run.source, group);
+  });
   return run;
+}
+
+std::string disagreement(const Run& run) {
+  const Trainer& trainer = *run.trainer;
+  const auto differs = [&trainer](std::uint64_t own) {
+    // As a double, half of the bits at a time are exact.
+    bool same = true;
+    for (const std::uint64_t half : {own >> 32, own & 0xFFFFFFFF}) {
+      const std::vector<double> all = trainer.group().gather(static_cast<double>(half));
+      same = same && std::all_of(all.begin(), all.end(), [&all](double each) { return each == all.front(); });
+    }
+    return !same;
+  };
+  const auto hash = [](std::string_view text) { return std::uint64_t{std::hash<std::string_view>()(text)}; };
+  const std::vector<float>& parameters = trainer.parameters();
+  const std::string_view bytes(reinterpret_cast<const char*>(parameters.data()), parameters.size() * sizeof(float));
+  std::vector<std::string> different;
+  if (differs(run.source->fingerprint())) different.emplace_back("data");
+  TrainerState settings;
+  settings.settings = trainer.settings();
+  if (differs(hash(write_state(settings)))) different.emplace_back("settings");
+  if (differs(hash(bytes))) different.emplace_back("parameters");
+  if (differs(hash(active_target()))) different.emplace_back("vector targets (HEADGATE_ISA)");
+  return fmt::format("{}", fmt::join(different, ", "));
 }
 
 }  // namespace headgate::train

@@ -21,7 +21,7 @@ struct RunRequest {
 
 /// A run that is ready to train: the trainer reads from the source, and the directory is locked.
 struct Run {
-  std::unique_ptr<RunDirectory> directory;
+  std::unique_ptr<RunDirectory> directory;  ///< in the process that leads its group
   std::unique_ptr<SequenceSource> source;
   std::unique_ptr<Trainer> trainer;
 };
@@ -29,9 +29,12 @@ struct Run {
 /// Called with one line that the user should know and that is not an error.
 using Note = std::function<void(const std::string& line)>;
 
-/// Start a new run or resume one. Both throw Error, whose message names options, and io::FileError; nothing is written
-/// in that case.
-Run start_run(const RunRequest& request, const Note& note);
-Run resume_run(const RunRequest& request, const Note& note);
+/// Start a new run or resume one, in each process of the group, which must outlive the run. Both throw Error, whose
+/// message names options, and io::FileError; nothing is written in that case.
+Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
+Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
+
+/// What the processes of the run's group do not have in common though they must, in words; empty if nothing.
+std::string disagreement(const Run& run);
 
 }  // namespace headgate::train

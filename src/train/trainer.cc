@@ -24,22 +24,29 @@ EvaluationPlan evaluation_plan(const TrainSettings& settings, const SequenceSour
   return plan_evaluation(source.held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
 }
 
+/// What each process of the group computes of a pass. Throws Error if the sequences cannot be shared out evenly.
+models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& group) {
+  require(settings.batch % group.size() == 0, "batch {} cannot be shared out evenly to {} processes", settings.batch,
+          group.size());
+  return {settings.batch / group.size(), settings.seq_len};
+}
+
 }  // namespace
 
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
-                                                const SequenceSource& source) {
+                                                const SequenceSource& source, const ProcessGroup& group) {
   validate(settings);
+  const models::BatchShape shape = own_batch(settings, group);
   const std::size_t numbers = models::parameter_count(config);
-  const std::size_t tokens = settings.batch * settings.seq_len;
+  const std::size_t tokens = shape.batch * shape.seq;
   std::vector<models::MemoryItem> items = {{"parameters", numbers * sizeof(float)},
                                            {"gradients", numbers * sizeof(float)},
                                            {"optimizer moments", 2 * numbers * sizeof(float)},
                                            {"tokens and targets", 2 * tokens * sizeof(std::int32_t)}};
-  const models::BatchShape shape{settings.batch, settings.seq_len};
   for (auto& item : models::Decoder<float>::planned_memory(config, shape, models::Purpose::train)) {
     items.push_back(std::move(item));
   }
-  if (settings.eval_tokens > 0) {
+  if (settings.eval_tokens > 0 && group.leads()) {
     std::size_t bytes = 0;
     const EvaluationPlan plan = evaluation_plan(settings, source);
     for (const auto& item : evaluation_memory(config, source, plan, metrics::default_metrics())) bytes += item.bytes;
@@ -48,10 +55,12 @@ std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& con
   return items;
 }
 
-Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source)
+Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
+                 ProcessGroup& group)
     : settings_(validated(settings)),
       source_(source),
-      decoder_(config, {settings.batch, settings.seq_len}, models::Purpose::train, {.threads = settings.threads}),
+      group_(group),
+      decoder_(config, own_batch(settings, group), models::Purpose::train, {.threads = settings.threads}),
       parameters_(decoder_.table().total()),
       first_moment_(parameters_.size()),
       second_moment_(parameters_.size()) {
@@ -59,11 +68,11 @@ Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& setti
   plan();
 }
 
-Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source)
+Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source, ProcessGroup& group)
     : settings_(validated(state.settings)),
       source_(source),
-      decoder_(checkpoint.config, {settings_.batch, settings_.seq_len}, models::Purpose::train,
-               {.threads = settings_.threads}),
+      group_(group),
+      decoder_(checkpoint.config, own_batch(settings_, group), models::Purpose::train, {.threads = settings_.threads}),
       parameters_(std::move(checkpoint.parameters)),
       first_moment_(std::move(checkpoint.first_moment)),
       second_moment_(std::move(checkpoint.second_moment)),
@@ -83,14 +92,14 @@ void Trainer::plan() {
   require(config().vocab >= source_.vocab(), "vocab is {} but the data has tokens up to {}", config().vocab,
           source_.vocab() - 1);
   gradients_.resize(parameters_.size());
-  tokens_.resize(settings_.batch * settings_.seq_len);
+  tokens_.resize(own_batch(settings_, group_).batch * settings_.seq_len);
   targets_.resize(tokens_.size());
   for (const models::Parameter& parameter : decoder_.table().entries()) {
     const bool decays = models::decays(parameter.kind);
     if (segments_.empty() || segments_.back().decays != decays) segments_.push_back({parameter.offset, 0, decays});
     segments_.back().count += parameter.count;
   }
-  if (settings_.eval_tokens > 0) {
+  if (settings_.eval_tokens > 0 && group_.leads()) {
     evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_), metrics::default_metrics(),
                        decoder_.context());
   }
@@ -98,18 +107,21 @@ void Trainer::plan() {
 
 double Trainer::accumulate_gradients() {
   const std::int64_t T = settings_.seq_len;
-  const double share = 1.0 / static_cast<double>(settings_.accumulate);
-  std::int64_t sequence = step_ * settings_.accumulate * settings_.batch;
+  const std::int64_t own = own_batch(settings_, group_).batch;
+  const double share = 1.0 / static_cast<double>(settings_.accumulate * group_.size());
   double loss = 0.0;
   std::fill(gradients_.begin(), gradients_.end(), 0.0F);
   for (std::int64_t pass = 0; pass < settings_.accumulate; ++pass) {
-    for (std::int64_t b = 0; b < settings_.batch; ++b, ++sequence) {
+    const std::int64_t first = (step_ * settings_.accumulate + pass) * settings_.batch + group_.rank() * own;
+    for (std::int64_t b = 0; b < own; ++b) {
+      const std::int64_t sequence = first + b;
       source_.training_sequence(tokens_.data() + b * T, targets_.data() + b * T, sequence);
     }
     loss += share *
             decoder_.loss_and_gradients(gradients_.data(), parameters_.data(), tokens_.data(), targets_.data(), share);
   }
-  return loss;
+  group_.sum(gradients_.data(), std::ssize(gradients_));
+  return group_.sum(loss);
 }
 
 void Trainer::update(double lr, double gradient_scale, std::int64_t step) {
@@ -175,12 +187,16 @@ TrainerState Trainer::state() const {
   return state;
 }
 
-void Trainer::save(const std::string& directory) const {
+void Trainer::require_finite() const {
   for (const std::vector<float>* buffer : {&parameters_, &first_moment_, &second_moment_}) {
     if (!std::isfinite(squared_norm(*buffer))) {
       throw Diverged(fmt::format("step {}: the update left parameters or moments that are not finite", step_));
     }
   }
+}
+
+void Trainer::save(const std::string& directory) const {
+  require_finite();
   save_checkpoint(directory, {config(), decoder_.table(), parameters_.data(), first_moment_.data(),
                               second_moment_.data(), write_state(state())});
 }

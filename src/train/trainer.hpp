@@ -12,6 +12,7 @@
 #include "train/checkpoint.hpp"
 #include "train/data.hpp"
 #include "train/evaluation.hpp"
+#include "train/process_group.hpp"
 #include "train/settings.hpp"
 #include "train/spikes.hpp"
 
@@ -33,29 +34,36 @@ struct StepReport {
   bool spike = false;       ///< a loss spike begins here
 };
 
-/// The memory of a run in bytes, by purpose; allocates nothing. Throws Error if config or settings are invalid or the
-/// sizes overflow.
+/// The memory of a run in bytes, by purpose, in this process of the group; allocates nothing. Throws Error if config or
+/// settings are invalid or the sizes overflow.
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
-                                                const SequenceSource& source);
+                                                const SequenceSource& source, const ProcessGroup& group);
 
-/// A model in training: its parameters, AdamW's moments, and the training step, which runs on settings.threads.
+/// A model in training: its parameters, AdamW's moments, and the training step, which runs on settings.threads. In a
+/// group of n processes each has all parameters and takes 1/n of every batch, in the order of the ranks; gradients and
+/// losses are summed, so that all take the same step.
 class Trainer {
  public:
-  /// A new run: parameters are initialised from settings.seed. `source` must outlive the trainer. Throws Error if
-  /// config, settings and source do not fit each other.
-  Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source);
+  /// A new run: parameters are initialised from settings.seed. `source` and `group` must outlive the trainer. Throws
+  /// Error if config, settings, source and group do not fit each other.
+  Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
+          ProcessGroup& group = alone());
 
   /// Resumes from a checkpoint with the trainer state `state`. Throws Error if the data differs from the run's.
-  Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source);
+  Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source,
+          ProcessGroup& group = alone());
 
   /// Forward and backward passes over the step's batches, clipping, AdamW. Throws Diverged.
   StepReport step();
 
-  /// Evaluates held-out sequences. Throws Error if eval_tokens is 0.
+  /// Evaluates held-out sequences, in the process that leads the group. Throws Error if eval_tokens is 0.
   Evaluation evaluate();
 
   /// Throws io::FileError, or Diverged if a number is not finite; the previous checkpoint then remains.
   void save(const std::string& directory) const;
+
+  /// Throws Diverged if a parameter or moment is not finite.
+  void require_finite() const;
 
   std::int64_t steps_done() const { return step_; }
   bool finished() const { return step_ >= settings_.schedule.steps; }
@@ -63,10 +71,11 @@ class Trainer {
   const models::DecoderConfig& config() const { return decoder_.config(); }
   const std::vector<float>& parameters() const { return parameters_; }
   std::int64_t spikes() const { return spikes_.count(); }
-  double flops_per_step() const;
+  double flops_per_step() const;  ///< of all processes
+  ProcessGroup& group() const { return group_; }
   TrainerState state() const;
 
-  std::vector<models::MemoryItem> memory_plan() const { return training_memory(config(), settings_, source_); }
+  std::vector<models::MemoryItem> memory_plan() const { return training_memory(config(), settings_, source_, group_); }
 
  private:
   /// Consecutive parameters with the same weight decay.
@@ -83,14 +92,15 @@ class Trainer {
 
   TrainSettings settings_;
   const SequenceSource& source_;
+  ProcessGroup& group_;
   models::Decoder<float> decoder_;
   std::optional<HeldOutEvaluator> evaluator_;
   std::vector<float> parameters_;      // (total)
   std::vector<float> gradients_;       // (total)
   std::vector<float> first_moment_;    // (total)
   std::vector<float> second_moment_;   // (total)
-  std::vector<std::int32_t> tokens_;   // (batch,T)
-  std::vector<std::int32_t> targets_;  // (batch,T)
+  std::vector<std::int32_t> tokens_;   // (own batch,T)
+  std::vector<std::int32_t> targets_;  // (own batch,T)
   std::vector<Segment> segments_;
   SpikeCounter spikes_;
   std::int64_t step_ = 0;
