@@ -150,6 +150,16 @@ enum {
   HEADGATE_CAUSALITY_CAUSAL = 1 /* key j is visible to query i iff j <= at_i */
 };
 
+/* What products are made of. NATIVE16, for bf16 q, k and v: bf16 numbers with f32 sums, in the instructions of the CPU
+ * (headgate_native16_products); weights, and backward dy * g and ds, are rounded to bf16 before they are multiplied. It
+ * permits this where it is faster: on CPUs without it, and for what its kernels leave out (weights, gate_threshold,
+ * int8 k and v, dbias), calls compute as EXACT does. */
+typedef int32_t headgate_precision;
+enum {
+  HEADGATE_PRECISION_EXACT = 0,   /* f32 numbers (f64 for f64) */
+  HEADGATE_PRECISION_NATIVE16 = 1 /* q must be bf16 */
+};
+
 /* Zeros are the defaults: 1/sqrt(D), no cap, no window, not causal, sigmoid, multiplied. A value that stands where its
  * has_ field is 0 is refused, so that none is passed over unnoticed. */
 typedef struct headgate_attention_options {
@@ -174,12 +184,14 @@ typedef struct headgate_attention_options {
    * to nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A
    * gate within rounding of tau may fall on either side. */
   double gate_threshold;
+  headgate_precision precision;
+  int32_t reserved; /* 0 */
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \
   {                                                                                                              \
     sizeof(headgate_attention_options), 0.0, 0.0, 0, 0, 0, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_DEFAULT, \
-        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0                                                                 \
+        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0, HEADGATE_PRECISION_EXACT, 0                                    \
   }
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
