@@ -577,6 +577,19 @@ HEADGATE_API headgate_status headgate_active_target(const char** name);
  * HEADGATE_INVALID_ARGUMENT if it is not a supported target. Not to be called while a kernel runs. */
 HEADGATE_API headgate_status headgate_set_target(const char* name);
 
+/* What this CPU and build have for HEADGATE_PRECISION_NATIVE16, best first, beside the vector target "avx3" alone:
+ * "amx_bf16", "avx512_bf16", or nothing. The list is handed out as that of headgate_supported_targets. */
+HEADGATE_API headgate_status headgate_supported_native16_products(const char** names, size_t capacity, size_t* count);
+
+/* The one that native16 uses now on the active target: amx_bf16 where the CPU has it, or what
+ * headgate_set_native16_products chose; "" where there is none, and native16 computes as exact does. *name lives as
+ * long as the library. */
+HEADGATE_API headgate_status headgate_native16_products(const char** name);
+
+/* Makes native16 use `name` in every later call of this process; NULL or "" returns to the default choice.
+ * HEADGATE_INVALID_ARGUMENT if it is not supported. Not to be called while a kernel runs. */
+HEADGATE_API headgate_status headgate_set_native16_products(const char* name);
+
 /* Implementations of the operation in this build, best first: "cpu". A call runs on the first that can compute it.
  * The list is handed out as that of the targets is. */
 HEADGATE_API headgate_status headgate_supported_backends(const char** names, size_t capacity, size_t* count);

@@ -425,7 +425,7 @@ static void test_struct_sizes(void) {
   setup(&p);
   p.options.struct_size = 0;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.struct_size is 0 but must be 64, or 80, or 88 to");
+  CHECK_SAYS("options.struct_size is 0 but must be 64, or 80, or 88, or 96 to");
   p.options.struct_size = sizeof(p.options) - 1;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
   p.options.struct_size = (size_t)-1;

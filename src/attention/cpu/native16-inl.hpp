@@ -201,8 +201,8 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
 
 /// Pairs of a transposed operand: 16 rows of `cols` elements become 16 columns of a panel, (round_up(cols, 32) / 2, 16,
 /// 2). Rows from n on are zeros.
-HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFloat16* const* rows, std::int64_t n,
-                                     std::int64_t cols) {
+inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFloat16* const* rows, std::int64_t n,
+                                            std::int64_t cols) {
   for (std::int64_t c = 0; c < cols; c += kTileDepth) {
     __m512i x[16];
     for (std::int64_t r = 0; r < 16; ++r) x[r] = r < n ? load_halves(rows[r] + c, cols - c) : _mm512_setzero_si512();
@@ -213,8 +213,8 @@ HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFloat16* 
 
 /// Two rows of `cols` elements become rows x and x + 1 of panels of 16 columns each; null: zeros. `to`: row x of the
 /// first panel.
-HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t panel_stride, const BFloat16* even,
-                                const BFloat16* odd, std::int64_t cols) {
+inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t panel_stride, const BFloat16* even,
+                                       const BFloat16* odd, std::int64_t cols) {
   const __m512i zero = _mm512_setzero_si512();
   for (std::int64_t c = 0; c < cols; c += 2 * kTileCols, to += 2 * panel_stride) {
     const __m512i x = even != nullptr ? load_halves(even + c, cols - c) : zero;
