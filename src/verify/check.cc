@@ -281,8 +281,7 @@ std::optional<std::string> check_on_every_target(
 }
 
 bool Implementation::takes(const CaseSpec& spec) const {
-  const bool has_products = target == kNative16Target && !supported_native16_products().empty();
-  return products.empty() == (spec.precision == Precision::exact || !has_products);
+  return products.empty() == (spec.precision == Precision::exact || supported_native16_products().empty());
 }
 
 std::vector<Implementation> implementations() {

@@ -49,7 +49,7 @@ struct Implementation {
   std::string target;    ///< as set_target takes it; empty where the backend has none
   std::string products;  ///< as set_native16_products takes it; empty: without them
 
-  /// Whether the problem runs there: one of native16 on products where the target has any.
+  /// Whether the problem runs there: one of native16 on products, where the CPU has any.
   bool takes(const CaseSpec& spec) const;
 };
 std::vector<Implementation> implementations();
