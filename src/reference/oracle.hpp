@@ -41,8 +41,8 @@ struct BackwardArrays {
 };
 
 /// `inherited`: how far an element moves, per unit roundoff of storage, when y and attn are read back rounded to the
-/// dtype of q, as the kernels read them, and as native16 rounds what it multiplies. `like_terms`: what the rounding of terms that are alike adds up to, per unit
-/// roundoff of the compute type; 0 where all terms differ.
+/// dtype of q, as the kernels read them, and as native16 rounds what it multiplies. `like_terms`: what the rounding of
+/// terms that are alike adds up to, per unit roundoff of the compute type; 0 where all terms differ.
 struct Backward : BackwardArrays {
   BackwardArrays magnitude;
   BackwardArrays inherited;

@@ -107,6 +107,26 @@ TEST(Native16, IsExactWhereItHasNoKernel) {
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
 }
 
+std::string refusal_of(DType dtype, Precision precision) {
+  CaseSpec spec = many_queries();
+  spec.dtype = dtype;
+  spec.precision = precision;
+  try {
+    forward_bits(spec);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Native16, AnyOtherTypeAndAnyOtherPrecisionIsRefused) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16}) {
+    EXPECT_EQ(refusal_of(dtype, Precision::native16),
+              "attention_forward: precision is native16 but q is " + std::string(dtype_name(dtype)) + ", not bf16");
+  }
+  EXPECT_EQ(refusal_of(DType::bf16, static_cast<Precision>(2)), "attention_forward: precision is 2 but must be 0 to 1");
+}
+
 TEST(Native16, AnUnknownProductIsRefused) {
   try {
     set_native16_products("abacus");
