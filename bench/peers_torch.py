@@ -4,12 +4,14 @@
 
 Needs PyTorch (`pip install torch`) and a shared libheadgate, which it calls through the C ABI. The two run in turns
 within one process, each after a pause in which the other's threads go to sleep; every call allocates its own outputs.
-Times are medians. PyTorch is held to its flash kernel for CPUs, the fastest that it has. The errors of both are measured
-on the first head, against the same formula in f64.
+Times are medians. bf16 is measured in both precisions where the CPU has the products of native16. PyTorch is held to
+its flash kernel for CPUs, the fastest that it has. The errors of both are measured on the first head, against the same
+formula in f64.
 """
 
 import argparse
 import ctypes
+import functools
 import json
 import statistics
 import sys
@@ -26,6 +28,7 @@ from turns import seconds_in_turns, timed
 
 DTYPES = {torch.float32: 1, torch.float64: 2, torch.bfloat16: 3, torch.float16: 4}  # headgate_dtype
 CAUSAL = 1
+PRECISIONS = {"exact": 0, "native16": 1}  # headgate_precision
 
 
 class View(ctypes.Structure):
@@ -60,7 +63,7 @@ def views(*names):
 
 class Inputs(Sized):
     _fields_ = views("q", "k", "v", "gate", "bias", "mask", "key_lengths", "alibi_slopes", "sinks", "query_offsets",
-                     "cu_seqlens_q", "cu_seqlens_k")
+                     "cu_seqlens_q", "cu_seqlens_k", "block_table", "k_scale", "v_scale")
 
 
 class Outputs(Sized):
@@ -92,6 +95,11 @@ class Options(Sized):
         ("gate_fn", ctypes.c_int32),
         ("gate_op", ctypes.c_int32),
         ("threads", ctypes.c_int32),
+        ("target", ctypes.c_char_p),
+        ("backend", ctypes.c_char_p),
+        ("gate_threshold", ctypes.c_double),
+        ("precision", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
     ]
 
 
@@ -110,29 +118,34 @@ class Headgate:
         self._check(self.library.headgate_active_target(ctypes.byref(name)))
         return name.value.decode()
 
-    def _options(self, causal):
-        return Options(causality=CAUSAL if causal else 0, threads=self.threads)
+    def native16_products(self):
+        name = ctypes.c_char_p()
+        self._check(self.library.headgate_native16_products(ctypes.byref(name)))
+        return name.value.decode()
+
+    def _options(self, causal, precision):
+        return Options(causality=CAUSAL if causal else 0, threads=self.threads, precision=PRECISIONS[precision])
 
     @staticmethod
     def _inputs(q, k, v, z):
         return Inputs(q=view(q), k=view(k), v=view(v), gate=view(z))
 
-    def forward(self, q, k, v, z, causal):
+    def forward(self, q, k, v, z, causal, precision="exact"):
         y = torch.empty_like(q)
         lse = torch.empty(*q.shape[:3], 1, dtype=torch.float32)
         self._check(self.library.headgate_attention_forward(
             ctypes.byref(Outputs(y=view(y), lse=view(lse))), ctypes.byref(self._inputs(q, k, v, z)),
-            ctypes.byref(self._options(causal))))
+            ctypes.byref(self._options(causal, precision))))
         return y, lse
 
-    def train(self, q, k, v, z, dy, causal):
-        y, lse = self.forward(q, k, v, z, causal)
+    def train(self, q, k, v, z, dy, causal, precision="exact"):
+        y, lse = self.forward(q, k, v, z, causal, precision)
         gradients = [torch.empty_like(tensor) for tensor in (q, k, v, z)]
         dq, dk, dv, dz = map(view, gradients)
         self._check(self.library.headgate_attention_backward(
             ctypes.byref(Gradients(dq=dq, dk=dk, dv=dv, dgate=dz)), ctypes.byref(self._inputs(q, k, v, z)),
             ctypes.byref(Saved(y=view(y), lse=view(lse))), ctypes.byref(Incoming(dy=view(dy))),
-            ctypes.byref(self._options(causal))))
+            ctypes.byref(self._options(causal, precision))))
         return [y, *gradients]
 
 
@@ -163,26 +176,32 @@ def error(results, exact):
 
 
 def measure(headgate, heads, length, dim, dtype, causal, repeat):
+    """A row for each pass and precision; all precisions and PyTorch take turns."""
     generator = torch.Generator().manual_seed(1)
     q, k, v, z, dy = (torch.randn(1, heads, length, dim, generator=generator).to(dtype) for _ in range(5))
     pairs = length * (length + 1) // 2 if causal else length * length
     exact = first_head_in_f64(q, k, v, z, dy, causal)
     forward_flops = 4.0 * pairs * dim * heads
+    precisions = list(PRECISIONS) if dtype == torch.bfloat16 and headgate.native16_products() else ["exact"]
     rows = []
-    for op, flops, ours, theirs in (
-        ("forward", forward_flops, lambda: headgate.forward(q, k, v, z, causal)[:1],
+    for op, flops, run, theirs in (
+        ("forward", forward_flops, lambda precision: headgate.forward(q, k, v, z, causal, precision)[:1],
          lambda: [torch_forward(q, k, v, z, causal)]),
-        ("forward+backward", 3.5 * forward_flops, lambda: headgate.train(q, k, v, z, dy, causal),
+        ("forward+backward", 3.5 * forward_flops, lambda precision: headgate.train(q, k, v, z, dy, causal, precision),
          lambda: torch_train(q, k, v, z, dy, causal)),
     ):
-        our_error, their_error = error(ours(), exact), error(theirs(), exact)
-        our_seconds, their_seconds = map(statistics.median, seconds_in_turns([timed(ours), timed(theirs)], repeat))
-        rows.append({
-            "op": op, "Hq": heads, "T": length, "D": dim, "dtype": str(dtype).removeprefix("torch."),
-            "causal": causal, "headgate_ms": 1e3 * our_seconds, "torch_ms": 1e3 * their_seconds,
-            "headgate_gflops": flops / our_seconds * 1e-9, "torch_gflops": flops / their_seconds * 1e-9,
-            "speedup": their_seconds / our_seconds, "headgate_error": our_error, "torch_error": their_error,
-        })
+        ours = [functools.partial(run, precision) for precision in precisions]
+        their_error = error(theirs(), exact)
+        errors = [error(each(), exact) for each in ours]
+        *our_seconds, their_seconds = map(statistics.median,
+                                          seconds_in_turns([timed(each) for each in (*ours, theirs)], repeat))
+        for precision, seconds, our_error in zip(precisions, our_seconds, errors):
+            rows.append({
+                "op": op, "Hq": heads, "T": length, "D": dim, "dtype": str(dtype).removeprefix("torch."),
+                "precision": precision, "causal": causal, "headgate_ms": 1e3 * seconds, "torch_ms": 1e3 * their_seconds,
+                "headgate_gflops": flops / seconds * 1e-9, "torch_gflops": flops / their_seconds * 1e-9,
+                "speedup": their_seconds / seconds, "headgate_error": our_error, "torch_error": their_error,
+            })
     return rows
 
 
@@ -192,6 +211,7 @@ def parse_arguments():
     parser.add_argument("--library", type=Path, help="libheadgate.so (default: found below build/)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeat", type=int, default=9, help="timed runs of each (default 9)")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="one of the two alone")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     arguments = parser.parse_args()
     if arguments.library is None:
@@ -208,7 +228,7 @@ def main():
     headgate = Headgate(arguments.library, arguments.threads)
     print(f"PyTorch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()}), headgate ({headgate.target()}), "
           f"{arguments.threads} threads\n")
-    print(f"{'op':<17}{'heads':>6}{'T':>6}{'D':>5}  {'dtype':<9}{'causal':<7}"
+    print(f"{'op':<17}{'heads':>6}{'T':>6}{'D':>5}  {'dtype':<9}{'precision':<10}{'causal':<7}"
           f"{'headgate':>11}{'PyTorch':>12}{'GFLOP/s':>15}{'ratio':>8}{'errors':>16}")
     rows = []
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
@@ -217,9 +237,12 @@ def main():
                                            (1, 4096, 64, False), (16, 4096, 128, True),
                                            *((512, length, 64, False) for length in (16, 32, 64, 128, 256))):
             for dtype in (torch.float32, torch.bfloat16):
+                if arguments.dtype not in (None, str(dtype).removeprefix("torch.")):
+                    continue
                 for row in measure(headgate, heads, length, dim, dtype, causal, arguments.repeat):
                     rows.append(row)
                     print(f"{row['op']:<17}{heads:>6}{length:>6}{dim:>5}  {row['dtype']:<9}"
+                          f"{row['precision']:<10}"
                           f"{'yes' if causal else 'no':<7}{row['headgate_ms']:>8.1f} ms{row['torch_ms']:>9.1f} ms"
                           f"{row['headgate_gflops']:>8.1f}{row['torch_gflops']:>7.1f}{row['speedup']:>7.2f}x"
                           f"{row['headgate_error']:>9.1e} {row['torch_error']:.1e}", flush=True)

@@ -53,6 +53,13 @@ enum class GateOp : std::int32_t { mul = 0, add = 1 };
 /// causal: key j is visible to query i iff j ≤ at_i.
 enum class Causality : std::int32_t { none = 0, causal = 1 };
 
+/// What products are made of. exact: f32 numbers (f64 for f64). native16, for bf16 q, k and v: bf16 numbers with f32
+/// sums, in the instructions of the CPU (native16_products() in runtime.hpp). The weights are then rounded to bf16
+/// before they meet v; backward also dy ∘ g, and ds before it meets q and k (docs/NUMERICS.md has the bounds). native16
+/// permits this where it is faster: on CPUs without it, and for what its kernels leave out (weights, gate_threshold,
+/// int8 k and v, few queries, dbias), calls compute as exact does.
+enum class Precision : std::int32_t { exact = 0, native16 = 1 };
+
 struct AttentionOptions {
   std::optional<double> scale{};  ///< 1/√D when empty; finite
   double softcap = 0.0;           ///< c > 0; 0 for no cap
@@ -68,6 +75,7 @@ struct AttentionOptions {
   /// nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A gate
   /// within rounding of τ may fall on either side.
   double gate_threshold = 0.0;
+  Precision precision = Precision::exact;  ///< native16: q must be bf16
 };
 
 /// What the operation reads. q, k and v are required and share one of f32, f64, bf16, f16, or k and v are i8 with

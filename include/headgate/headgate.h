@@ -150,6 +150,16 @@ enum {
   HEADGATE_CAUSALITY_CAUSAL = 1 /* key j is visible to query i iff j <= at_i */
 };
 
+/* What products are made of. NATIVE16, for bf16 q, k and v: bf16 numbers with f32 sums, in the instructions of the CPU
+ * (headgate_native16_products); weights, and backward dy * g and ds, are rounded to bf16 before they are multiplied. It
+ * permits this where it is faster: on CPUs without it, and for what its kernels leave out (weights, gate_threshold,
+ * int8 k and v, few queries, dbias), calls compute as EXACT does. */
+typedef int32_t headgate_precision;
+enum {
+  HEADGATE_PRECISION_EXACT = 0,   /* f32 numbers (f64 for f64) */
+  HEADGATE_PRECISION_NATIVE16 = 1 /* q must be bf16 */
+};
+
 /* Zeros are the defaults: 1/sqrt(D), no cap, no window, not causal, sigmoid, multiplied. A value that stands where its
  * has_ field is 0 is refused, so that none is passed over unnoticed. */
 typedef struct headgate_attention_options {
@@ -174,12 +184,14 @@ typedef struct headgate_attention_options {
    * to nothing, and keys and values that no open row sees are not read. Forward only, with a gate that multiplies. A
    * gate within rounding of tau may fall on either side. */
   double gate_threshold;
+  headgate_precision precision;
+  int32_t reserved; /* 0 */
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT                                                                          \
   {                                                                                                              \
     sizeof(headgate_attention_options), 0.0, 0.0, 0, 0, 0, 0, HEADGATE_CAUSALITY_NONE, HEADGATE_GATE_FN_DEFAULT, \
-        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0                                                                 \
+        HEADGATE_GATE_OP_MUL, 0, NULL, NULL, 0.0, HEADGATE_PRECISION_EXACT, 0                                    \
   }
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
@@ -564,6 +576,19 @@ HEADGATE_API headgate_status headgate_active_target(const char** name);
 /* Makes `name` the target of every later call in this process; NULL or "" returns to the default choice.
  * HEADGATE_INVALID_ARGUMENT if it is not a supported target. Not to be called while a kernel runs. */
 HEADGATE_API headgate_status headgate_set_target(const char* name);
+
+/* What this CPU and build have for HEADGATE_PRECISION_NATIVE16, best first, beside the vector target "avx3" alone:
+ * "amx_bf16", "avx512_bf16", or nothing. The list is handed out as that of headgate_supported_targets. */
+HEADGATE_API headgate_status headgate_supported_native16_products(const char** names, size_t capacity, size_t* count);
+
+/* The one that native16 uses now on the active target: amx_bf16 where the CPU has it, or what
+ * headgate_set_native16_products chose; "" where there is none, and native16 computes as exact does. *name lives as
+ * long as the library. */
+HEADGATE_API headgate_status headgate_native16_products(const char** name);
+
+/* Makes native16 use `name` in every later call of this process; NULL or "" returns to the default choice.
+ * HEADGATE_INVALID_ARGUMENT if it is not supported. Not to be called while a kernel runs. */
+HEADGATE_API headgate_status headgate_set_native16_products(const char* name);
 
 /* Implementations of the operation in this build, best first: "cpu". A call runs on the first that can compute it.
  * The list is handed out as that of the targets is. */

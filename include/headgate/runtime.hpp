@@ -36,6 +36,18 @@ HEADGATE_API void set_target(const std::string& name);
 /// The bit of a target by its name, for ExecutionContext. Throws headgate::Error if it is not in supported_targets().
 HEADGATE_API std::int64_t find_target(const std::string& name);
 
+/// What this CPU and build have for Precision::native16, best first, beside the vector target "avx3" alone: "amx_bf16",
+/// "avx512_bf16", or nothing.
+HEADGATE_API std::vector<std::string> supported_native16_products();
+
+/// The one that native16 uses now on the active target: amx_bf16 where the CPU has it, or what set_native16_products
+/// chose; "" where there is none, and native16 computes as exact does. Throws as active_target does.
+HEADGATE_API std::string native16_products();
+
+/// Makes native16 use `name` in every later call of this process; "" returns to the default choice. Throws
+/// headgate::Error if it is not in supported_native16_products(). Not to be called while a kernel runs.
+HEADGATE_API void set_native16_products(const std::string& name);
+
 /// Implementations of the operation in this build, best first: "cpu". A call runs on the first that can compute it.
 HEADGATE_API std::vector<std::string> supported_backends();
 

@@ -132,6 +132,11 @@ void check_options(const Call& call, const AttentionOptions& options, const Scor
     call.fail("softcap is {} but must be 0 for none, or positive, finite and normal in {}", p.softcap, range.name);
   }
   check_enum(call, "causality", options.causality, Causality::causal);
+  check_enum(call, "precision", options.precision, Precision::native16);
+  p.precision = options.precision;
+  if (p.precision == Precision::native16 && p.inputs.q.dtype != DType::bf16) {
+    call.fail("precision is native16 but q is {}, not bf16", dtype_name(p.inputs.q.dtype));
+  }
   check_gate_choice(call, options.gate_fn, options.gate_op);
   for (const auto& [name, window] :
        {std::pair{"window_left", options.window_left}, std::pair{"window_right", options.window_right}}) {

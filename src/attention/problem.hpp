@@ -34,8 +34,9 @@ struct Problem {
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
   double gate_threshold = 0.0;  ///< > 0: rows whose gate is at most this are not computed; the gate multiplies
-  std::int64_t page = 0;        ///< tokens of a page of k and v, which the block table orders; 0: not paged
-  ExecutionContext context;     ///< resolved()
+  Precision precision = Precision::exact;
+  std::int64_t page = 0;     ///< tokens of a page of k and v, which the block table orders; 0: not paged
+  ExecutionContext context;  ///< resolved()
   /// As given, but for bias and mask, stretched to (B,Hq,T,S) by stride 0, and gate, absent where gate_fn is none.
   AttentionInputs inputs;
 

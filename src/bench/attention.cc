@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/precision_words.hpp"
 #include "core/statistics_outputs.hpp"
 #include "verify/case.hpp"
 #include "verify/tolerance.hpp"
@@ -26,6 +27,7 @@ nlohmann::ordered_json facts_of(std::string_view op, const verify::CaseSpec& s) 
                                {"kv_dtype", dtype_name(s.key_dtype())},
                                {"causal", s.causality == Causality::causal},
                                {"gate", word_of(s.gate_input)}};
+  if (s.precision != Precision::exact) facts["precision"] = word_of(s.precision);
   if (s.closed_share >= 0) facts["closed_share"] = s.closed_share;
   return facts;
 }

@@ -16,6 +16,7 @@
 #include "bench/training.hpp"
 #include "bench/workload.hpp"
 #include "core/statistics_outputs.hpp"
+#include "headgate/runtime.hpp"
 
 namespace headgate::bench {
 namespace {
@@ -35,6 +36,9 @@ constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
 // A forward pass need not be faster than this share of the machine's own matrix product.
 constexpr double kOfSgemmFloor = 0.96;
+
+/// native16 beside f32 products of the same bf16 tensors.
+constexpr double kNative16Floor = 1.6;
 
 /// Open rows of a gate threshold, and the least speedup over all rows.
 struct OpenShare {
@@ -83,6 +87,24 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("backward/D128", b, square(kHeads, 2048, 128), 0.80));
   groups.push_back(alone("backward/causal/D64", b, causal(square(kHeads, 2048, 64)), 0.70));
   groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
+}
+
+/// bf16 products beside f32 products; where the CPU has none both are the same, and nothing is guaranteed.
+void add_native16(std::vector<BenchGroup>& groups) {
+  const auto floor = native16_products().empty() ? std::nullopt : std::optional(kNative16Floor);
+  const auto add = [&](BenchOp op, const std::string& shape, CaseSpec spec) {
+    spec.dtype = DType::bf16;
+    CaseSpec native16 = spec;
+    native16.precision = Precision::native16;
+    const std::string name = fmt::format("native16/{}/{}", word_of(op), shape);
+    groups.push_back({{{name, attention_job(op, native16), 0, {}}, {name + "/exact", attention_job(op, spec), 0, {}}},
+                      {{0, 1, floor}}});
+  };
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const std::int64_t dim : {64, 128, 256}) add(op, fmt::format("D{}", dim), square(kHeads, 2048, dim));
+    for (const std::int64_t dim : {64, 128}) add(op, fmt::format("causal/D{}", dim), causal(square(kHeads, 2048, dim)));
+    add(op, "T512/D64", square(kHeads, 512, 64));
+  }
 }
 
 /// `new_tokens` queries against 16k keys; `group` query heads share a key/value head.
@@ -358,6 +380,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_guaranteed_rates(groups);
   if (threads > 1) add_one_head(groups);
   add_storage_types(groups);
+  add_native16(groups);
   add_gate_cost(groups);
   add_gate_threshold(groups);
   add_odd_shapes(groups);

@@ -31,11 +31,13 @@ static_assert(same(HEADGATE_DTYPE_NONE, DType::none) && same(HEADGATE_DTYPE_F32,
               same(HEADGATE_DTYPE_I32, DType::i32) && same(HEADGATE_DTYPE_I64, DType::i64) &&
               same(HEADGATE_DTYPE_I8, DType::i8));
 static_assert(same(HEADGATE_GATE_OP_MUL, GateOp::mul) && same(HEADGATE_GATE_OP_ADD, GateOp::add));
+static_assert(same(HEADGATE_PRECISION_EXACT, Precision::exact) &&
+              same(HEADGATE_PRECISION_NATIVE16, Precision::native16));
 static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CAUSALITY_CAUSAL, Causality::causal));
 
 // Callers of version 0.2 hold structs of these sizes until the next minor version. (64-bit pointers.)
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 88);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_options) == 96);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_inputs) == 8 + 15 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
@@ -51,9 +53,10 @@ GateFn to_gate_fn(headgate_gate_fn gate_fn) {
   return gate_fn == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(gate_fn);
 }
 
-/// Options before they had target and backend, and before they had gate_threshold.
+/// Options before they had target and backend, before they had gate_threshold, and before they had precision.
 constexpr auto kOlderOptions_bytes = {offsetof(headgate_attention_options, target),
-                                      offsetof(headgate_attention_options, gate_threshold)};
+                                      offsetof(headgate_attention_options, gate_threshold),
+                                      offsetof(headgate_attention_options, precision)};
 
 AttentionOptions to_options(const headgate_attention_options* given) {
   AttentionOptions options;
@@ -77,6 +80,8 @@ AttentionOptions to_options(const headgate_attention_options* given) {
   if (c.target != nullptr && *c.target != '\0') options.context.target = find_target(c.target);
   if (c.backend != nullptr && *c.backend != '\0') options.context.backend = &find_backend(c.backend);
   options.gate_threshold = c.gate_threshold;
+  options.precision = static_cast<Precision>(c.precision);
+  require(c.reserved == 0, "options.reserved is {} but must be 0", c.reserved);
   return options;
 }
 
@@ -220,6 +225,11 @@ const std::vector<std::string>& supported() {
   return names;
 }
 
+const std::vector<std::string>& native16_products() {
+  static const std::vector<std::string> names = supported_native16_products();
+  return names;
+}
+
 const std::vector<std::string>& backends() {
   static const std::vector<std::string> names = supported_backends();
   return names;
@@ -346,6 +356,24 @@ headgate_status headgate_active_target(const char** name) {
     const std::string active = headgate::active_target();
     *name = std::find(capi::compiled().begin(), capi::compiled().end(), active)->c_str();  // always one of them
   });
+}
+
+headgate_status headgate_supported_native16_products(const char** names, size_t capacity, size_t* count) {
+  return capi::guarded(__func__, [&] { capi::list(capi::native16_products(), names, capacity, count); });
+}
+
+headgate_status headgate_native16_products(const char** name) {
+  return capi::guarded(__func__, [&] {
+    headgate::require(name != nullptr, "name is null");
+    const std::string active = headgate::native16_products();
+    const auto& all = capi::native16_products();
+    const auto found = std::find(all.begin(), all.end(), active);
+    *name = found == all.end() ? "" : found->c_str();
+  });
+}
+
+headgate_status headgate_set_native16_products(const char* name) {
+  return capi::guarded(__func__, [&] { headgate::set_native16_products(name == nullptr ? "" : name); });
 }
 
 headgate_status headgate_set_target(const char* name) {

@@ -15,6 +15,7 @@
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "core/dtype_words.hpp"
+#include "core/precision_words.hpp"
 #include "gates/gate_functions.hpp"
 
 namespace headgate::cli {
@@ -26,6 +27,7 @@ struct Options {
   std::string gate_op = "mul";
   std::string window;
   std::string dtype;
+  std::string precision = "exact";
   std::string rows;
   std::optional<double> scale;
   double softcap = 0.0;
@@ -73,6 +75,7 @@ int run_attend(Options o) {
   }
   options.gate_op = parse_word<GateOp>("--gate-op", o.gate_op);
   options.gate_threshold = o.gate_threshold;
+  options.precision = parse_word<Precision>("--precision", o.precision);
   options.context.threads = o.threads;
   std::optional<DType> dtype;
   if (!o.dtype.empty()) dtype = parse_word<DType>("--dtype", o.dtype);
@@ -186,6 +189,9 @@ void add_options(VerbOptions& verb, Options& o) {
              "Compute in one of " + list_words<DType>() +
                  ": q, k, v, gate and grad-out are converted to it, and may then differ among themselves. Without it "
                  "they must share one dtype");
+  verb.value("--precision", o.precision, "P",
+             "exact: products of f32 numbers (default); native16: of bf16 numbers with f32 sums, in the instructions "
+             "that `headgate info` names, as exact where it names none. Needs --dtype bf16");
   declare_threads(verb, o.threads, "Threads (default: all cores); the result has the same bits for every number");
 }
 

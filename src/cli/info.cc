@@ -20,6 +20,8 @@ int run_info() {
   fmt::print("targets compiled   {}\n", fmt::join(compiled_targets(), " "));
   fmt::print("targets supported  {}\n", fmt::join(supported_targets(), " "));
   fmt::print("target chosen      {}\n", chosen);
+  const std::string products = native16_products();
+  fmt::print("native16 products  {}\n", products.empty() ? "none: native16 computes as exact" : products);
   fmt::print("threads            {}\n", default_threads());
   fmt::print("blas               {}\n", bench::blas_description());
   return kSuccess;
@@ -30,9 +32,10 @@ int run_info() {
 Verb add_info(CommandLine& line) {
   VerbOptions verb = line.add_verb(
       "info",
-      "Print the version, the CPU, vector targets, threads and BLAS\n\n"
+      "Print the version, the CPU, vector targets, 16-bit products, threads and BLAS\n\n"
       "One fact a line: the version; the CPU's name; the vector targets in this build, those of them that this CPU can "
-      "run, and the one that kernels use, best first; the threads that a call uses by default; and the BLAS that "
+      "run, and the one that kernels use, best first; what `--precision native16` multiplies with; the threads that a "
+      "call uses by default; and the BLAS that "
       "`headgate bench` measures against (attention itself uses none).");
   verb.footer(
       "Environment:\n"

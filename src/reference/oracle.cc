@@ -25,6 +25,9 @@ double compute_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x
 /// An exponential below compute_tiny may come out as 0: a weight's floor, in unit roundoffs of the compute type.
 double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
+/// What native16 loses of a number below bf16's smallest normal one, 2⁻¹²⁶, in units of bf16's roundoff, 2⁻⁸.
+constexpr double kFlushed = 0x1p-118;
+
 /// Smallest normal number of the storage type, below which a saved y is rounded absolutely.
 double storage_tiny(DType dtype) {
   switch (dtype) {
@@ -40,6 +43,7 @@ struct Sizes {
   double scale;
   double roundoff, tiny, floor, saved_tiny;
   bool gated, headwise;
+  bool native16;
   ConstTensorView bias, mask;  // stretched to (B,Hq,T,S), or absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options)
@@ -58,6 +62,7 @@ struct Sizes {
         saved_tiny(storage_tiny(in.q.dtype)),
         gated(in.gate.present() && options.gate_fn != GateFn::none),
         headwise(in.gate.present() && in.gate.shape[3] == 1),
+        native16(options.precision == Precision::native16),
         bias(in.bias.present() ? broadcast_to(in.bias, {B, Hq, T, S}) : in.bias),
         mask(in.mask.present() ? broadcast_to(in.mask, {B, Hq, T, S}) : in.mask) {}
 };
@@ -105,10 +110,11 @@ struct Row {
   std::vector<char> visible;      // (S)
   std::vector<double> cap_slope;  // (S)  ds / d(scale·q·k): 1 − tanh², or 1 without a cap
   double lse = -kInfinity;
-  double sink_p = 0.0;        // exp(sink − lse), the weight that reaches no value
-  double logits = 1.0;        // 1 + A, and what the softmax's sum adds to a weight's relative error
-  std::vector<double> o;      // (Dv)
-  std::vector<double> o_abs;  // (Dv)  Σ p |v|, with the floors of underflow and the like terms of the sum
+  double sink_p = 0.0;            // exp(sink − lse), the weight that reaches no value
+  double logits = 1.0;            // 1 + A, and what the softmax's sum adds to a weight's relative error
+  std::vector<double> o;          // (Dv)
+  std::vector<double> o_abs;      // (Dv)  Σ p |v|, with the floors of underflow and the like terms of the sum
+  std::vector<double> o_rounded;  // (Dv)  what the rounding of weights to bf16 acts on; 0 but for native16
 };
 
 /// The key position at which query i stands.
@@ -204,6 +210,7 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
 
   row.o.assign(n.Dv, 0.0);
   row.o_abs.assign(n.Dv, 0.0);
+  row.o_rounded.assign(n.Dv, 0.0);
   std::vector<CompensatedSum> sums(n.Dv);
   std::vector<LikeTerms> like(n.Dv);
   for (std::int64_t j = 0; j < n.S; ++j) {
@@ -212,6 +219,7 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
       const double v = kv.v[j * n.Dv + d];
       sums[d].add(row.p[j] * v);
       row.o_abs[d] += (row.p[j] + n.floor) * (std::abs(v) + n.tiny);
+      if (n.native16) row.o_rounded[d] += (row.p[j] + kFlushed) * (std::abs(v) + kFlushed) + kFlushed;
       like[d].add(row.p[j] * v, j / kForwardKeys, n.roundoff);
     }
   }
@@ -258,9 +266,11 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
     const double o_abs = row.o_abs[d] * row.logits;
     out.attn.push_back(o);
     out.magnitude.attn.push_back(o_abs);
+    out.inherited.attn.push_back(row.o_rounded[d]);
     if (!n.gated) {
       out.y.push_back(o);
       out.magnitude.y.push_back(o_abs);
+      out.inherited.y.push_back(row.o_rounded[d]);
       continue;
     }
     const double z = gate_logit(in, n, b, h, i, d);
@@ -269,12 +279,15 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
     out.y.push_back(mul ? o * g : o + g);
     const double g_abs = value_terms(options.gate_fn, z, n.floor);
     out.magnitude.y.push_back(mul ? o_abs * g_abs : o_abs + g_abs);
+    out.inherited.y.push_back(row.o_rounded[d] * (mul ? g_abs : 1.0));
   }
   out.lse.push_back(row.lse);
   out.magnitude.lse.push_back(row.lse == -kInfinity ? 0.0 : row.logits);
+  out.inherited.lse.push_back(0.0);
   for (std::int64_t j = 0; j < n.S; ++j) {
     out.weights.push_back(row.p[j]);
     out.magnitude.weights.push_back(row.visible[j] ? (row.p[j] + n.floor) * row.logits : 0.0);
+    out.inherited.weights.push_back(0.0);
   }
 }
 
@@ -290,13 +303,14 @@ bool is_closed(const AttentionInputs& in, const AttentionOptions& options, const
 }
 
 void append_closed_row(Forward& out, const Sizes& n) {
-  for (auto* arrays : {static_cast<ForwardArrays*>(&out), &out.magnitude}) {
+  for (auto* arrays : {static_cast<ForwardArrays*>(&out), &out.magnitude, &out.inherited}) {
     arrays->y.resize(arrays->y.size() + n.Dv);
     arrays->attn.resize(arrays->attn.size() + n.Dv);
     arrays->weights.resize(arrays->weights.size() + n.S);
   }
   out.lse.push_back(kInfinity);
   out.magnitude.lse.push_back(0.0);
+  out.inherited.lse.push_back(0.0);
 }
 
 void append_query(Forward& out, const KeyValue& kv, const AttentionInputs& in, const AttentionOptions& options,
@@ -370,6 +384,9 @@ class BackwardPass {
   }
 
  private:
+  /// One and two roundings to bf16 one after the other, in its roundoffs: (1 + 2⁻⁸)² − 1 and more.
+  static constexpr double kOneRounding = 1.02, kTwoRoundings = 2.02;
+
   /// do, Δ and the bounds of their errors, for one row.
   struct RowGradient {
     std::vector<double> d_o;      // (Dv)  dy ∘ g, or dy
@@ -394,25 +411,32 @@ class BackwardPass {
       // dp = do · v_j;  ds = p (dp − Δ + dlse)
       CompensatedSum dp_terms;
       double dp_abs = 0.0;
+      double dp_rounded = 0.0;  // by do, in bf16
       const double p = row.p[j];
       const double p_abs = (p + n_.floor) * row.logits;
       for (std::int64_t d = 0; d < n_.Dv; ++d) {
         const double v = kv.v[j * n_.Dv + d];
         dp_terms.add(g.d_o[d] * v);
         dp_abs += g.d_o_abs[d] * std::abs(v);
-        dv_.add((at_k + j) * n_.Dv + d, p * g.d_o[d], p_abs * g.d_o_abs[d], 0.0, tile);
+        const double d_o_rounded = n_.native16 ? std::abs(g.d_o[d]) + kFlushed : 0.0;
+        dp_rounded += d_o_rounded * (std::abs(v) + kFlushed);
+        const double dv_rounded = n_.native16 ? kTwoRoundings * (p + kFlushed) * d_o_rounded + kFlushed : 0.0;
+        dv_.add((at_k + j) * n_.Dv + d, p * g.d_o[d], p_abs * g.d_o_abs[d], dv_rounded, tile);
       }
       const double ds = p * (dp_terms.value() - g.delta + dlse);
       const double ds_abs = p_abs * (dp_abs + g.delta_abs + std::abs(dlse) + n_.tiny);
       const double ds_inherited = p * g.delta_inherited;
+      const double ds_rounded = n_.native16 ? kOneRounding * (p * dp_rounded + std::abs(ds)) + kFlushed : 0.0;
       const double dx = n_.scale * ds * row.cap_slope[j];
       const double dx_abs = std::abs(n_.scale) * ds_abs;
-      const double dx_inherited = std::abs(n_.scale) * ds_inherited;
+      const double dx_inherited = std::abs(n_.scale) * (ds_inherited + ds_rounded);
+      const double flushed = n_.native16 ? kFlushed : 0.0;
       for (std::int64_t d = 0; d < n_.D; ++d) {
         const double k = kv.k[j * n_.D + d];
-        dq_.add(at_q + d, dx * k, dx_abs * (std::abs(k) + n_.tiny), dx_inherited * std::abs(k), j / kBackwardKeys);
-        dk_.add((at_k + j) * n_.D + d, dx * q[d], dx_abs * (std::abs(q[d]) + n_.tiny), dx_inherited * std::abs(q[d]),
-                tile);
+        dq_.add(at_q + d, dx * k, dx_abs * (std::abs(k) + n_.tiny), dx_inherited * (std::abs(k) + flushed),
+                j / kBackwardKeys);
+        dk_.add((at_k + j) * n_.D + d, dx * q[d], dx_abs * (std::abs(q[d]) + n_.tiny),
+                dx_inherited * (std::abs(q[d]) + flushed), tile);
       }
       if (in_.bias.present())
         dbias_.add(bias_index(b, h, i, j), ds, ds_abs, ds_inherited, in_.bias.shape[2] == 1 ? head : 0);
@@ -449,7 +473,10 @@ class BackwardPass {
           o_abs += g_abs;  // o may be recovered as y − g
           saved += std::abs(g.value);
         }
+        saved += row.o_rounded[d] * (mul ? g_abs : 1.0);
         add_dgate(row, dy, dy_abs, o, z, g, b, h, i, d);
+      } else {
+        saved += row.o_rounded[d];
       }
       out.d_o.push_back(d_o);
       out.d_o_abs.push_back(d_o_abs);
@@ -470,7 +497,7 @@ class BackwardPass {
     // o comes from the saved y as y / g, except where g may vanish: there attn is saved. Elsewhere it may be saved too,
     // which makes a difference where storage rounds it absolutely.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
-    const double saved = std::abs(g.ratio ? o * g.value : o);
+    const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     dgate_.add(n_.headwise ? row_index : row_index * n_.Dv + d, dy * (mul ? o : 1.0) * g.slope,
                dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0),
                mul ? std::abs(dy) * (ratio * saved + std::max(ratio, std::abs(g.slope)) * n_.saved_tiny) : 0.0, 0);

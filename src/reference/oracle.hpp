@@ -23,8 +23,11 @@ struct ForwardArrays {
 /// `magnitude` bounds what rounding can reach in each element: the sum of the absolute values of the terms that make
 /// it up, times 1 + A, where A bounds the absolute terms of the row's logits (a logit's absolute error is a relative
 /// error of its weight). Multiplied by a small count of unit roundoffs it is the error bound of docs/NUMERICS.md.
+///
+/// `inherited`: how far an element moves, per unit roundoff of bf16, as native16 rounds what it multiplies.
 struct Forward : ForwardArrays {
   ForwardArrays magnitude;
+  ForwardArrays inherited;
 };
 
 /// Each has the shape of its input; empty where the input is absent.
@@ -38,8 +41,8 @@ struct BackwardArrays {
 };
 
 /// `inherited`: how far an element moves, per unit roundoff of storage, when y and attn are read back rounded to the
-/// dtype of q, as the kernels read them. `like_terms`: what the rounding of terms that are alike adds up to, per unit
-/// roundoff of the compute type; 0 where all terms differ.
+/// dtype of q, as the kernels read them, and as native16 rounds what it multiplies. `like_terms`: what the rounding of
+/// terms that are alike adds up to, per unit roundoff of the compute type; 0 where all terms differ.
 struct Backward : BackwardArrays {
   BackwardArrays magnitude;
   BackwardArrays inherited;

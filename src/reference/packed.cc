@@ -184,6 +184,7 @@ Forward packed_forward(const AttentionInputs& inputs, const AttentionOptions& op
     const Forward one = forward(OneSequence(inputs, n, at).in, options);
     put_forward(out, one, inputs, at);
     put_forward(out.magnitude, one.magnitude, inputs, at);
+    put_forward(out.inherited, one.inherited, inputs, at);
   }
   return out;
 }
@@ -212,7 +213,8 @@ Statistics packed_statistics(const Forward& forward, const AttentionInputs& inpu
     const std::vector<std::int64_t> queries = queries_of(selection, at);
     StatisticsSelection own = selection;
     own.queries = make_vector_view(queries.data(), static_cast<std::int64_t>(queries.size()));
-    const Forward part_of_forward{cut_forward(forward, inputs, at), cut_forward(forward.magnitude, inputs, at)};
+    const Forward part_of_forward{cut_forward(forward, inputs, at), cut_forward(forward.magnitude, inputs, at),
+                                  cut_forward(forward.inherited, inputs, at)};
     const OneSequence sequence(inputs, n, at);
     const Statistics one = statistics(part_of_forward, sequence.in, options, own, top_keys);
     for (std::size_t o = 0; o < kStatisticsOutputs.size(); ++o) {

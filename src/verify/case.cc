@@ -128,6 +128,7 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   options_.window_right = spec.window_right;
   options_.gate_fn = spec.gate_fn;
   options_.gate_op = spec.gate_op;
+  options_.precision = spec.precision;
   options_.context.threads = spec.threads;
   const bool backward = (passes == Passes::forward_and_backward || passes == Passes::all) && !spec.forward_only();
   const bool statistics = passes == Passes::forward_and_statistics || passes == Passes::all;

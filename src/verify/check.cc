@@ -13,6 +13,9 @@
 namespace headgate::verify {
 namespace {
 
+/// The vector target that has products of native16.
+constexpr const char* kNative16Target = "avx3";
+
 /// One output beside the oracle's answer.
 struct Comparison {
   const char* name;
@@ -81,7 +84,7 @@ std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) 
   return "attention_backward took a cache: " + describe(problem.spec());
 }
 
-/// Restores the active target, and clears a forced backend.
+/// Restores the active target, and clears a forced backend and forced products.
 class ImplementationGuard {
  public:
   ImplementationGuard() : before_(active_target()) {}
@@ -90,6 +93,7 @@ class ImplementationGuard {
   ~ImplementationGuard() {
     set_target(before_);
     set_backend("");
+    set_native16_products("");
   }
 
  private:
@@ -110,10 +114,11 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
   const reference::Forward& want = problem.expected_forward();
   const auto rule = [&spec](const TensorView& view) { return Tolerance::of(spec.dtype, view.dtype, spec.D + spec.S); };
   return first_mismatch(
-      {{"y", out.y, want.y, want.magnitude.y, nullptr, nullptr, rule(out.y)},
-       {"attn", out.attn, want.attn, want.magnitude.attn, nullptr, nullptr, rule(out.attn)},
-       {"lse", out.lse, want.lse, want.magnitude.lse, nullptr, nullptr, rule(out.lse)},
-       {"weights", out.weights, want.weights, want.magnitude.weights, nullptr, nullptr, rule(out.weights)}},
+      {{"y", out.y, want.y, want.magnitude.y, &want.inherited.y, nullptr, rule(out.y)},
+       {"attn", out.attn, want.attn, want.magnitude.attn, &want.inherited.attn, nullptr, rule(out.attn)},
+       {"lse", out.lse, want.lse, want.magnitude.lse, &want.inherited.lse, nullptr, rule(out.lse)},
+       {"weights", out.weights, want.weights, want.magnitude.weights, &want.inherited.weights, nullptr,
+        rule(out.weights)}},
       problem, worst);
 }
 
@@ -266,20 +271,32 @@ std::optional<std::string> check_on_every_target(
   const ImplementationGuard guard;
   Case problem(spec);
   for (const Implementation& implementation : implementations()) {
+    if (!implementation.takes(spec)) continue;
     set_backend(implementation.backend);
+    set_native16_products(implementation.products);
     if (!implementation.target.empty()) set_target(implementation.target);
     if (auto mismatch = check(problem, implementation.name)) return implementation.name + ": " + *mismatch;
   }
   return std::nullopt;
 }
 
+bool Implementation::takes(const CaseSpec& spec) const {
+  return products.empty() == (spec.precision == Precision::exact || supported_native16_products().empty());
+}
+
 std::vector<Implementation> implementations() {
   std::vector<Implementation> out;
   for (const std::string& backend : supported_backends()) {
-    if (backend == "cpu") {
-      for (const std::string& target : supported_targets()) out.push_back({target, backend, target});
-    } else {
-      out.push_back({backend, backend, ""});
+    if (backend != "cpu") {
+      out.push_back({backend, backend, "", ""});
+      continue;
+    }
+    for (const std::string& target : supported_targets()) {
+      out.push_back({target, backend, target, ""});
+      if (target != kNative16Target) continue;
+      for (const std::string& products : supported_native16_products()) {
+        out.push_back({fmt::format("{} {}", target, products), backend, target, products});
+      }
     }
   }
   return out;

@@ -41,11 +41,16 @@ std::optional<std::string> check_statistics_case(Case& problem, const Kernels& k
 /// Runs the same calls with one thread and with three: every byte that they write must be the same.
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});
 
-/// What a problem can be run on: a backend and, for the CPU backend, each vector target that this CPU supports.
+/// What a problem can be run on: a backend and, for the CPU backend, each vector target that this CPU supports, and
+/// once more with each that it has for native16.
 struct Implementation {
-  std::string name;     ///< the target's where there is one, else the backend's
-  std::string backend;  ///< as set_backend takes it
-  std::string target;   ///< as set_target takes it; empty where the backend has none
+  std::string name;      ///< the target's where there is one, else the backend's; and the products
+  std::string backend;   ///< as set_backend takes it
+  std::string target;    ///< as set_target takes it; empty where the backend has none
+  std::string products;  ///< as set_native16_products takes it; empty: without them
+
+  /// Whether the problem runs there: one of native16 on products, where the CPU has any.
+  bool takes(const CaseSpec& spec) const;
 };
 std::vector<Implementation> implementations();
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <random>
 
+#include "core/precision_words.hpp"
 #include "core/statistics_outputs.hpp"
 #include "gates/gate_functions.hpp"
 
@@ -361,6 +362,7 @@ std::string describe(const CaseSpec& spec) {
   add(spec.cu_seqlens != DType::none, fmt::format("packed={}:{}", spec.packed, dtype_name(spec.cu_seqlens)));
   add(spec.page > 0, fmt::format("page={}", spec.page));
   add(spec.quantized, "int8");
+  add(spec.precision != Precision::exact, std::string(word_of(spec.precision)));
   const StatisticsSpec& statistics = spec.statistics;
   const StatisticsSpec plain;
   add(statistics.absent != 0, fmt::format("absent_statistics={:#x}", statistics.absent));
@@ -397,6 +399,7 @@ CaseSpec draw_spec(const Pick& pick) {
   }
   draw_threshold(spec, pick);  // after all others, whose draws from a seed so stay as they were
   draw_statistics(spec.statistics, pick);
+  if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   return spec;
 }
 
@@ -446,6 +449,11 @@ std::vector<CaseSpec> standard_cases() {
     hidden.bias = {true, true, true, true};
     hidden.bias_hides = true;
     list.push_back(hidden);
+  }
+  for (std::size_t n = 0, exact = list.size(); n < exact; ++n) {
+    if (list[n].dtype != DType::bf16) continue;
+    list.push_back(list[n]);
+    list.back().precision = Precision::native16;
   }
   std::uint64_t seed = 1;
   for (CaseSpec& spec : list) spec.seed = seed++;

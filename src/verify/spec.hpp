@@ -121,6 +121,8 @@ struct CaseSpec {
   double closed_share = -1.0;  // about the share of rows that gate_threshold closes in forward passes; < 0: none is set
   bool closed_by_group = false;  // gates differ most between K/V heads, so that groups of heads close as a whole
 
+  Precision precision = Precision::exact;
+
   StatisticsSpec statistics;
 
   std::int64_t Hq() const { return Hkv * group; }

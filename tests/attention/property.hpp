@@ -31,6 +31,7 @@ inline verify::CaseSpec drawn_spec(DType dtype) {
   verify::CaseSpec spec = verify::draw_spec(
       [](std::int64_t n) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<std::int64_t>(0, n)); });
   spec.dtype = dtype;
+  if (dtype != DType::bf16) spec.precision = Precision::exact;
   return spec;
 }
 

@@ -425,7 +425,7 @@ static void test_struct_sizes(void) {
   setup(&p);
   p.options.struct_size = 0;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options.struct_size is 0 but must be 64, or 80, or 88 to");
+  CHECK_SAYS("options.struct_size is 0 but must be 64, or 80, or 88, or 96 to");
   p.options.struct_size = sizeof(p.options) - 1;
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
   p.options.struct_size = (size_t)-1;
@@ -440,6 +440,11 @@ static void test_struct_sizes(void) {
   CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
   CHECK_SAYS("outputs.struct_size is 327");
 
+  setup(&p);
+  p.options.reserved = 7;
+  CHECK_STATUS(forward(&p), HEADGATE_INVALID_ARGUMENT);
+  CHECK_SAYS("options.reserved is 7 but must be 0");
+
   memset(&newer, 0, sizeof(newer));
   setup(&p);
   newer.known = p.options;
@@ -447,7 +452,7 @@ static void test_struct_sizes(void) {
   newer.known.struct_size = sizeof(newer);
   newer.later[20] = 5;
   CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known), HEADGATE_INVALID_ARGUMENT);
-  CHECK_SAYS("options is of a newer version: its byte 108 is 5");
+  CHECK_SAYS("options is of a newer version: its byte 116 is 5");
   CHECK(untouched(&p));
   newer.later[20] = 0;
   CHECK_STATUS(headgate_attention_forward(&p.outputs, &p.inputs, &newer.known), HEADGATE_OK);

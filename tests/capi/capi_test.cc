@@ -53,6 +53,7 @@ headgate_attention_options to_c(const AttentionOptions& options) {
   c.gate_op = static_cast<headgate_gate_op>(options.gate_op);
   c.threads = options.context.threads;
   c.gate_threshold = options.gate_threshold;
+  c.precision = static_cast<headgate_precision>(options.precision);
   return c;
 }
 
@@ -346,6 +347,34 @@ TEST(SameThreshold, ClosesTheSameRows) {
   EXPECT_NE(std::string(headgate_last_error()).find("] is inf: the forward pass left this row out"), std::string::npos);
 }
 
+TEST(SamePrecision, Native16GivesTheSameBits) {
+  RandomCall cpp(DType::bf16, 7);
+  RandomCall c(DType::bf16, 7);
+  cpp.options.precision = Precision::native16;
+  c.options = cpp.options;
+  cpp.forward();
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  RandomCall f32(DType::f32, 7);
+  f32.options.precision = Precision::native16;
+  EXPECT_EQ(forward_by_c(f32), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("precision is native16 but q is f32, not bf16"), std::string::npos);
+}
+
+TEST(SameRuntime, Native16ProductsAgree) {
+  const char* now = nullptr;
+  for (const std::string& name : supported_native16_products()) {
+    ASSERT_EQ(headgate_set_native16_products(name.c_str()), HEADGATE_OK);
+    ASSERT_EQ(headgate_native16_products(&now), HEADGATE_OK);
+    EXPECT_EQ(now, active_target() == "avx3" ? name : "");
+  }
+  ASSERT_EQ(headgate_set_native16_products(nullptr), HEADGATE_OK);
+  ASSERT_EQ(headgate_native16_products(&now), HEADGATE_OK);
+  EXPECT_EQ(now, native16_products());
+  EXPECT_EQ(headgate_set_native16_products("abacus"), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("set_native16_products names 'abacus'"), std::string::npos);
+}
+
 TEST(SameWords, TheCMessageIsTheCppOneUnderItsOwnName) {
   SampleCall call;
   call.in.gate.shape[2] = 1;
@@ -369,6 +398,7 @@ TEST(SameRuntime, ListsVersionAndThreadsAgree) {
   EXPECT_EQ(active, active_target());
   for (const auto& [list, want] : {std::pair{&headgate_compiled_targets, compiled_targets()},
                                    std::pair{&headgate_supported_targets, supported_targets()},
+                                   std::pair{&headgate_supported_native16_products, supported_native16_products()},
                                    std::pair{&headgate_supported_backends, supported_backends()}}) {
     std::vector<const char*> names(want.size());
     std::size_t count = 0;

@@ -18,6 +18,7 @@
 #include "cli/tool.hpp"
 #include "core/element.hpp"
 #include "gates/gate_functions.hpp"
+#include "headgate/runtime.hpp"
 #include "io/npy.hpp"
 #include "io/scratch.hpp"
 #include "verify/case.hpp"
@@ -322,6 +323,16 @@ TEST_F(AttendTest, GateFunctionDefaultsToSigmoidTimes) {
   EXPECT_EQ(result({"--gate-fn", "none"}), plain);
 }
 
+TEST_F(AttendTest, PrecisionIsOfTheProducts) {
+  put("q", {1, 2, 80, 16}, DType::f32);
+  put("k", {1, 2, 90, 16}, DType::f32);
+  put("v", {1, 2, 90, 16}, DType::f32);
+  const std::string exact = result({"--dtype", "bf16"});
+  EXPECT_EQ(result({"--dtype", "bf16", "--precision", "exact"}), exact);
+  const std::string native16 = result({"--dtype", "bf16", "--precision", "native16"});
+  EXPECT_EQ(native16 == exact, native16_products().empty());
+}
+
 TEST_F(AttendTest, DTypeConverts) {
   const std::string f32 = result();
   const std::string f64 = result({"--dtype", "f64"});
@@ -393,6 +404,8 @@ TEST_F(AttendTest, RefusesBadUsage) {
   refuse({"--gate-fn", "silu"}, "--gate-fn silu needs --gate");
   refuse({"--gate-op", "add"}, "--gate-op requires --gate");
   refuse({"--dtype", "f8"}, "--dtype: 'f8' is none of f32, f64, f16, bf16");
+  refuse({"--precision", "half"}, "--precision: 'half' is none of exact, native16");
+  refuse({"--precision", "native16"}, "precision is native16 but q is f32, not bf16");
   refuse({"--threads", "0"}, "--threads");
   refuse({"--threads", "-1"}, "--threads");
   refuse({"--threads", "many"}, "--threads");

@@ -62,10 +62,13 @@ TEST(Run, ChecksTheListAndThenAsManyRandomProblemsAsAsked) {
   EXPECT_EQ(all.mismatch, std::nullopt);
   EXPECT_EQ(all.problems, 5U);
   EXPECT_EQ(parts, (std::vector<double>{0.0, 0.2, 0.4, 0.6, 0.8}));
-  ASSERT_EQ(all.targets.size(), supported_targets().size());
-  for (const TargetErrors& errors : all.targets) {
-    EXPECT_GT(errors.forward.ratio, 0.0) << errors.target;
-    EXPECT_GT(errors.backward.ratio, 0.0) << errors.target;
+  const std::vector<Implementation> each = implementations();
+  ASSERT_EQ(all.targets.size(), each.size());
+  for (std::size_t n = 0; n < each.size(); ++n) {
+    EXPECT_EQ(all.targets[n].target, each[n].name);
+    if (!each[n].takes(random_spec(1))) continue;
+    EXPECT_GT(all.targets[n].forward.ratio, 0.0) << each[n].name;
+    EXPECT_GT(all.targets[n].backward.ratio, 0.0) << each[n].name;
   }
 
   std::size_t now = 0;
@@ -80,6 +83,23 @@ TEST(Run, ChecksTheListAndThenAsManyRandomProblemsAsAsked) {
   EXPECT_NE(stopped.mismatch->find("threw \"the second random one\": " + describe(random_spec(8))), std::string::npos)
       << *stopped.mismatch;
   EXPECT_EQ(stopped.problems, 4U);
+}
+
+TEST(Run, ChecksNative16OnItsProductsAlone) {
+  RunOptions options;
+  CaseSpec spec;
+  spec.T = spec.S = 100;
+  spec.D = spec.Dv = 16;
+  spec.dtype = DType::bf16;
+  spec.precision = Precision::native16;
+  options.listed = {spec};
+  options.problems = 0;
+  const RunResult result = run(options, kIgnoreProgress);
+  EXPECT_EQ(result.mismatch, std::nullopt);
+  for (const TargetErrors& errors : result.targets) {
+    const bool has_products = errors.target.find(' ') != std::string::npos;
+    EXPECT_EQ(errors.forward.ratio > 0.0, has_products || supported_native16_products().empty()) << errors.target;
+  }
 }
 
 TEST(Run, WithoutTimeChecksTheListAlone) {

@@ -3,17 +3,14 @@
 //   P = exp(q kᵀ − lse)    dP = do vᵀ    dv += Pᵀ do    dk += dsᵀ q    dq += ds k,    ds = P ∘ (dP − Δ).
 // Three stages: pack and prepare rows; tiles by key block; write dq. dk, dv: overwritten; all sums in T.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/kernels.hpp"
+#include "attention/cpu/native16.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
 #include "core/turnstile.hpp"
@@ -24,6 +21,8 @@
 
 // After foreach_target.h: per-target headers.
 #include "attention/cpu/backward_plan-inl.hpp"
+#include "attention/cpu/backward_rows-inl.hpp"
+#include "attention/cpu/backward_run-inl.hpp"
 #include "attention/cpu/gate_rows-inl.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
@@ -63,7 +62,6 @@ class BackwardWorker {
   void write_dbias_row(std::int64_t n) const;
 
  private:
-  struct QueryRows;
   struct Tile;
   struct Strip;
 
@@ -82,7 +80,6 @@ class BackwardWorker {
   }
 
   void ask_ahead(const HeldHead& next);
-  void prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta, double* sink_part) const;
   KeyRange seen_columns(const Tile& t, std::int64_t i) const;
   bool score_tile(const Tile& t) const;
   void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
@@ -94,7 +91,6 @@ class BackwardWorker {
   Turnstile dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const;
   std::int64_t dbias_turn(std::int64_t h) const;
   void add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n, const T* from) const;
-  void write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first, T factor) const;
 
   const Plan& plan_;
   const BackwardProblem& p_;
@@ -105,14 +101,6 @@ class BackwardWorker {
   Sequence sequence_;
   std::int64_t hkv_ = 0;
   mutable std::array<RowPrefetch, 6> ahead_{};  // rows of the next head
-};
-
-/// What the backward pass reads and writes of one query head before the products.
-template <typename T>
-struct BackwardWorker<T>::QueryRows {
-  HeadRows<const void> dy, y, attn, gate, lse, dlse;
-  HeadRows<void> dgate;
-  std::int64_t h;
 };
 
 /// A query tile against a key block.
@@ -193,17 +181,14 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   std::fill(delta + n, delta + padded, T{0});
   if (n < padded) std::fill_n(out_strips.at(n / kMR), kMR * p_.Dv, T{0});
   const std::int64_t h = query_head(g);
-  const QueryRows from{query_rows(p_.incoming.dy, sequence_, h),     query_rows(p_.saved.y, sequence_, h),
-                       query_rows(p_.saved.attn, sequence_, h),      query_rows(p_.inputs.gate, sequence_, h),
-                       query_rows(p_.saved.lse, sequence_, h),       query_rows(p_.incoming.dlse, sequence_, h),
-                       query_rows(p_.gradients.dgate, sequence_, h), h};
+  const QueryRows from(p_, sequence_, h);
   double sink_part = 0;
   const T* d_o[kMR];
   for (std::int64_t r0 = 0; r0 < n; r0 += kMR) {
     const std::int64_t rows = std::min(kMR, n - r0);
     for (std::int64_t m = 0; m < rows; ++m) {
       const std::int64_t r = r0 + m;
-      prepare_row(from, i0 + r, own_.d_o.at(m), lse + r, delta + r, &sink_part);
+      prepare_row(p_, own_, from, i0 + r, own_.d_o.at(m), lse + r, delta + r, &sink_part);
       copy_to_panels(out_panels(g, tile), r, own_.d_o.at(m));
       d_o[m] = own_.d_o.at(m);
     }
@@ -216,39 +201,6 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   pack_panels(query_panels(g, tile), 0, q, i0, n, own_.packing);
   std::fill_n(shared_.dq.at(held_tile(g, tile)), padded * plan_.D_padded, T{0});
   shared_.dq_turns(held_tile(g, tile)) = 0;
-}
-
-/// do of query i into `d_o`, its dz into dgate, its lse and Δ − dlse, its term of dsinks.
-template <typename T>
-void BackwardWorker<T>::prepare_row(const QueryRows& from, std::int64_t i, T* d_o, T* lse, T* delta,
-                                    double* sink_part) const {
-  const GateRowOperands<T> row{padded_row(from.dy, i, own_.dy.data),
-                               padded_row(from.y, i, own_.y.data),
-                               from.attn.present() ? padded_row(from.attn, i, own_.attn.data) : nullptr,
-                               from.gate.present() ? gate_logits(from.gate, i, p_.Dv, own_.gate.data) : nullptr,
-                               d_o,
-                               own_.dgate.data};
-  *delta = gate_row_backward(row, plan_.Dv_padded, p_.gate_fn, p_.gate_op);
-  if (from.dgate.present()) {  // hence a gate (check_backward)
-    if (p_.gate_headwise) {
-      double sum = 0;
-      for (std::int64_t x = 0; x < p_.Dv; ++x) sum += static_cast<double>(row.dz[x]);
-      row.dz[0] = static_cast<T>(sum);
-    }
-    store_row(from.dgate, row.dz, i, 0, from.dgate.cols);
-  }
-  if (from.dlse.present()) {
-    T dlse = 0;
-    load_row(&dlse, from.dlse, i, 0, 1);
-    *delta -= dlse;
-  }
-  double lse_natural = 0;
-  load_row(&lse_natural, from.lse, i, 0, 1);
-  const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
-  *lse = nothing_seen ? std::numeric_limits<T>::infinity() : static_cast<T>(lse_natural * kLog2e);
-  if (p_.inputs.sinks.present() && !nothing_seen) {
-    *sink_part -= std::exp(p_.sink(from.h) - lse_natural) * static_cast<double>(*delta);
-  }
 }
 
 /// All tiles of one key block, in the order of the group's heads and their queries.
@@ -292,8 +244,9 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
       turnstile.leave(dbias_turn(h));
     }
   }
-  write_rows(key_rows(p_.gradients.dk, sequence_, hkv_), own_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale));
-  write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), own_.dv.range(0, 0, keys), j0, T{1});
+  write_rows(key_rows(p_.gradients.dk, sequence_, hkv_), own_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale),
+             own_.scaled.data);
+  write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), own_.dv.range(0, 0, keys), j0, T{1}, own_.scaled.data);
 }
 
 /// P and ds of the tile, zero where hidden. False, and nothing written, where no query sees a key.
@@ -477,24 +430,12 @@ void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64
   store_row(to, sum, row, first, n);
 }
 
-/// Rows first … = factor · sums; nothing where `to` is absent.
-template <typename T>
-void BackwardWorker<T>::write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first,
-                                   T factor) const {
-  if (!to.present()) return;
-  T* HWY_RESTRICT scaled = own_.scaled.data;
-  for (std::int64_t n = 0; n < sums.shape[0]; ++n) {
-    const T* HWY_RESTRICT sum = sums.at(n);
-    for (std::int64_t x = 0; x < to.cols; ++x) scaled[x] = factor * sum[x];
-    store_row(to, scaled, first + n, 0, to.cols);
-  }
-}
-
 template <typename T>
 void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
   const View<T, 2> sums = shared_.dq.sub(held_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
-  write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<T>(p_.scale));
+  write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<T>(p_.scale),
+             own_.scaled.data);
 }
 
 /// Row n of dbias's B·H·T rows becomes zero where it accumulates.
@@ -520,91 +461,9 @@ void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
   }
 }
 
-/// dsinks[h] = sum of the tiles' parts over sequences and tiles, in that order.
-inline void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
-  for (std::int64_t h = 0; h < parts.shape[1]; ++h) {
-    double sum = 0;
-    for (std::int64_t tile = 0; tile < parts.shape[0]; ++tile) sum += parts(tile, h);
-    store_row(HeadRows(dsinks, 0, 0), &sum, 0, h, 1);
-  }
-}
-
 template <typename T>
 void backward_typed(const BackwardProblem& p) {
-  const BackwardPlan<T> plan(p);
-  const Placed<BackwardBuffers<T>> placed(plan);
-  const BackwardBuffers<T>& shared = *placed;
-  const Shape& bias = shared.dbias.shape;
-  const std::int64_t bias_rows = bias[0] * bias[1] * bias[2];  // 0 where dbias is absent
-  std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
-  const HeldHeads* const parts = shared.parts.data;
-  HeldBatch held(plan, shared.parts.data);
-  std::atomic<std::int64_t> next{0};
-  const auto start_batch = [&] {
-    if (!plan.whole_heads) list_tasks(shared.tasks, shared.parts, held);
-    next.store(0, std::memory_order_relaxed);
-  };
-  const auto hold_next = [&] {
-    held.next();
-    start_batch();
-  };
-  start_batch();
-#pragma omp parallel num_threads(plan.threads) default(none) \
-    shared(plan, p, shared, bias_rows, next, parts, held, hold_next)
-  {
-    BackwardWorker<T> worker(plan, shared, omp_get_thread_num());
-    /// Chooses the head and returns its query head and tile of number n.
-    const auto select_tile = [&](std::int64_t n) {
-      const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
-      const std::int64_t at = n - part.first_tile;
-      const std::int64_t head = at / part.tiles;
-      worker.select(part, part.h0 + head / p.group);
-      return std::pair{head % p.group, at % part.tiles};
-    };
-#pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_dbias_row(n);
-    while (held.parts > 0) {
-      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
-      if (plan.whole_heads) {
-        run_heads(worker, parts, held, plan.threads);
-        if (last) break;
-#pragma omp single
-        hold_next();
-        continue;
-      }
-#pragma omp for schedule(dynamic, 1) nowait
-      for (std::int64_t n = 0; n < held.blocks; ++n) {
-        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
-        const std::int64_t at = n - part.first_block;
-        worker.select(part, part.h0 + at / part.blocks);
-        worker.pack_keys(at % part.blocks);
-      }
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held.tiles; ++n) {
-        const auto [g, tile] = select_tile(n);
-        worker.prepare_queries(g, tile);
-      }
-      for (;;) {
-        const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
-        if (n >= held.blocks) break;
-        const BlockTask& task = shared.tasks(n);
-        worker.select(*task.part, task.h);
-        worker.run_block(task.block);
-      }
-#pragma omp barrier
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held.tiles; ++n) {
-        const auto [g, tile] = select_tile(n);
-        worker.write_dq(g, tile);
-      }
-      if (last) break;
-#pragma omp single
-      hold_next();
-    }
-#pragma omp for schedule(static)
-    for (std::int64_t n = 0; n < (plan.dbias_copied ? bias_rows : 0); ++n) worker.write_dbias_row(n);
-  }
-  if (p.gradients.dsinks.present()) write_dsinks(p.gradients.dsinks, shared.sink_parts);
+  run_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(p);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -616,6 +475,7 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(backward_typed);
 
 void cpu_backward(const BackwardProblem& problem) {
+  if (takes_native16(problem)) return native16_backward(problem);
   const std::int64_t target = problem.context.target;
   const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(backward_typed, double, target)
                                                         : HEADGATE_FOR_TARGET(backward_typed, float, target);

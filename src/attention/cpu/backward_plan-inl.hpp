@@ -29,6 +29,7 @@ namespace headgate::HWY_NAMESPACE {
 /// Both tile sides are multiples of the register tile's rows and columns on every target.
 template <typename T>
 struct BackwardPlan {
+  static constexpr bool kMayHaveDbias = true;
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;             // blocks are packed whole

@@ -2,8 +2,6 @@
 // Forward pass of gated attention. A query tile visits the key blocks that its rows see; within it strips of kMR rows
 // take scores, online softmax and the product with v, all in cache. K and V are packed once per key/value head.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,6 +10,7 @@
 
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/kernels.hpp"
+#include "attention/cpu/native16.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
 
@@ -21,9 +20,11 @@
 
 // After foreach_target.h: per-target headers.
 #include "attention/cpu/forward_plan-inl.hpp"
+#include "attention/cpu/forward_run-inl.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
+#include "attention/cpu/raise_maximum-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
 
@@ -431,26 +432,10 @@ class ForwardWorker {
 
   /// Running maxima of the strip's rows take in columns [c0, c1); sums and output rows follow them.
   void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    const Tag<T> d;
-    constexpr std::int64_t kN = kLanes<T>;
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
-      T& running_max = own_.maxima(s.r + m);
-      auto max0 = hn::Set(d, running_max);
-      auto max1 = max0;
-      for (std::int64_t j = c0; j < c1; j += 2 * kN) {
-        max0 = hn::Max(max0, hn::Load(d, row + j));
-        max1 = hn::Max(max1, hn::Load(d, row + j + kN));
-      }
-      const T new_max = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
-      if (new_max == running_max) continue;
-      const auto decay = exp2_fast(d, hn::Sub(hn::Set(d, running_max), hn::Set(d, new_max)));
-      running_max = new_max;
-      T* sum = own_.sums.at(s.r + m);
-      hn::Store(hn::Mul(decay, hn::Load(d, sum)), d, sum);
-      T* HWY_RESTRICT out = own_.out.at(s.r + m);
-      for (std::int64_t x = 0; x < plan_.Dv_padded; x += kN)
-        hn::Store(hn::Mul(decay, hn::Load(d, out + x)), d, out + x);
+      const std::int64_t r = s.r + m;
+      raise_maximum(own_.maxima(r), s.scores + m * Plan::kScoreStride + c0, c1 - c0, own_.sums.at(r), own_.out.at(r),
+                    plan_.Dv_padded);
     }
   }
 
@@ -563,51 +548,7 @@ class ForwardWorker {
 
 template <typename T>
 void forward_typed(const ForwardProblem& p) {
-  const ForwardPlan<T> plan(p);
-  if (plan.most.parts == 0) return few_queries_forward(p);
-  const Placed<ForwardBuffers<T>> placed(plan);
-  few_queries_forward(p);  // writes only when all memory of both is there
-  const ForwardBuffers<T>& shared = *placed;
-  HeldHeads* const parts = shared.parts.data;
-  HeldBatch held(plan, parts);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held)
-  {
-    ForwardWorker<T> worker(plan, shared, omp_get_thread_num());
-    while (held.parts > 0) {
-      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
-      if (plan.whole_heads) {
-        run_heads(worker, parts, held, plan.threads);
-        if (last) break;
-#pragma omp single
-        held.next();
-        continue;
-      }
-      if (plan.selects()) {
-#pragma omp for schedule(static)
-        for (std::int64_t n = 0; n < held.tiles; ++n) {
-          const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
-          const std::int64_t at = n - part.first_tile;
-          worker.select_rows(part, part.h0 * p.group + at / part.tiles, at % part.tiles, n);
-        }
-      }
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held.blocks; ++n) {
-        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
-        const std::int64_t at = n - part.first_block;
-        worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
-      }
-      // Under a causal mask the last queries cost most: they go first, so that threads end together.
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held.tiles; ++n) {
-        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
-        const std::int64_t at = n - part.first_tile;
-        worker.run_tile(part, part.h0 * p.group + at / part.tiles, part.tiles - 1 - at % part.tiles);
-      }
-      if (last) break;
-#pragma omp single
-      held.next();
-    }
-  }
+  run_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(p);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -619,6 +560,7 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(forward_typed);
 
 void cpu_forward(const ForwardProblem& problem) {
+  if (takes_native16(problem)) return native16_forward(problem);
   const std::int64_t target = problem.context.target;
   const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
                                                         : HEADGATE_FOR_TARGET(forward_typed, float, target);

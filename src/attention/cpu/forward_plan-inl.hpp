@@ -28,6 +28,7 @@ namespace headgate::HWY_NAMESPACE {
 /// while the kTile queries of a tile pass over it.
 template <typename T>
 struct ForwardPlan {
+  static constexpr bool kMaySelect = true;  ///< rows, as selects() says
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;

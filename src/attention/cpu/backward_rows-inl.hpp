@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the backward pass makes of a query row before the products; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_BACKWARD_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#undef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#endif
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "attention/cpu/gate_rows-inl.hpp"
+#include "attention/cpu/rows-inl.hpp"
+#include "attention/problem.hpp"
+#include "core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// What the backward pass reads and writes of query head h before the products.
+struct QueryRows {
+  QueryRows(const BackwardProblem& p, const Sequence& sequence, std::int64_t head)
+      : dy(query_rows(p.incoming.dy, sequence, head)),
+        y(query_rows(p.saved.y, sequence, head)),
+        attn(query_rows(p.saved.attn, sequence, head)),
+        gate(query_rows(p.inputs.gate, sequence, head)),
+        lse(query_rows(p.saved.lse, sequence, head)),
+        dlse(query_rows(p.incoming.dlse, sequence, head)),
+        dgate(query_rows(p.gradients.dgate, sequence, head)),
+        h(head) {}
+
+  HeadRows<const void> dy, y, attn, gate, lse, dlse;
+  HeadRows<void> dgate;
+  std::int64_t h;
+};
+
+/// do of query i into `d_o` (Dv rounded up to vectors), its dz into dgate, its lse in units of log2(e), ∞ where it saw
+/// nothing, and Δ − dlse, its term of dsinks. own: scratch with one query's dy, y, attn, gate and dgate.
+template <typename T, class Scratch>
+void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
+                 T* delta, double* sink_part) {
+  const GateRowOperands<T> row{padded_row(from.dy, i, own.dy.data),
+                               padded_row(from.y, i, own.y.data),
+                               from.attn.present() ? padded_row(from.attn, i, own.attn.data) : nullptr,
+                               from.gate.present() ? gate_logits(from.gate, i, p.Dv, own.gate.data) : nullptr,
+                               d_o,
+                               own.dgate.data};
+  *delta = gate_row_backward(row, round_up(p.Dv, kLanes<T>), p.gate_fn, p.gate_op);
+  if (from.dgate.present()) {  // hence a gate (check_backward)
+    if (p.gate_headwise) {
+      double sum = 0;
+      for (std::int64_t x = 0; x < p.Dv; ++x) sum += static_cast<double>(row.dz[x]);
+      row.dz[0] = static_cast<T>(sum);
+    }
+    store_row(from.dgate, row.dz, i, 0, from.dgate.cols);
+  }
+  if (from.dlse.present()) {
+    T dlse = 0;
+    load_row(&dlse, from.dlse, i, 0, 1);
+    *delta -= dlse;
+  }
+  double lse_natural = 0;
+  load_row(&lse_natural, from.lse, i, 0, 1);
+  const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
+  *lse = nothing_seen ? std::numeric_limits<T>::infinity() : static_cast<T>(lse_natural * kLog2e);
+  if (p.inputs.sinks.present() && !nothing_seen) {
+    *sink_part -= std::exp(p.sink(from.h) - lse_natural) * static_cast<double>(*delta);
+  }
+}
+
+/// Rows first … of `to` = factor · sums; nothing where it is absent. scaled: one row.
+template <typename T>
+void write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first, T factor,
+                T* HWY_RESTRICT scaled) {
+  if (!to.present()) return;
+  for (std::int64_t n = 0; n < sums.shape[0]; ++n) {
+    const T* HWY_RESTRICT sum = sums.at(n);
+    for (std::int64_t x = 0; x < to.cols; ++x) scaled[x] = factor * sum[x];
+    store_row(to, scaled, first + n, 0, to.cols);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_BACKWARD_ROWS_INL_

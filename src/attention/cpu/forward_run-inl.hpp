@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the threads of a forward pass share its work; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_FORWARD_RUN_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_FORWARD_RUN_INL_
+#undef HEADGATE_ATTENTION_FORWARD_RUN_INL_
+#else
+#define HEADGATE_ATTENTION_FORWARD_RUN_INL_
+#endif
+
+#include <omp.h>
+
+#include <cstdint>
+
+#include "attention/cpu/head_batches.hpp"
+#include "attention/cpu/head_tasks.hpp"
+#include "attention/cpu/kernels.hpp"
+#include "attention/problem.hpp"
+#include "core/workspace.hpp"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// A forward pass whose workers, one a thread, pack and compute: Worker(plan, shared, thread). Buffers: what they
+/// share.
+template <class Worker, class Plan, class Buffers>
+void run_forward(const ForwardProblem& p) {
+  const Plan plan(p);
+  if (plan.most.parts == 0) return few_queries_forward(p);
+  const Placed<Buffers> placed(plan);
+  few_queries_forward(p);  // writes only when all memory of both is there
+  const Buffers& shared = *placed;
+  HeldHeads* const parts = shared.parts.data;
+  HeldBatch held(plan, parts);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held)
+  {
+    Worker worker(plan, shared, omp_get_thread_num());
+    while (held.parts > 0) {
+      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
+      if (plan.whole_heads) {
+        run_heads(worker, parts, held, plan.threads);
+        if (last) break;
+#pragma omp single
+        held.next();
+        continue;
+      }
+      if constexpr (Plan::kMaySelect) {
+        if (plan.selects()) {
+#pragma omp for schedule(static)
+          for (std::int64_t n = 0; n < held.tiles; ++n) {
+            const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+            const std::int64_t at = n - part.first_tile;
+            worker.select_rows(part, part.h0 * p.group + at / part.tiles, at % part.tiles, n);
+          }
+        }
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < held.blocks; ++n) {
+        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
+        const std::int64_t at = n - part.first_block;
+        worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
+      }
+      // Under a causal mask the last queries cost most: they go first, so that threads end together.
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < held.tiles; ++n) {
+        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+        const std::int64_t at = n - part.first_tile;
+        worker.run_tile(part, part.h0 * p.group + at / part.tiles, part.tiles - 1 - at % part.tiles);
+      }
+      if (last) break;
+#pragma omp single
+      held.next();
+    }
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_FORWARD_RUN_INL_

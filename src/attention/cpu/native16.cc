@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/cpu/native16.hpp"
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "core/check.hpp"
+#include "core/targets.hpp"
+#include "headgate/runtime.hpp"
+
+#if (HWY_TARGETS & HWY_AVX3) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace headgate {
+namespace {
+
+#if (HWY_TARGETS & HWY_AVX3) && defined(__linux__)
+/// Linux saves tile data of processes that have asked for it alone (Documentation/arch/x86/xstate.rst).
+bool may_use_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+Native16Unit find_unit() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool dots = __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5U & 1U) != 0;
+  if (!dots) return Native16Unit::none;
+  const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22U & 1U) != 0 && (d >> 24U & 1U) != 0;
+  return tiles && may_use_tiles() ? Native16Unit::tiles : Native16Unit::dots;
+}
+#else
+Native16Unit find_unit() { return Native16Unit::none; }
+#endif
+
+Native16Unit unit_of_cpu() {
+  static const Native16Unit unit = find_unit();
+  return unit;
+}
+
+struct UnitName {
+  Native16Unit unit;
+  const char* name;
+};
+/// Best first.
+constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16Unit::dots, "avx512_bf16"}};
+
+/// The unit that set_native16_products chose; none: tiles, or what f32 products compute.
+std::atomic<Native16Unit> forced_unit{Native16Unit::none};
+
+bool takes(const Problem& p) {
+  return p.precision == Precision::native16 && p.inputs.q.dtype == DType::bf16 && p.inputs.k.dtype == DType::bf16 &&
+         native16_unit(p.context.target) != Native16Unit::none;
+}
+
+}  // namespace
+
+Native16Unit native16_unit(std::int64_t target) {
+  if (target != HWY_AVX3) return Native16Unit::none;
+  const Native16Unit forced = forced_unit.load(std::memory_order_relaxed);
+  if (forced != Native16Unit::none) return forced;
+  // Dots by themselves are slower than f32 products where that was measured (docs/notes/2026-11-23-native16.md).
+  return unit_of_cpu() == Native16Unit::tiles ? Native16Unit::tiles : Native16Unit::none;
+}
+
+bool takes_native16(const ForwardProblem& problem) {
+  return takes(problem) && problem.gate_threshold == 0.0 && !problem.outputs.weights.present();
+}
+
+bool takes_native16(const BackwardProblem& problem) { return takes(problem) && !problem.gradients.dbias.present(); }
+
+std::vector<std::string> supported_native16_products() {
+  std::vector<std::string> names;
+  for (const UnitName& each : kUnitNames) {
+    if (each.unit <= unit_of_cpu()) names.emplace_back(each.name);
+  }
+  return names;
+}
+
+std::string native16_products() {
+  const Native16Unit unit = native16_unit(active_target_bit());
+  for (const UnitName& each : kUnitNames) {
+    if (each.unit == unit) return each.name;
+  }
+  return "";
+}
+
+void set_native16_products(const std::string& name) {
+  Native16Unit unit = Native16Unit::none;
+  for (const UnitName& each : kUnitNames) {
+    if (each.unit <= unit_of_cpu() && name == each.name) unit = each.unit;
+  }
+  require(name.empty() || unit != Native16Unit::none,
+          "set_native16_products names '{}', but this CPU and build have: {}", name,
+          fmt::join(supported_native16_products(), ", "));
+  forced_unit.store(unit, std::memory_order_relaxed);
+}
+
+}  // namespace headgate
