@@ -51,7 +51,8 @@ Verb add_verify(CommandLine& line) {
       "verify",
       "Check the kernels against the f64 oracle on this machine\n\n"
       "Runs a fixed list of problems and then random ones, forward, backward and statistics, on every vector target "
-      "that this CPU can run, those of native16 on each kind of 16-bit products that it has, and compares every element "
+      "that this CPU can run, those of native16 on each kind of 16-bit products that it has, and compares every "
+      "element "
       "with the oracle by the rule of docs/NUMERICS.md, and the bits of one thread "
       "with those of three. Stops at the first mismatch, with exit status 1.");
   const Option seconds =
