@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+
+#include "bindings.hpp"
+
+NB_MODULE(_headgate, module) {
+  module.doc() = "The bindings of libheadgate; `headgate` has them all.";
+  headgate::python::bind_runtime(module);
+  headgate::python::bind_attention(module);
+}
