@@ -49,6 +49,7 @@ Ranks ranks_of(ArrayKind kind) {
     case ArrayKind::scores: return {2, 4};
     case ArrayKind::vector: return {1, 1};
     case ArrayKind::table: return {2, 2};
+    case ArrayKind::any: return {0, 4};
     case ArrayKind::pages: break;
   }
   return {4, 4};
@@ -88,7 +89,7 @@ std::string refusal_of(nb::handle object) {
 
 template <typename Array>
 std::string array_shape(const Array& array) {
-  return fmt::format("({})", fmt::join(array.shape_ptr(), array.shape_ptr() + array.ndim(), ","));
+  return sizes_text({array.shape_ptr(), array.ndim()});
 }
 
 /// Right-aligned in four dimensions of size 1.
@@ -173,6 +174,17 @@ void refuse_recorded(const char* function, const char* name, nb::handle object) 
 
 }  // namespace
 
+DType dtype_of_word(const char* function, const char* name, const std::string& word) {
+  std::string known;
+  for (const DTypeRow& row : kDTypes) {
+    if (word == row.name || word == dtype_name(row.dtype)) return row.dtype;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", dtype_name(row.dtype));
+  }
+  throw Error(fmt::format("{}: {}: '{}' is none of {}", function, name, word, known));
+}
+
+std::string sizes_text(std::span<const std::int64_t> sizes) { return fmt::format("({})", fmt::join(sizes, ",")); }
+
 const char* letters_of(ArrayKind kind, Layout layout) {
   const bool heads_first = layout == Layout::bhtd;
   switch (kind) {
@@ -181,6 +193,7 @@ const char* letters_of(ArrayKind kind, Layout layout) {
     case ArrayKind::scores: return "(B,H,T,S), (H,T,S) or (T,S), each but S full or 1";
     case ArrayKind::vector: return "of one dimension";
     case ArrayKind::table: return "of two dimensions";
+    case ArrayKind::any: return "of at most four dimensions";
     case ArrayKind::pages: break;
   }
   return heads_first ? "(P,H,page,D)" : "(P,page,H,D)";
@@ -240,6 +253,22 @@ nb::object Maker::empty(std::span<const std::int64_t> sizes, DType dtype) const 
   nb::object of = module_;
   if (dtype == DType::bf16 && !nb::hasattr(of, row->name)) of = nb::module_::import_("ml_dtypes");
   return module_.attr("empty")(nb::tuple(shape), nb::arg("dtype") = of.attr(row->name));
+}
+
+nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb::handle owner) {
+  const auto* row =
+      std::find_if(kDTypes.begin(), kDTypes.end(), [&view](const DTypeRow& r) { return r.dtype == view.dtype; });
+  const bool as_bfloat16 = view.dtype == DType::bf16;
+  const Code code = as_bfloat16 ? Code::UInt : row->code;
+  Shape strides = view.strides;
+  const bool by_layout = kind == ArrayKind::heads || kind == ArrayKind::pages;
+  if (by_layout && layout == Layout::bthd) std::swap(strides[1], strides[2]);
+  const std::vector<std::int64_t> sizes = sizes_of(view.shape, kind, layout, true);
+  const std::vector<std::size_t> shape(sizes.begin(), sizes.end());
+  const nb::ndarray<nb::numpy> array(view.data, shape.size(), shape.data(), owner, strides.data(),
+                                     {static_cast<std::uint8_t>(code), row->bits, 1}, nb::device::cpu::value);
+  const nb::object object = nb::cast(array, nb::rv_policy::reference);
+  return as_bfloat16 ? object.attr("view")(nb::module_::import_("ml_dtypes").attr(row->name)) : object;
 }
 
 }  // namespace headgate::python

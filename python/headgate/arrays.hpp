@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -32,6 +33,7 @@ enum class ArrayKind {
   vector,  ///< (N)
   table,   ///< (B,M)
   pages,   ///< as heads, of rank 4
+  any,     ///< up to four dimensions, as they are, behind dimensions of size 1
 };
 
 /// How messages and signatures name the dimensions: "(B,H,T,X)".
@@ -60,6 +62,12 @@ Output output_of(const char* function, const char* name, nb::handle object, Arra
 /// The sizes of a view's dimensions as a Python array of `kind` has them, with or without the batch.
 std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout layout, bool has_batch);
 
+/// The dtype of a word, "f32" as messages have it or "float32" as NumPy has. Throws Error, "FUNCTION: NAME: …".
+DType dtype_of_word(const char* function, const char* name, const std::string& word);
+
+/// "(2,8,5)".
+std::string sizes_text(std::span<const std::int64_t> sizes);
+
 /// Makes outputs as arrays of the program that `like` comes from: PyTorch's for a tensor of it, else NumPy's.
 class Maker {
  public:
@@ -69,6 +77,18 @@ class Maker {
  private:
   nb::object module_;
 };
+
+/// An array of NumPy over memory that `owner` holds.
+nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb::handle owner);
+
+/// An array of NumPy with these elements.
+template <typename T>
+nb::object array_of(const std::vector<T>& values, const std::vector<std::int64_t>& sizes) {
+  const nb::object array = Maker(nb::none()).empty(sizes, dtype_of<T>());
+  const Output output = output_of("headgate", "values", array, ArrayKind::any, Layout::bhtd);
+  std::copy(values.begin(), values.end(), static_cast<T*>(output.view.data));
+  return array;
+}
 
 }  // namespace headgate::python
 

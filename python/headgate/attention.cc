@@ -23,13 +23,6 @@ namespace {
 using ForwardResults = Results<AttentionOutputs, kOutputRows.size()>;
 using BackwardResults = Results<AttentionGradients, kGradientRows.size()>;
 
-/// S; 0 where it would overflow, which the call refuses.
-std::int64_t keys_of(const AttentionInputs& in) {
-  std::int64_t keys = in.k.shape[2];
-  if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;
-  return keys;
-}
-
 Shape shape_of(const OutputRow& row, const AttentionInputs& in) {
   const auto& [B, Hq, T, D] = in.q.shape;
   if (row.kind == ArrayKind::rows) return {B, Hq, T, 1};
@@ -78,16 +71,6 @@ nb::object attention(const nb::object& q, const nb::object& k, const nb::object&
   results.arrays[kY] = keywords.take("out");
   keywords.finish();
   return run_forward(keywords, in, options, {true, false, false, false}, std::move(results)).arrays[kY];
-}
-
-/// The argument `out`: a result of the same class, or null.
-template <class Class>
-const Class* take_out(Keywords& keywords, const char* class_name) {
-  const nb::object given = keywords.take("out");
-  if (given.is_none()) return nullptr;
-  const Class* out = nullptr;
-  if (!nb::try_cast(given, out, false)) keywords.refuse("out", given, class_name);
-  return out;
 }
 
 ForwardResults forward(const nb::object& q, const nb::object& k, const nb::object& v, const nb::object& gate,
@@ -158,11 +141,6 @@ BackwardResults backward(const nb::object& dy, const nb::object& q, const nb::ob
   return results;
 }
 
-std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vector<ArgumentText>& more) {
-  texts.insert(texts.end(), more.begin(), more.end());
-  return texts;
-}
-
 }  // namespace
 
 void bind_attention(nb::module_& module) {
@@ -180,15 +158,9 @@ void bind_attention(nb::module_& module) {
       "What the backward pass writes.");
 
   const std::vector<ArgumentText> in = joined(input_texts(), option_texts());
-  const auto define = [&](const char* name, auto function, const std::vector<ArgumentText>& arguments,
-                          std::size_t positional, const char* result, const char* text, auto... names) {
-    const std::string signature = signature_of(name, arguments, positional, result);
-    const std::string help = fmt::format("{}\n\nArguments:\n{}", text, arguments_help(arguments));
-    module.def(name, function, names..., nb::arg("keywords"), nb::sig(signature.c_str()), help.c_str());
-  };
   const auto q = nb::arg("q").none(), k = nb::arg("k").none(), v = nb::arg("v").none();
   define(
-      "attention", attention,
+      module, "attention", attention,
       joined(in, {{"out", "Array | None", "None", "where y is written; a new array where it is None"}}),
       kPositionalInputs, "Array",
       "y = g(gate) * softmax(scale q k^T + bias, mask) v, exact, in O(T) memory.\n\n"
@@ -197,7 +169,7 @@ void bind_attention(nb::module_& module) {
       "a multiple of Hkv), D and Dv head dims from 1 to 512. Query i stands at key position at_i = i + S - T, or\n"
       "query_offsets[b] + i. Messages give shapes as (B,H,T,D), whatever the layout.",
       q, k, v, nb::arg("gate") = nb::none());
-  define("attention_forward", forward,
+  define(module, "attention_forward", forward,
          joined(in, {{"outputs", "Sequence[str] | None", "None",
                       "names of what is computed, of AttentionOutputs; None: y, lse, and attn where gradients need it"},
                      {"out", "AttentionOutputs | None", "None", "arrays to write to; those that it lacks are made"}}),
@@ -207,7 +179,7 @@ void bind_attention(nb::module_& module) {
          "gate_threshold closes has y = o = 0 and lse = inf. Raises ValueError as attention does.",
          q, k, v, nb::arg("gate") = nb::none());
   define(
-      "attention_backward", backward,
+      module, "attention_backward", backward,
       joined(joined({{"dy", "Array", "", "gradient of y (B,Hq,T,Dv), dtype of q"}}, in),
              {{"y", "Array | None", "None", "of attention_forward, as lse and attn; needed"},
               {"lse", "Array | None", "None", "needed"},

@@ -95,11 +95,6 @@ const std::vector<OptionRow>& option_rows() {
 
 constexpr const char* kLayout = "layout";
 
-Layout take_layout(Keywords& keywords) {
-  const std::string word = keywords.take(kLayout, "a word", std::string(word_of(Layout::bhtd)));
-  return parse_word<Layout>(fmt::format("{}: {}", keywords.function(), kLayout), word);
-}
-
 bool is_of_pages(const InputRow& row) {
   using I = AttentionInputs;
   return row.member == &I::k || row.member == &I::v || row.member == &I::k_scale || row.member == &I::v_scale;
@@ -107,7 +102,19 @@ bool is_of_pages(const InputRow& row) {
 
 }  // namespace
 
-Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalInputs>& positional) {
+Layout take_layout(Keywords& keywords) {
+  const std::string word = keywords.take(kLayout, "a word", std::string(word_of(Layout::bhtd)));
+  return parse_word<Layout>(fmt::format("{}: {}", keywords.function(), kLayout), word);
+}
+
+std::int64_t keys_of(const AttentionInputs& in) {
+  std::int64_t keys = in.k.shape[2];
+  if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;
+  return keys;
+}
+
+Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalInputs>& positional,
+                   std::size_t required) {
   Inputs inputs;
   inputs.layout = take_layout(keywords);
   inputs.q = positional[0];
@@ -115,7 +122,7 @@ Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalI
   for (std::size_t i = 0; i < kInputRows.size(); ++i) {
     const InputRow& row = kInputRows[i];
     const nb::object given = i < kPositionalInputs ? positional[i] : keywords.take(row.name);
-    require(i >= kRequiredInputs || !given.is_none(), "{}: {} is required but None", keywords.function(), row.name);
+    require(i >= required || !given.is_none(), "{}: {} is required but None", keywords.function(), row.name);
     const ArrayKind kind = paged && is_of_pages(row) ? ArrayKind::pages : row.kind;
     inputs.arrays[i] = input_of(keywords.function(), row.name, given, kind, inputs.layout);
     inputs.views.*row.member = inputs.arrays[i].view;
@@ -129,16 +136,22 @@ AttentionOptions take_options(Keywords& keywords) {
   return options;
 }
 
-std::vector<ArgumentText> input_texts() {
+ArgumentText layout_text() {
+  return {kLayout, "str", fmt::format("'{}'", word_of(Layout::bhtd)),
+          "the order of the dimensions of q, k, v, gate, y, attn, pages and their gradients: " + list_words<Layout>()};
+}
+
+std::vector<ArgumentText> input_texts(std::size_t required) {
   std::vector<ArgumentText> texts;
   for (std::size_t i = 0; i < kInputRows.size(); ++i) {
-    const bool required = i < kRequiredInputs;
-    texts.push_back(
-        {kInputRows[i].name, required ? "Array" : "Array | None", required ? "" : "None", kInputRows[i].help});
+    const InputRow& row = kInputRows[i];
+    if (i < required) {
+      texts.push_back({row.name, "Array", "", row.help});
+    } else {
+      texts.push_back({row.name, "Array | None", "None", row.help});
+    }
   }
-  texts.push_back(
-      {kLayout, "str", fmt::format("'{}'", word_of(Layout::bhtd)),
-       "the order of the dimensions of q, k, v, gate, y, attn, pages and their gradients: " + list_words<Layout>()});
+  texts.push_back(layout_text());
   return texts;
 }
 

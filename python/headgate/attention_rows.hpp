@@ -93,14 +93,23 @@ struct Inputs {
   bool has_batch() const { return arrays[0].array.ndim() == 4; }
 };
 
-/// Takes `layout` and all inputs but the positional ones, which are given in their order. An absent one is None.
-Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalInputs>& positional);
+/// Takes `layout` and all inputs but the positional ones, which are given in their order. An absent one is None, which
+/// the first `required` must not be.
+Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalInputs>& positional,
+                   std::size_t required = kRequiredInputs);
+
+/// Takes `layout` alone.
+Layout take_layout(Keywords& keywords);
+
+/// S; 0 where it would overflow, which the call refuses.
+std::int64_t keys_of(const AttentionInputs& in);
 
 /// Takes every option.
 AttentionOptions take_options(Keywords& keywords);
 
-/// What signatures say of the inputs, of `layout`, and of the options.
-std::vector<ArgumentText> input_texts();
+/// What signatures say of the inputs, of which the first `required` must be given, of `layout`, and of the options.
+std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);
+ArgumentText layout_text();
 std::vector<ArgumentText> option_texts();
 
 }  // namespace headgate::python

@@ -27,4 +27,9 @@ std::string arguments_help(const std::vector<ArgumentText>& arguments) {
   return text;
 }
 
+std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vector<ArgumentText>& more) {
+  texts.insert(texts.end(), more.begin(), more.end());
+  return texts;
+}
+
 }  // namespace headgate::python

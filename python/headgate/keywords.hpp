@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cstddef>
 #include <set>
 #include <string>
 #include <vector>
@@ -69,5 +70,16 @@ std::string signature_of(const char* name, const std::vector<ArgumentText>& argu
 
 /// "    name: help" for each.
 std::string arguments_help(const std::vector<ArgumentText>& arguments);
+
+std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vector<ArgumentText>& more);
+
+/// Adds `function`, whose parameters are the `positional` first arguments, named by `names`, and the keywords.
+template <class Function, class... Names>
+void define(nb::module_& module, const char* name, Function function, const std::vector<ArgumentText>& arguments,
+            std::size_t positional, const char* result, const char* text, const Names&... names) {
+  const std::string signature = signature_of(name, arguments, positional, result);
+  const std::string help = fmt::format("{}\n\nArguments:\n{}", text, arguments_help(arguments));
+  module.def(name, function, names..., nb::arg("keywords"), nb::sig(signature.c_str()), help.c_str());
+}
 
 }  // namespace headgate::python

@@ -30,6 +30,16 @@ struct Results {
   Results() { arrays.fill(nb::none()); }
 };
 
+/// The argument `out`: a result of the same class, or null.
+template <class Class>
+const Class* take_out(Keywords& keywords, const char* class_name) {
+  const nb::object given = keywords.take("out");
+  if (given.is_none()) return nullptr;
+  const Class* out = nullptr;
+  if (!nb::try_cast(given, out, false)) keywords.refuse("out", given, class_name);
+  return out;
+}
+
 /// Which arrays of a result a call makes: those that `given`, the argument `name`, lists by their names, with those of
 /// `out`; where neither is there, the `defaults`.
 template <class Struct, class Rows, class NameOf>
