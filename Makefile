@@ -50,7 +50,7 @@ check: setup
 	@scripts/check.sh $(if $(SINCE),--since $(SINCE)) $(if $(LIMIT),--seconds $(LIMIT))
 
 setup:
-	@scripts/setup.sh build tool tests browser lint clang aarch64 experiments
+	@scripts/setup.sh build tool tests browser python lint clang aarch64 experiments
 
 tool:
 	@scripts/setup.sh build tool
@@ -59,9 +59,9 @@ tool:
 	@cmake --build --preset tool
 
 build:
-	@scripts/setup.sh build tool tests browser
+	@scripts/setup.sh build tool tests browser python
 	@echo "== headgate: building everything in build/"
-	@scripts/configure.sh release
+	@python=$$(scripts/python_venv.sh) && scripts/configure.sh release $$python
 	@cmake --build --preset release
 
 lint:
