@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headgate for PyTorch: the operation with autograd and torch.compile, and layers (docs/PYTORCH.md)."""
+
+from .attention import gated_attention
+from .gates import GATE_FUNCTIONS
+
+__all__ = ["GATE_FUNCTIONS", "gated_attention"]
