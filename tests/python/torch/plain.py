@@ -63,9 +63,9 @@ def attention(q, k, v, gate=None, *, bias=None, alibi_slopes=None, sinks=None, s
 
 def packed_attention(q, k, v, gate, cu_seqlens_q, cu_seqlens_k, **options):
     """The same of a packed batch, q (1,Hq,T,D): each sequence by itself."""
-    ranges = list(zip(cu_seqlens_q.tolist(), cu_seqlens_q.tolist()[1:], cu_seqlens_k.tolist(), cu_seqlens_k.tolist()[1:]))
+    starts_q, starts_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     parts = [
         attention(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], None if gate is None else gate[:, :, a:b], **options)
-        for a, b, c, d in ranges
+        for a, b, c, d in zip(starts_q, starts_q[1:], starts_k, starts_k[1:])
     ]
     return torch.cat([y for y, _ in parts], dim=2), torch.cat([lse for _, lse in parts], dim=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate.torch.gated_attention: values and gradients against plain formulas, and what PyTorch asks of an operation."""
+"""headgate.torch.gated_attention: values and gradients against plain formulas; what PyTorch asks of an operation."""
 
 import inspect
 
@@ -262,7 +262,8 @@ def test_autocast(dtype):
         y = gated_attention(half, wide, wide, z, causality="causal")
         kernel = gated_attention(half, half, half, z.to(dtype))
     assert y.dtype == dtype and kernel.dtype == dtype
-    assert_near(y, plain.attention(half.double(), half.double(), half.double(), z.double(), causality="causal")[0], 2e-2)
+    expected = plain.attention(half.double(), half.double(), half.double(), z.double(), causality="causal")[0]
+    assert_near(y, expected, 2e-2)
     y.sum().backward()
     assert wide.grad.dtype == torch.float32 and project.weight.grad.dtype == torch.float32
     with torch.autocast("cpu", dtype=dtype):
@@ -325,14 +326,15 @@ def test_second_derivatives_are_refused_by_name():
 
 def test_what_does_not_fit_is_refused_in_one_line():
     tensors, _ = case("causal")
+    learned = tensors["q"].clone().requires_grad_()
     for change, message in (
         ({"q": normal(B, HQ, T, D + 1)}, "q has"),
         ({"k": tensors["k"].float()}, "k "),
         ({"causality": "backwards"}, "causality"),
         ({"threads": -1}, "threads"),
         ({"alibi_slopes": torch.rand(HQ).requires_grad_()}, "alibi_slopes requires a gradient but has none"),
-        ({"q": tensors["q"].clone().requires_grad_(), "gate_threshold": 0.1}, "gate_threshold there are no gradients"),
-        ({"q": tensors["q"].clone().requires_grad_(), "k_scale": normal(B, HKV, S, 1)}, "k_scale there are no gradient"),
+        ({"q": learned, "gate_threshold": 0.1}, "gate_threshold there are no gradients"),
+        ({"q": learned, "k_scale": normal(B, HKV, S, 1)}, "k_scale there are no gradients"),
     ):
         with pytest.raises(ValueError, match=message) as error:
             arguments = {**tensors, **change}
