@@ -3,5 +3,7 @@
 
 from .attention import gated_attention
 from .gates import GATE_FUNCTIONS
+from .module import AttentionCache, GatedAttention
+from .variant import GateVariant, parse_gate
 
-__all__ = ["GATE_FUNCTIONS", "gated_attention"]
+__all__ = ["GATE_FUNCTIONS", "AttentionCache", "GateVariant", "GatedAttention", "gated_attention", "parse_gate"]

@@ -313,7 +313,8 @@ def test_compiles_under_autocast():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return gated_attention(q, tensors["k"], tensors["v"], tensors["gate"], **options)
 
-    assert torch.equal(torch.compile(call_once, fullgraph=True, backend="aot_eager")(tensors["q"]), call_once(tensors["q"]))
+    compiled = torch.compile(call_once, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(tensors["q"]), call_once(tensors["q"]))
 
 
 def test_second_derivatives_are_refused_by_name():
