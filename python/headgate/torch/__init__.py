@@ -4,6 +4,16 @@
 from .attention import gated_attention
 from .gates import GATE_FUNCTIONS
 from .module import AttentionCache, GatedAttention
+from .retrofit import gate_parameters, retrofit
 from .variant import GateVariant, parse_gate
 
-__all__ = ["GATE_FUNCTIONS", "AttentionCache", "GateVariant", "GatedAttention", "gated_attention", "parse_gate"]
+__all__ = [
+    "GATE_FUNCTIONS",
+    "AttentionCache",
+    "GateVariant",
+    "GatedAttention",
+    "gate_parameters",
+    "gated_attention",
+    "parse_gate",
+    "retrofit",
+]

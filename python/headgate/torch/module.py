@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .attention import gated_attention
-from .gates import GATE_FUNCTIONS
 from .layouts import FUSED, Heads, blocks_of
 from .variant import KEYS, GateVariant
 
@@ -251,20 +250,7 @@ class GatedAttention(nn.Module):
 
     def _gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
         """y (B,T,heads,features) behind the gate, if that is where it acts."""
-        if z is None or self.variant.gate_site != site:
-            return y
-        g = GATE_FUNCTIONS[self.variant.gate_fn].compute(z)
-        g = g.mean(dim=-2, keepdim=True) if self.variant.gate_grain == "head_shared" else g
-        return y + g if self.variant.gate_op == "add" else y * g
-
-    def _kernel_gate(self, z: Tensor | None) -> dict[str, Any]:
-        """What the kernel is told of the gate of g1. A gate that heads share is computed here, and applied there."""
-        if z is None or self.variant.gate_site != "g1":
-            return {}
-        gate_fn = self.variant.gate_fn
-        if self.variant.gate_grain == "head_shared":
-            z, gate_fn = GATE_FUNCTIONS[gate_fn].compute(z).mean(dim=-2, keepdim=True).expand_as(z), "identity"
-        return {"gate_logits": z, "gate_fn": gate_fn, "gate_op": self.variant.gate_op}
+        return self.variant.applied(y, z) if self.variant.gate_site == site else y
 
     def _sinks(self) -> Tensor | None:
         sinks = {"learned_sinks": "sinks", "off_by_one": "zero_sinks"}.get(self.variant.attention_sinks)
@@ -321,8 +307,9 @@ class GatedAttention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, rules: dict[str, Any]) -> Tensor:
         """Attention with the gate of g1, and the control: (B,T,Hq,D)."""
         window = self.keys["attention_window"]
+        gate = self.variant.kernel_arguments(z) if self.variant.gate_site == "g1" else {}
         y = gated_attention(
-            q, k, v, **self._kernel_gate(z), sinks=self._sinks(), causality="causal", layout="bthd",
+            q, k, v, **gate, sinks=self._sinks(), causality="causal", layout="bthd",
             window_left=window - 1 if window > 0 else -1, **rules,
         )
         if self.variant.attention_output_control == "head_rmsnorm":

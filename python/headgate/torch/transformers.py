@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import sdpa_mask
 
 from .attention import gated_attention
+from .retrofit import take_gate
 
 NAME = "headgate"
 
@@ -45,7 +46,7 @@ def attention_forward(
     and padding included, or None where causality says all; a mask of numbers is added to the scores.
     """
     _refuse_unknown(module, dropout, given)
-    rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling}
+    rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling, **take_gate(module)}
     T, S = query.shape[2], key.shape[2]
     packed = cu_seq_lens_q is not None
     if packed:

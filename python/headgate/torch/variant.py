@@ -2,6 +2,9 @@
 """Where a layer is gated and how: the words of config.json and headgate train, with their rules (docs/TRAINING.md)."""
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
 
 from .gates import GATE_FUNCTIONS
 
@@ -66,6 +69,21 @@ class GateVariant:
         count = {"g2": kv_heads, "g3": kv_heads, "g5": 1}.get(self.gate_site, heads)
         width = hidden_size if self.gate_site == "g5" else head_dim
         return count, 1 if self.gate_grain == "headwise" else width
+
+    def values(self, z: Tensor) -> Tensor:
+        """g of the logits (B,T,heads,features); where heads share a gate, the mean over them, (B,T,1,features)."""
+        g = GATE_FUNCTIONS[self.gate_fn].compute(z)
+        return g.mean(dim=-2, keepdim=True) if self.gate_grain == "head_shared" else g
+
+    def applied(self, y: Tensor, z: Tensor) -> Tensor:
+        """y (B,T,heads,features) behind the gate."""
+        return y + self.values(z) if self.gate_op == "add" else y * self.values(z)
+
+    def kernel_arguments(self, z: Tensor) -> dict[str, Any]:
+        """The gate of g1 as gated_attention takes it. One that heads share is computed here, and applied there."""
+        if self.gate_grain != "head_shared":
+            return {"gate_logits": z, "gate_fn": self.gate_fn, "gate_op": self.gate_op}
+        return {"gate_logits": self.values(z).expand_as(z), "gate_fn": "identity", "gate_op": self.gate_op}
 
 
 WORDS = {
