@@ -109,8 +109,8 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
 
     The gate is computed from the layer's input by a new matrix `gate_proj` of zeros (`gate`, of zeros, where it does
     not depend on the input), so that the model computes what it did until the gates are trained. It needs a function
-    whose value at 0 changes nothing: sigmoid2 multiplied, silu or identity added. The model's attention becomes "headgate",
-    whose kernel applies a gate of g1; its config gets the keys of the gate. ValueError, before anything is changed,
+    whose value at 0 changes nothing: sigmoid2 multiplied, silu or identity added. The attention becomes "headgate",
+    whose kernel applies a gate of g1; the config gets the keys of the gate. ValueError, before anything is changed,
     on models whose attention is not like Llama's: q_proj, k_proj, v_proj and o_proj with equal heads.
     """
     from transformers import PreTrainedModel
