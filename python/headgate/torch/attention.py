@@ -182,6 +182,14 @@ def _autocast(tensors: dict[str, Tensor | None]) -> None:
             tensors[name] = tensor.to(dtype)
 
 
+def _same_lengths(one: Tensor, other: Tensor, ragged: int) -> bool:
+    """Whether nested tensors have the same sequences. A program that is compiled cannot look at their lengths: there
+    they must have been made with the same offsets."""
+    if one.shape[ragged] == other.shape[ragged]:
+        return True
+    return not torch.compiler.is_compiling() and torch.equal(one.offsets(), other.offsets())
+
+
 def _unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
     """Makes a packed batch of jagged nested tensors; returns q as it was, or None where nothing is nested."""
     nested = [name for name, tensor in tensors.items() if tensor is not None and tensor.is_nested]
@@ -204,10 +212,9 @@ def _unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
     if others or packed:
         raise ValueError(f"gated_attention: {(others + packed)[0]} cannot be given with nested q, k and v")
     q = tensors["q"]
-    if tensors["gate"] is not None and not torch.equal(tensors["gate"].offsets(), q.offsets()):
-        raise ValueError("gated_attention: gate has sequences of other lengths than q")
-    if not torch.equal(tensors["k"].offsets(), tensors["v"].offsets()):
-        raise ValueError("gated_attention: v has sequences of other lengths than k")
+    for name, other in (("gate", "q"), ("v", "k")):
+        if tensors[name] is not None and not _same_lengths(tensors[name], tensors[other], ragged):
+            raise ValueError(f"gated_attention: {name} has sequences of other lengths than {other}")
     tensors["cu_seqlens_q"], tensors["cu_seqlens_k"] = q.offsets(), tensors["k"].offsets()
     for name in ("q", "k", "v", "gate"):
         tensors[name] = None if tensors[name] is None else tensors[name].values()

@@ -317,6 +317,30 @@ def test_compiles_under_autocast():
     assert torch.equal(compiled(tensors["q"]), call_once(tensors["q"]))
 
 
+def test_compiled_nested_tensors():
+    def call_once(x):
+        return gated_attention(x, x, x, x, causality="causal", layout="bthd")
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call_once, fullgraph=True, backend="aot_eager")
+    for lengths in ((3, 1, 4), (2, 6)):
+        nested = jagged([normal(n, HQ, D) for n in lengths], "bthd").detach().requires_grad_()
+        assert_near(compiled(nested).values(), call_once(nested).values())
+        compiled(nested).values().square().sum().backward()
+        expected = nested.detach().clone().requires_grad_()
+        call_once(expected).values().square().sum().backward()
+        assert_near(nested.grad.values(), expected.grad.values())
+
+
+def test_export():
+    class Call(torch.nn.Module):
+        def forward(self, q, k, v, gate):
+            return gated_attention(q, k, v, gate, causality="causal")
+
+    inputs = tuple(problem().values())
+    assert torch.equal(torch.export.export(Call(), inputs).module()(*inputs), Call()(*inputs))
+
+
 def test_second_derivatives_are_refused_by_name():
     tensors, options = case("causal")
     tensors["q"].requires_grad_()
