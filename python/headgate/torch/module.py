@@ -217,8 +217,13 @@ class GatedAttention(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "GatedAttention":
-        """A layer as the config.json of a model of headgate's programs describes it; other keys are passed over."""
-        keys = {name: config[name] for name in _PARAMETERS if name in config}
+        """A layer as the config.json of a model that headgate's programs wrote describes it: the keys that have an
+        argument here, without a gate where there is no gate_site. rope_theta may stand in rope_parameters."""
+        rope = config.get("rope_parameters") or {}
+        if rope.get("rope_type", "default") != "default":
+            raise ValueError(f"rope_parameters: rope_type '{rope['rope_type']}' is not known, only 'default'")
+        keys = {name: rope[name] for name in ("rope_theta", "partial_rotary_factor") if name in rope}
+        keys |= {name: config[name] for name in _PARAMETERS if name in config}
         return cls(**{"gate_site": "none", **keys})
 
     @property

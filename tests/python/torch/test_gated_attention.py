@@ -262,6 +262,8 @@ def test_autocast(dtype):
         y = gated_attention(half, wide, wide, z, causality="causal")
         kernel = gated_attention(half, half, half, z.to(dtype))
     assert y.dtype == dtype and kernel.dtype == dtype
+    key = wide.to(dtype)
+    assert torch.equal(y, gated_attention(half, key, key, z, causality="causal"))  # the gate stays float32
     expected = plain.attention(half.double(), half.double(), half.double(), z.double(), causality="causal")[0]
     assert_near(y, expected, 2e-2)
     y.sum().backward()

@@ -13,6 +13,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import models
 import numpy
 import pytest
 import torch
@@ -271,6 +272,21 @@ def test_models_of_the_programs(tmp_path):
         expected = torch.from_numpy(numpy.load(folder / "log_probs.npy")).double()
         ours = decoder_log_probs(config, load_file(folder / "model" / "model.safetensors"), tokens)
         assert (ours - expected).abs().max() < 1e-4, name
+
+
+def test_config():
+    """Of Qwen3 too, whose layer it then is."""
+    model = models.model("qwen3", rope_parameters={"rope_type": "default", "rope_theta": 300.0})
+    theirs = model.model.layers[0].self_attn
+    ours = GatedAttention.from_config(model.config.to_dict())
+    assert ours.variant.name == "none" and ours.keys["rope_theta"] == 300.0
+    ours.load_state_dict(theirs.state_dict())
+    h = torch.randn(1, 6, 32)
+    causal = torch.full((1, 1, 6, 6), torch.finfo(torch.float32).min).triu(1)
+    angles = model.model.rotary_emb(h, torch.arange(6).unsqueeze(0))
+    assert_near(ours(h), theirs(h, position_embeddings=angles, attention_mask=causal)[0])
+    with pytest.raises(ValueError, match="rope_type 'yarn' is not known"):
+        GatedAttention.from_config({**SIZES, "rope_parameters": {"rope_type": "yarn"}})
 
 
 def test_initial_values():
