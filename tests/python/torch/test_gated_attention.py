@@ -404,7 +404,11 @@ def test_arguments_are_those_of_the_package():
     theirs = [part.split(":")[0].strip() for part in signature.partition("(")[2].split(",") if ":" in part]
     assert set(theirs) - {"outputs", "out"} == {*TENSORS, *OPTIONS}
     x = problem("headwise")
-    for fn in (*GATE_FUNCTIONS, "none"):
+    with pytest.raises(ValueError, match="gate_fn: '\\?' is none of") as error:
+        headgate.attention_forward(*x.values(), gate_fn="?")
+    functions = str(error.value).partition(" is none of ")[2].split(", ")
+    assert functions == [*GATE_FUNCTIONS, "none"]
+    for fn in functions:
         for op in ("mul", "add"):
             kept = headgate.attention_forward(*x.values(), gate_fn=fn, gate_op=op).attn is not None
             assert kept == keeps_output(fn, op)
