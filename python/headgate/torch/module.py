@@ -36,7 +36,7 @@ class RMSNorm(nn.Module):
 def _rope_frequencies(head_dim: int, keys: dict[str, Any]) -> Tensor:
     """Radians a token, (R/2) in f64, of the R features of a head that turn."""
     half = int(keys["partial_rotary_factor"] * head_dim) // 2
-    plain = keys["rope_theta"] ** -(torch.arange(half, dtype=torch.float64) / max(half, 1))
+    plain = keys["rope_theta"] ** -(torch.arange(half, dtype=torch.float64, device="cpu") / max(half, 1))
     slow = plain / keys["rope_scaling_factor"]
     if keys["rope_scaling_type"] == "none":
         return plain
@@ -194,8 +194,6 @@ class GatedAttention(nn.Module):
             self.head_norm = norm()
         if variant.attention_sinks == "learned_sinks":
             self.sinks = nn.Parameter(torch.empty(self.Hq))
-        elif variant.attention_sinks == "off_by_one":
-            self.register_buffer("zero_sinks", torch.zeros(self.Hq), persistent=False)
 
     def reset_parameters(self) -> None:
         """Normal matrices; zero biases, sinks and gates that are parameters; norms that do nothing."""
@@ -258,11 +256,9 @@ class GatedAttention(nn.Module):
         return self.variant.applied(y, z) if self.variant.gate_site == site else y
 
     def _sinks(self) -> Tensor | None:
-        sinks = {"learned_sinks": "sinks", "off_by_one": "zero_sinks"}.get(self.variant.attention_sinks)
-        if sinks is None:
-            return None
-        found = getattr(self, sinks)
-        return found.to(torch.promote_types(found.dtype, torch.float32))
+        if self.variant.attention_sinks == "learned_sinks":
+            return self.sinks.to(torch.promote_types(self.sinks.dtype, torch.float32))
+        return torch.zeros(self.Hq) if self.variant.attention_sinks == "off_by_one" else None
 
     def forward(
         self,
@@ -330,7 +326,7 @@ class GatedAttention(nn.Module):
             if cu_seqlens is not None:
                 starts = cu_seqlens[:-1][torch.searchsorted(cu_seqlens[1:].contiguous(), positions[0], right=True)]
                 positions = positions - starts
-        angles = positions[..., None, None].double() * self._frequencies
+        angles = positions[..., None, None].double() * self._frequencies.to(h.device)
         dtype = torch.promote_types(h.dtype, torch.float32)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 

@@ -299,6 +299,18 @@ def test_initial_values():
     assert math.isclose(made.o_proj.weight.std().item(), 0.02, rel_tol=0.1)
 
 
+def test_made_without_memory():
+    with torch.device("meta"):
+        made = GatedAttention(**SIZES, attention_sinks="off_by_one")
+        assert made(torch.empty(B, T, C)).shape == (B, T, C)
+    layers = [made.to_empty(device="cpu"), GatedAttention(**SIZES, attention_sinks="off_by_one")]
+    for one in layers:
+        torch.manual_seed(0)
+        one.reset_parameters()
+    h = torch.randn(B, T, C)
+    assert torch.equal(*(one(h) for one in layers))
+
+
 def test_what_does_not_fit_is_refused():
     for keys, message in (
         ({"num_key_value_heads": 3}, "num_attention_heads: 4 is not a multiple of num_key_value_heads, 3"),
