@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arrays.hpp"
+#include "python/headgate/arrays.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "attention_rows.hpp"
-#include "bindings.hpp"
 #include "gates/gate_functions.hpp"
-#include "results.hpp"
+#include "python/headgate/attention_rows.hpp"
+#include "python/headgate/bindings.hpp"
+#include "python/headgate/results.hpp"
 
 // headgate/attention.hpp: attention_forward, its short form `attention`, and attention_backward.
 

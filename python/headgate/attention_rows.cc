@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "attention_rows.hpp"
+#include "python/headgate/attention_rows.hpp"
 
 #include <cstdint>
 #include <string>

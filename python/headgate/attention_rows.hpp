@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "arrays.hpp"
 #include "headgate/attention.hpp"
-#include "keywords.hpp"
+#include "python/headgate/arrays.hpp"
+#include "python/headgate/keywords.hpp"
 
 // Inputs, outputs, gradients and options of attention as rows, which arguments, signatures and results walk.
 

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "arrays.hpp"
-#include "attention_rows.hpp"
-#include "bindings.hpp"
 #include "core/check.hpp"
+#include "python/headgate/arrays.hpp"
+#include "python/headgate/attention_rows.hpp"
+#include "python/headgate/bindings.hpp"
 
 // headgate/cache.hpp: KvCache.
 

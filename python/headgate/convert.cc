@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "arrays.hpp"
-#include "bindings.hpp"
 #include "core/check.hpp"
+#include "python/headgate/arrays.hpp"
+#include "python/headgate/bindings.hpp"
 
 // headgate/convert.hpp: rounding to 16 and 8 bits.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "keywords.hpp"
+#include "python/headgate/keywords.hpp"
 
 #include <cstddef>
 #include <string>

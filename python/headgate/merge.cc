@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "attention_rows.hpp"
-#include "bindings.hpp"
-#include "results.hpp"
+#include "python/headgate/attention_rows.hpp"
+#include "python/headgate/bindings.hpp"
+#include "python/headgate/results.hpp"
 
 // headgate/merge.hpp: attention over keys in parts.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 
-#include "bindings.hpp"
+#include "python/headgate/bindings.hpp"
 
 NB_MODULE(_headgate, module) {
   module.doc() = "The bindings of libheadgate; `headgate` has them all.";

@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "arrays.hpp"
 #include "core/check.hpp"
-#include "keywords.hpp"
+#include "python/headgate/arrays.hpp"
+#include "python/headgate/keywords.hpp"
 
 // Results of several arrays: a Python class with an attribute for each row of a table, None where there is no array.
 

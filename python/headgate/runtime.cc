@@ -5,7 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings.hpp"
+#include "python/headgate/bindings.hpp"
 
 // headgate/runtime.hpp: vector targets, backends and threads.
 

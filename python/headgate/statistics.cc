@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "attention_rows.hpp"
-#include "bindings.hpp"
 #include "core/statistics_outputs.hpp"
-#include "results.hpp"
+#include "python/headgate/attention_rows.hpp"
+#include "python/headgate/bindings.hpp"
+#include "python/headgate/results.hpp"
 
 // headgate/statistics.hpp: attention_statistics. Its outputs are the rows of core/statistics_outputs.hpp.
 
