@@ -84,7 +84,7 @@ nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb:
 /// An array of NumPy with these elements.
 template <typename T>
 nb::object array_of(const std::vector<T>& values, const std::vector<std::int64_t>& sizes) {
-  const nb::object array = Maker(nb::none()).empty(sizes, dtype_of<T>());
+  nb::object array = Maker(nb::none()).empty(sizes, dtype_of<T>());
   const Output output = output_of("headgate", "values", array, ArrayKind::any, Layout::bhtd);
   std::copy(values.begin(), values.end(), static_cast<T*>(output.view.data));
   return array;

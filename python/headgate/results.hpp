@@ -100,8 +100,8 @@ void bind_results(nb::module_& module, const char* name, const Rows& rows, const
     std::string text;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (self.arrays[i].is_none()) continue;
-      const std::string shape = nb::cast<std::string>(nb::str(nb::tuple(self.arrays[i].attr("shape"))));
-      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", arguments[i].name, shape);
+      const nb::tuple shape(self.arrays[i].attr("shape"));
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", arguments[i].name, nb::str(shape).c_str());
     }
     return fmt::format("{}({})", class_name, text);
   });

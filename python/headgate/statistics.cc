@@ -82,6 +82,7 @@ StatisticsResults statistics(const nb::object& lse_array, const nb::object& q, c
           function, selection.top_keys, kMaxTopKeys);
   const bool gated = in.views.gate.present() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
   std::vector<bool> defaults;
+  defaults.reserve(kStatisticsOutputs.size());
   for (const StatisticsOutput& output : kStatisticsOutputs) defaults.push_back(is_default(output, selection, gated));
   const auto* out = take_out<StatisticsResults>(keywords, "AttentionStatistics");
   const std::vector<bool> chosen = chosen_of<AttentionStatistics>(

@@ -41,8 +41,8 @@ inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int6
   return {n, std::max<std::int64_t>(1, std::min({threads, by_work, by_grain})), grain};
 }
 
-/// The threads of a parallel region that the calling thread may open: those of the context, one in the thread that a fork
-/// left.
+/// Threads of a parallel region that the calling thread may open: those of the context, but one in the thread that a
+/// fork left.
 inline int team_size(const ExecutionContext& context) { return forked_thread() ? 1 : context.threads; }
 
 /// body(part, begin, end) for every part, one a thread; in turn in the thread that a fork left. body must not throw.
