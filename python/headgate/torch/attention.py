@@ -72,7 +72,7 @@ def _rows_shape(q: Tensor, layout: str) -> list[int]:
 )
 def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     outputs = ["y", "lse", "attn"] if keep_attn else ["y", "lse"]
-    out = headgate.attention_forward(*tensors[:4], outputs=outputs, **_given(tensors), **_words(options))
+    out = headgate.attention_forward(*tensors[:4], outputs=outputs, **_given(tensors), **_set(options))
     return out.y, out.lse, out.attn if keep_attn else tensors[0].new_empty(0)
 
 
@@ -89,7 +89,8 @@ def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in zip(TENSORS[4:], tensors[4:]) if tensor is not None}
 
 
-def _words(options: dict[str, Any]) -> dict[str, Any]:
+def _set(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that differ from their defaults."""
     return {name: value for name, value in options.items() if value != OPTIONS[name][1]}
 
 
@@ -104,9 +105,7 @@ def _backward(dy: Tensor, dlse: Tensor | None, y: Tensor, lse: Tensor, attn: Ten
               wanted: list[bool], **options: Any) -> tuple[Tensor, ...]:
     names = ["d" + name for name, asked in zip(DIFFERENTIABLE, wanted) if asked]
     saved = {"y": y, "lse": lse, "attn": attn, "dlse": dlse}
-    found = headgate.attention_backward(
-        dy, *tensors[:4], gradients=names, **saved, **_given(tensors), **_words(options)
-    )
+    found = headgate.attention_backward(dy, *tensors[:4], gradients=names, **saved, **_given(tensors), **_set(options))
     gradients = [getattr(found, "d" + name) for name in DIFFERENTIABLE]
     return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in gradients)
 
