@@ -65,8 +65,8 @@ build:
 	@cmake --build --preset release
 
 lint:
-	@scripts/setup.sh build tool tests lint
-	@scripts/configure.sh release
+	@scripts/setup.sh build tool tests python lint
+	@python=$$(scripts/python_venv.sh) && scripts/configure.sh release $$python
 	@scripts/lint.sh
 
 sanitize:
