@@ -177,8 +177,8 @@ def test_other_rules_are_whole_masks():
     config.sliding_window = 4
     mask = headgate.torch.transformers.make_mask(**arguments, mask_function=chunks, config=config)
     assert mask.dtype == torch.bool and mask.shape == (1, 1, 6, 6) and not mask[0, 0, 4, 3]
-    mask = headgate.torch.transformers.make_mask(1, 6, 6, allow_is_causal_skip=False)
-    assert torch.equal(mask[0, 0], torch.ones(6, 6).tril().bool())
+    mask = headgate.torch.transformers.make_mask(1, 3, 6, q_offset=3, allow_is_causal_skip=False)
+    assert torch.equal(mask[0, 0], torch.ones(6, 6).tril().bool()[3:])
 
 
 def test_windows_and_padding_take_little_memory(monkeypatch):
