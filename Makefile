@@ -50,7 +50,7 @@ check: setup
 	@scripts/check.sh $(if $(SINCE),--since $(SINCE)) $(if $(LIMIT),--seconds $(LIMIT))
 
 setup:
-	@scripts/setup.sh build tool tests browser mpi lint clang aarch64 experiments
+	@scripts/setup.sh build tool tests browser mpi python lint clang aarch64 experiments
 
 tool:
 	@scripts/setup.sh build tool
@@ -59,14 +59,14 @@ tool:
 	@cmake --build --preset tool
 
 build:
-	@scripts/setup.sh build tool tests browser mpi
+	@scripts/setup.sh build tool tests browser mpi python
 	@echo "== headgate: building everything in build/"
-	@scripts/configure.sh release
+	@python=$$(scripts/python_venv.sh) && scripts/configure.sh release $$python
 	@cmake --build --preset release
 
 lint:
-	@scripts/setup.sh build tool tests mpi lint
-	@scripts/configure.sh release
+	@scripts/setup.sh build tool tests mpi python lint
+	@python=$$(scripts/python_venv.sh) && scripts/configure.sh release $$python
 	@scripts/lint.sh
 
 sanitize:

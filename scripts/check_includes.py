@@ -71,6 +71,7 @@ LAYERS = {
         "verify",
         "xray",
     },
+    "python": {"compare", "core", "explain", "gates", "io", "layers", "metrics", "train", "xray"},
     "examples": set(),
 }
 NAMES = {layer.rpartition("/")[2] for layer in LAYERS if layer != "examples"}
@@ -79,7 +80,7 @@ MAX_LINES = 800
 
 C_SUFFIXES = {".c", ".cc", ".h", ".hpp"}
 TEXT_SUFFIXES = C_SUFFIXES | {".py", ".sh", ".cmake", ".txt"}
-TREES = ("include", "src", "tests", "bench", "examples", "scripts", "cmake")
+TREES = ("include", "src", "python", "tests", "bench", "examples", "scripts", "cmake")
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])([^<">]+)[>"]')
 
 
@@ -89,7 +90,7 @@ def check_include(layer, quote, target):
     if quote == "<" and folder not in NAMES:
         return None
     if not slash or folder in {".", ".."}:
-        return "write the path from src/ or include/"
+        return "write the path from src/, include/ or the root"
     if folder == "headgate" or folder in EXTERNAL:
         return None
     if folder not in NAMES:
@@ -102,8 +103,8 @@ def check_include(layer, quote, target):
 def layer_of(path):
     """The row of LAYERS for a path relative to the root, or None for tests, bench and scripts, which see everything."""
     parts = path.parts
-    if parts[0] == "examples":
-        return "examples"
+    if parts[0] in {"examples", "python"}:
+        return parts[0]
     folder = "/".join(parts[:2])
     return folder if parts[0] in {"include", "src"} else None
 
@@ -179,6 +180,9 @@ def self_test():
         ("src/elsewhere/a.cc", "int a;", "no layer src/elsewhere"),
         ("include/headgate/a.hpp", '#include "core/b.hpp"', "an upward include"),
         ("examples/a.cc", '#include "core/b.hpp"', "an upward include"),
+        ("python/headgate/a.cc", '#include "python/headgate/b.hpp"', None),
+        ("python/headgate/a.cc", '#include "xray/b.hpp"', None),
+        ("python/headgate/a.cc", '#include "cli/b.hpp"', "an upward include"),
         ("tests/core/a.cc", '#include "core/b.hpp"', None),
         ("tests/core/a.cc", "\n" * MAX_LINES, None),
         ("tests/core/a.cc", "\n" * (MAX_LINES + 1), f"{MAX_LINES + 1} lines"),

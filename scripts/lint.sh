@@ -18,7 +18,7 @@ elif (($# > 0)); then
   exit 2
 fi
 
-sources() { find include src tests bench examples -name '*.cc' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' | sort; }
+sources() { find include src python tests bench examples -name '*.cc' -o -name '*.hpp' -o -name '*.c' -o -name '*.h' | sort; }
 
 includes_and_lengths() { scripts/check_includes.py --self-test && scripts/check_includes.py; }
 
@@ -33,7 +33,9 @@ mutation_patterns() { scripts/mutation_check.py --patterns; }
 
 formatting() { sources | xargs clang-format --dry-run -Werror; }
 
-compiled_files() { sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/compile_commands.json | sort -u; }
+# nanobind's own files, below build/, are not ours.
+ours() { grep -v "^$PWD/build/"; }
+compiled_files() { sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/compile_commands.json | ours | sort -u; }
 
 # One portable vector target is enough to read the kernels' sources once.
 tidy() {
@@ -41,7 +43,7 @@ tidy() {
   if [[ -z "$since" ]] || ! git diff --quiet "$since" -- .clang-tidy scripts/lint.sh; then
     files=$(compiled_files)
   else
-    files=$(scripts/affected_files.py build "$since") || return 1
+    files=$(scripts/affected_files.py build "$since" | ours; exit "${PIPESTATUS[0]}") || return 1
     echo "lint: changes since $since reach $(grep -c . <<<"$files") of $(compiled_files | grep -c .) compiled files"
   fi
   [[ -z "$files" ]] || xargs -P "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" -n 1 clang-tidy -p build --quiet \

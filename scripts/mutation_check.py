@@ -49,7 +49,7 @@ def configure(tree, build, target):
     """One target and little optimisation: mutants build fast."""
     command = ["cmake", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
                "-DCMAKE_CXX_FLAGS=" + TARGET_FLAGS[target], "-DHEADGATE_TOOLS=ON", "-DHEADGATE_INSTALL=OFF",
-               "-DHEADGATE_WERROR=OFF"]
+               "-DHEADGATE_WERROR=OFF", "-DHEADGATE_MPI=ON"]
     if shutil.which("ninja"):
         command += ["-G", "Ninja"]
     if shutil.which("ccache"):

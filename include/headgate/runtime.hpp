@@ -77,6 +77,12 @@ HEADGATE_API int max_threads();
 /// Threads that a call uses when its context says 0: what OpenMP offers, at most max_threads().
 HEADGATE_API int default_threads();
 
+/// Whether the calling thread is the one that fork() has left of a process: the threads of OpenMP that it had stayed
+/// behind, and GCC's runtime would wait for them for ever in the next parallel region of several threads. Functions of
+/// this library work there: they compute on a new thread, or in turn on this one, with the same bits. A program with
+/// parallel regions of its own may ask.
+HEADGATE_API bool forked_thread();
+
 /// `context` with every choice made: threads from 1 to max_threads(), a target that runs here; the backend as given.
 /// Throws headgate::Error on negative threads and on a target that cannot run here.
 HEADGATE_API ExecutionContext resolved(const ExecutionContext& context);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/merge.hpp"
+#include "attention/live_threads.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -161,7 +162,7 @@ void attention_merge(const AttentionOutputs& outputs, std::span<const MergePart>
   call.no_overlap();
   check_parts_computed(call, m, names);
   m.outputs = outputs;
-  cpu_merge(m);
+  run_on_live_threads(m.context.threads, [&m] { cpu_merge(m); });
 }
 
 void attention_merge_backward(std::span<const MergePartGradients> gradients, const TensorView& dgate,
@@ -205,7 +206,7 @@ void attention_merge_backward(std::span<const MergePartGradients> gradients, con
   m.incoming = incoming;
   m.gradients = gradients;
   m.dgate = dgate;
-  cpu_merge(m);
+  run_on_live_threads(m.context.threads, [&m] { cpu_merge(m); });
 }
 
 }  // namespace headgate

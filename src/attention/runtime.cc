@@ -2,6 +2,7 @@
 #include "headgate/runtime.hpp"
 
 #include <omp.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -57,6 +58,11 @@ std::int64_t default_bit() {
   return HWY_STATIC_TARGET;
 }
 
+thread_local bool left_by_fork = false;
+
+/// Registered when the library is loaded: a program may fork before its first call, with threads of another library's.
+const bool kForkHandlerFailed = pthread_atfork(nullptr, nullptr, [] { left_by_fork = true; }) != 0;
+
 /// 0 until the first use.
 std::atomic<std::int64_t> active_bit{0};
 
@@ -92,6 +98,9 @@ int max_threads() {
 }
 
 int default_threads() { return std::min(omp_get_max_threads(), max_threads()); }
+
+// Where there was no memory for the handler every thread is taken for one that a fork left.
+bool forked_thread() { return left_by_fork || kForkHandlerFailed; }
 
 ExecutionContext resolved(const ExecutionContext& context) {
   require(context.threads >= 0, "threads is {} but must be at least 0", context.threads);

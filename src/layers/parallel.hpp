@@ -41,11 +41,15 @@ inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int6
   return {n, std::max<std::int64_t>(1, std::min({threads, by_work, by_grain})), grain};
 }
 
-/// body(part, begin, end) for every part, one a thread. body must not throw.
+/// Threads of a parallel region that the calling thread may open: those of the context, but one in the thread that a
+/// fork left.
+inline int team_size(const ExecutionContext& context) { return forked_thread() ? 1 : context.threads; }
+
+/// body(part, begin, end) for every part, one a thread; in turn in the thread that a fork left. body must not throw.
 template <class Body>
 void for_parts(const Parts& parts, const Body& body) {
-  if (parts.count == 1) {
-    body(std::int64_t{0}, std::int64_t{0}, parts.n);
+  if (parts.count == 1 || forked_thread()) {
+    for (std::int64_t part = 0; part < parts.count; ++part) body(part, parts.begin(part), parts.begin(part + 1));
     return;
   }
 #pragma omp parallel num_threads(static_cast <int>(parts.count)) default(none) shared(parts, body)

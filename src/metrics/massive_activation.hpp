@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "layers/parallel.hpp"
 #include "metrics/mean.hpp"
 #include "metrics/metric.hpp"
 #include "metrics/per_layer.hpp"
@@ -29,7 +30,7 @@ class MassiveActivationSums : public Sums<T> {
     const std::int64_t count = x.shape[0];
     double largest = 0.0;
 #pragma omp declare reduction(larger:double : omp_out = larger(omp_out, omp_in)) initializer(omp_priv = 0.0)
-#pragma omp parallel for schedule(static) reduction(larger : largest) num_threads(sample.context.threads)
+#pragma omp parallel for schedule(static) reduction(larger : largest) num_threads(layers::team_size(sample.context))
     for (std::int64_t i = 0; i < count; ++i) largest = larger(largest, std::abs(static_cast<double>(x(i))));
     double& so_far = layers_.at(sample.view.layer);
     so_far = larger(so_far, largest);

@@ -11,6 +11,7 @@
 #include "layers/elementwise.hpp"
 #include "layers/embedding.hpp"
 #include "layers/linear.hpp"
+#include "layers/parallel.hpp"
 #include "layers/rmsnorm.hpp"
 #include "layers/swiglu.hpp"
 #include "models/decoder_blocks.hpp"
@@ -194,7 +195,7 @@ void Decoder<T>::State::log_softmax(T* out, const T* parameters) const {
     const std::int64_t rows = std::min(sizes.logit_rows, sizes.N - first);
     const View<T, 2> y(out + first * sizes.V, {rows, sizes.V});
     layers::linear_forward(y, memory->h_last.range(0, first, rows), w, Update::overwrite, context);
-#pragma omp parallel for schedule(static) num_threads(context.threads)
+#pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
     for (std::int64_t r = 0; r < rows; ++r) {
       T* row = y.at(r);
       const T largest = *std::max_element(row, row + sizes.V);

@@ -7,6 +7,7 @@
 
 #include "layers/attention_buffers.hpp"
 #include "layers/gate_variant.hpp"
+#include "layers/parallel.hpp"
 #include "metrics/attention_call.hpp"
 #include "metrics/gates.hpp"
 #include "xray/ranks.hpp"
@@ -85,7 +86,7 @@ std::vector<HeadMap> Collector::maps_of(const models::LayerView<float>& view) {
     AttentionStatistics statistics;
     statistics.rows = make_view(rows_.data(), Shape{1, Hq, count, T});
     attention_statistics(statistics, call.inputs, call.lse, selection, call.options);
-#pragma omp parallel for schedule(static) num_threads(context_.threads)
+#pragma omp parallel for schedule(static) num_threads(layers::team_size(context_))
     for (std::int64_t h = 0; h < Hq; ++h) {
       HeadMap& map = maps[static_cast<std::size_t>(h)];
       for (std::int64_t i = begin; i < begin + count; ++i) {

@@ -10,6 +10,7 @@
 #include "layers/rope.hpp"
 #include "layers/support.hpp"
 #include "layers/swiglu.hpp"
+#include "support/forked.hpp"
 
 namespace headgate::layers {
 namespace {
@@ -65,7 +66,13 @@ TEST_P(Determinism, SameBitsAtTheSameNumberOfThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Determinism, testing::ValuesIn(supported_targets()), target_label);
+TEST_P(Determinism, SameBitsInAForkedChild) {
+  if (!headgate::testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
+  const std::vector<float> expected = pass(on(3));
+  EXPECT_EQ(headgate::testing::in_forked_child([&] { return pass(on(3)) == expected; }), "passed");
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, Determinism, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

@@ -2,10 +2,20 @@
 #include "attention/backend.hpp"
 
 #include "attention/cpu/kernels.hpp"
+#include "attention/live_threads.hpp"
 
 namespace headgate {
+namespace {
 
-const Backend kCpuBackend{"cpu", [](const Problem& /*problem*/) -> const char* { return nullptr; }, cpu_forward,
-                          cpu_backward, cpu_statistics};
+template <class Problem, void kKernel(const Problem&)>
+void run(const Problem& problem) {
+  run_on_live_threads(problem.context.threads, [&problem] { kKernel(problem); });
+}
+
+}  // namespace
+
+const Backend kCpuBackend{"cpu", [](const Problem& /*problem*/) -> const char* { return nullptr; },
+                          run<ForwardProblem, cpu_forward>, run<BackwardProblem, cpu_backward>,
+                          run<StatisticsProblem, cpu_statistics>};
 
 }  // namespace headgate

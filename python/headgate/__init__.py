@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact fused gated attention for CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v, forward and backward.
+
+The functions take arrays of NumPy, PyTorch and other programs with DLPack, without copies. `load`, `explain` and `runs`
+read what the command line reads; `headgate.plot` draws it.
+"""
+
+from . import _headgate
+from ._headgate import *
+from ._headgate import __version__
+from .models import Curve, Evaluation, Head, Model, Run, Xray, explain, load, runs
+
+__all__ = [name for name in dir(_headgate) if not name.startswith("_")]
+__all__ += ["Curve", "Evaluation", "Head", "Model", "Run", "Xray", "explain", "load", "runs"]

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/words.hpp"
+#include "headgate/tensor.hpp"
+
+// Python's arrays as views: NumPy's, PyTorch's and those of all others that DLPack or the buffer protocol gives.
+// Nothing is copied.
+
+namespace headgate::python {
+
+namespace nb = nanobind;
+
+/// The order of the dimensions of q, k, v, gate and what has their shapes.
+enum class Layout { bhtd, bthd };
+
+/// What the dimensions of a Python array are of a view's four.
+enum class ArrayKind {
+  heads,   ///< (B,H,T,X) or, by the layout, (B,T,H,X); of a batch of one (H,T,X) or (T,H,X)
+  rows,    ///< (B,H,T) in every layout: a number for each row; of a batch of one (H,T)
+  scores,  ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
+  vector,  ///< (N)
+  table,   ///< (B,M)
+  pages,   ///< as heads, of rank 4
+  any,     ///< up to four dimensions, as they are, behind dimensions of size 1
+};
+
+/// How messages and signatures name the dimensions: "(B,H,T,X)".
+const char* letters_of(ArrayKind kind, Layout layout);
+
+/// An array that a call reads. It keeps the array's memory alive.
+struct Input {
+  nb::ndarray<nb::ro> array;
+  ConstTensorView view;  ///< absent where None was given
+};
+
+/// An array that a call writes.
+struct Output {
+  nb::object object;
+  nb::ndarray<> array;
+  TensorView view;
+};
+
+/// `object` as a view of its memory. Throws Error, "FUNCTION: NAME …", on what is no array of the CPU of a dtype that
+/// the library knows and of a rank of `kind`. None is absent.
+Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
+
+/// The same for writing; a read-only array is refused.
+Output output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
+
+/// The sizes of a view's dimensions as a Python array of `kind` has them, with or without the batch.
+std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout layout, bool has_batch);
+
+/// The dtype of a word, "f32" as messages have it or "float32" as NumPy has. Throws Error, "FUNCTION: NAME: …".
+DType dtype_of_word(const char* function, const char* name, const std::string& word);
+
+/// "(2,8,5)".
+std::string sizes_text(std::span<const std::int64_t> sizes);
+
+/// Makes outputs as arrays of the program that `like` comes from: PyTorch's for a tensor of it, else NumPy's.
+class Maker {
+ public:
+  explicit Maker(nb::handle like);
+  nb::object empty(std::span<const std::int64_t> sizes, DType dtype) const;
+
+ private:
+  nb::object module_;
+};
+
+/// An array of NumPy over memory that `owner` holds.
+nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb::handle owner);
+
+/// An array of NumPy with these elements.
+template <typename T>
+nb::object array_of(const std::vector<T>& values, const std::vector<std::int64_t>& sizes) {
+  nb::object array = Maker(nb::none()).empty(sizes, dtype_of<T>());
+  const Output output = output_of("headgate", "values", array, ArrayKind::any, Layout::bhtd);
+  std::copy(values.begin(), values.end(), static_cast<T*>(output.view.data));
+  return array;
+}
+
+}  // namespace headgate::python
+
+template <>
+struct headgate::Words<headgate::python::Layout> {
+  static constexpr std::array<Word<python::Layout>, 2> kAll{
+      {{python::Layout::bhtd, "bhtd"}, {python::Layout::bthd, "bthd"}}};
+};

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/headgate/attention_rows.hpp"
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/precision_words.hpp"
+#include "gates/gate_functions.hpp"
+#include "headgate/runtime.hpp"
+
+namespace headgate::python {
+namespace {
+
+/// An option: its argument, what it sets and the value that it has by default.
+struct OptionRow {
+  const char* name;
+  const char* type;
+  void (*take)(Keywords& keywords, const char* name, AttentionOptions& options);
+  std::string (*default_text)();
+  std::string help;
+};
+
+template <typename T>
+constexpr const char* wanted() {
+  if constexpr (std::is_floating_point_v<T>) return "a number";
+  return "a whole number";
+}
+
+template <auto kMember>
+OptionRow number(const char* name, const char* help) {
+  using T = std::remove_reference_t<decltype(AttentionOptions{}.*kMember)>;
+  return {name, std::is_floating_point_v<T> ? "float" : "int",
+          [](Keywords& keywords, const char* argument, AttentionOptions& options) {
+            options.*kMember = keywords.take(argument, wanted<T>(), options.*kMember);
+          },
+          [] { return fmt::format(std::is_floating_point_v<T> ? "{:.1f}" : "{}", AttentionOptions{}.*kMember); }, help};
+}
+
+template <auto kMember>
+OptionRow word(const char* name, const char* help) {
+  using Enum = std::remove_reference_t<decltype(AttentionOptions{}.*kMember)>;
+  return {name, "str",
+          [](Keywords& keywords, const char* argument, AttentionOptions& options) {
+            const std::string given = keywords.take(argument, "a word", std::string(word_of(options.*kMember)));
+            options.*kMember = parse_word<Enum>(fmt::format("{}: {}", keywords.function(), argument), given);
+          },
+          [] { return fmt::format("'{}'", word_of(AttentionOptions{}.*kMember)); },
+          list_words<Enum>() + std::string("; ") + help};
+}
+
+void take_scale(Keywords& keywords, const char* name, AttentionOptions& options) {
+  if (const nb::object given = keywords.take(name); !given.is_none()) {
+    options.scale = keywords.take(name, "a number", 0.0);
+  }
+}
+
+void take_threads(Keywords& keywords, const char* name, AttentionOptions& options) {
+  options.context.threads = keywords.take(name, "a whole number", options.context.threads);
+}
+
+void take_target(Keywords& keywords, const char* name, AttentionOptions& options) {
+  const auto target = keywords.take(name, "a word", std::string());
+  if (!target.empty()) options.context.target = find_target(target);
+}
+
+void take_backend(Keywords& keywords, const char* name, AttentionOptions& options) {
+  const auto backend = keywords.take(name, "a word", std::string());
+  if (!backend.empty()) options.context.backend = &find_backend(backend);
+}
+
+const std::vector<OptionRow>& option_rows() {
+  using O = AttentionOptions;
+  const auto none = [] { return std::string("None"); };
+  const auto empty = [] { return std::string("''"); };
+  static const std::vector<OptionRow> rows{
+      {"scale", "float | None", take_scale, none, "factor of q k^T; 1/sqrt(D) where it is None"},
+      number<&O::softcap>("softcap", "scores become c * tanh(score / c); 0 for no cap"),
+      word<&O::causality>("causality", "causal: query i sees key j only if j <= at_i"),
+      number<&O::window_left>("window_left", "query i sees key j only if at_i - window_left <= j; -1 for no limit"),
+      number<&O::window_right>("window_right", "query i sees key j only if j <= at_i + window_right; -1 for no limit"),
+      word<&O::gate_fn>("gate_fn", "the gate's function g, read only with gate"),
+      word<&O::gate_op>("gate_op", "mul: y = o * g(z); add: y = o + g(z)"),
+      number<&O::gate_threshold>("gate_threshold",
+                                 "rows whose gate is at most this in every feature are not computed: y is 0 there and "
+                                 "lse inf; 0 for off; without gradients"),
+      word<&O::precision>("precision",
+                          "of products of bf16: exact, in float32; native16, in bf16 with float32 sums where the CPU "
+                          "has instructions for it"),
+      {"threads", "int", take_threads, [] { return std::string("0"); },
+       "0 for default_threads(); the result has the same bits for every number"},
+      {"target", "str", take_target, empty, "a vector target of supported_targets(); '' for active_target()"},
+      {"backend", "str", take_backend, empty,
+       "one of supported_backends(); '' for the first that can compute the call"},
+  };
+  return rows;
+}
+
+constexpr const char* kLayout = "layout";
+
+bool is_of_pages(const InputRow& row) {
+  using I = AttentionInputs;
+  return row.member == &I::k || row.member == &I::v || row.member == &I::k_scale || row.member == &I::v_scale;
+}
+
+}  // namespace
+
+Layout take_layout(Keywords& keywords) {
+  const std::string word = keywords.take(kLayout, "a word", std::string(word_of(Layout::bhtd)));
+  return parse_word<Layout>(fmt::format("{}: {}", keywords.function(), kLayout), word);
+}
+
+std::int64_t keys_of(const AttentionInputs& in) {
+  std::int64_t keys = in.k.shape[2];
+  if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;
+  return keys;
+}
+
+Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalInputs>& positional,
+                   std::size_t required) {
+  Inputs inputs;
+  inputs.layout = take_layout(keywords);
+  inputs.q = positional[0];
+  const bool paged = !keywords.take("block_table").is_none();
+  for (std::size_t i = 0; i < kInputRows.size(); ++i) {
+    const InputRow& row = kInputRows[i];
+    const nb::object given = i < kPositionalInputs ? positional[i] : keywords.take(row.name);
+    require(i >= required || !given.is_none(), "{}: {} is required but None", keywords.function(), row.name);
+    const ArrayKind kind = paged && is_of_pages(row) ? ArrayKind::pages : row.kind;
+    inputs.arrays[i] = input_of(keywords.function(), row.name, given, kind, inputs.layout);
+    inputs.views.*row.member = inputs.arrays[i].view;
+  }
+  return inputs;
+}
+
+AttentionOptions take_options(Keywords& keywords) {
+  AttentionOptions options;
+  for (const OptionRow& row : option_rows()) row.take(keywords, row.name, options);
+  return options;
+}
+
+ArgumentText layout_text() {
+  return {kLayout, "str", fmt::format("'{}'", word_of(Layout::bhtd)),
+          "the order of the dimensions of q, k, v, gate, y, attn, pages and their gradients: " + list_words<Layout>()};
+}
+
+std::vector<ArgumentText> input_texts(std::size_t required) {
+  std::vector<ArgumentText> texts;
+  for (std::size_t i = 0; i < kInputRows.size(); ++i) {
+    const InputRow& row = kInputRows[i];
+    if (i < required) {
+      texts.push_back({row.name, "Array", "", row.help});
+    } else {
+      texts.push_back({row.name, "Array | None", "None", row.help});
+    }
+  }
+  texts.push_back(layout_text());
+  return texts;
+}
+
+std::vector<ArgumentText> option_texts() {
+  std::vector<ArgumentText> texts;
+  for (const OptionRow& row : option_rows()) texts.push_back({row.name, row.type, row.default_text(), row.help});
+  return texts;
+}
+
+}  // namespace headgate::python

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+// What each binding file adds to the module: one file for each public header.
+
+namespace headgate::python {
+
+void bind_attention(nanobind::module_& module);
+void bind_cache(nanobind::module_& module);
+void bind_convert(nanobind::module_& module);
+void bind_merge(nanobind::module_& module);
+void bind_runtime(nanobind::module_& module);
+void bind_statistics(nanobind::module_& module);
+
+}  // namespace headgate::python

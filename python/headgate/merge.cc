@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/merge.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "python/headgate/attention_rows.hpp"
+#include "python/headgate/bindings.hpp"
+#include "python/headgate/results.hpp"
+
+// headgate/merge.hpp: attention over keys in parts.
+
+namespace headgate::python {
+namespace {
+
+using MergeResults = Results<AttentionOutputs, kOutputRows.size()>;
+
+/// The parts of a call, pairs (attn, lse).
+struct Parts {
+  std::vector<Input> attn, lse;
+  std::vector<MergePart> views;
+  nb::object first;  ///< outputs are made by the program that it comes from
+
+  bool has_batch() const { return attn.front().array.ndim() == 4; }
+};
+
+Parts take_parts(Keywords& keywords, const nb::object& given, Layout layout) {
+  Parts parts;
+  for (const nb::handle item : given) {
+    if (!nb::isinstance<nb::sequence>(item) || nb::len(item) != 2) {
+      keywords.refuse("parts", item, "a sequence of pairs (attn, lse)");
+    }
+    const std::string n = std::to_string(parts.views.size());
+    const nb::object attn = item[0], lse = item[1];
+    require(!attn.is_none() && !lse.is_none(), "{}: parts[{}] has None but must be (attn, lse)", keywords.function(),
+            n);
+    if (parts.views.empty()) parts.first = attn;
+    parts.attn.push_back(
+        input_of(keywords.function(), ("attn of parts[" + n + "]").c_str(), attn, ArrayKind::heads, layout));
+    parts.lse.push_back(
+        input_of(keywords.function(), ("lse of parts[" + n + "]").c_str(), lse, ArrayKind::rows, layout));
+    parts.views.push_back({parts.attn.back().view, parts.lse.back().view});
+  }
+  require(!parts.views.empty(), "{}: parts is empty", keywords.function());
+  return parts;
+}
+
+MergeResults merge(const nb::object& parts_given, const nb::object& gate_array, const nb::kwargs& given) {
+  Keywords keywords("attention_merge", given);
+  const Layout layout = take_layout(keywords);
+  const Parts parts = take_parts(keywords, parts_given, layout);
+  const Input gate = input_of(keywords.function(), "gate", gate_array, ArrayKind::heads, layout);
+  const AttentionOptions options = take_options(keywords);
+  const auto* out = take_out<MergeResults>(keywords, "AttentionOutputs");
+  const std::vector<bool> chosen = chosen_of<AttentionOutputs>(
+      keywords, "outputs", kOutputRows, [](const OutputRow& row) { return row.name; }, out, {true, true, false, false});
+  keywords.finish();
+
+  MergeResults results = out == nullptr ? MergeResults() : *out;
+  AttentionOutputs outputs;
+  std::array<Output, kOutputRows.size()> held;
+  const Maker maker(parts.first);
+  const MergePart& part = parts.views.front();
+  for (std::size_t i = 0; i < kOutputRows.size(); ++i) {
+    if (!chosen[i]) continue;
+    const OutputRow& row = kOutputRows[i];
+    const ConstTensorView& like = row.kind == ArrayKind::rows ? part.lse : part.attn;
+    if (results.arrays[i].is_none()) {
+      results.arrays[i] = maker.empty(sizes_of(like.shape, row.kind, layout, parts.has_batch()), like.dtype);
+    }
+    held[i] = output_of(keywords.function(), row.name, results.arrays[i], row.kind, layout);
+    outputs.*row.member = held[i].view;
+  }
+  const nb::gil_scoped_release released;
+  attention_merge(outputs, parts.views, gate.view, options);
+  return results;
+}
+
+nb::tuple merge_backward(const nb::object& dy_array, const nb::object& parts_given, const nb::object& gate_array,
+                         const nb::kwargs& given) {
+  Keywords keywords("attention_merge_backward", given);
+  const char* const function = keywords.function();
+  const Layout layout = take_layout(keywords);
+  const Parts parts = take_parts(keywords, parts_given, layout);
+  const Input gate = input_of(function, "gate", gate_array, ArrayKind::heads, layout);
+  const Input dy = input_of(function, "dy", dy_array, ArrayKind::heads, layout);
+  const Input dlse = input_of(function, "dlse", keywords.take("dlse"), ArrayKind::rows, layout);
+  const AttentionOptions options = take_options(keywords);
+  keywords.finish();
+
+  const Maker maker(parts.first);
+  std::vector<Output> held;
+  const auto make = [&](const Input& like, const char* name, ArrayKind kind) {
+    const nb::object array = maker.empty({like.array.shape_ptr(), like.array.ndim()}, like.view.dtype);
+    held.push_back(output_of(function, name, array, kind, layout));
+    return held.back();
+  };
+  nb::list pairs;
+  std::vector<MergePartGradients> gradients;
+  for (std::size_t i = 0; i < parts.views.size(); ++i) {
+    const Output attn = make(parts.attn[i], "dattn", ArrayKind::heads);
+    const Output lse = make(parts.lse[i], "dlse", ArrayKind::rows);
+    gradients.push_back({attn.view, lse.view});
+    pairs.append(nb::make_tuple(attn.object, lse.object));
+  }
+  const bool has_gate = gate.view.present() && options.gate_fn != GateFn::none;
+  const Output dgate = has_gate ? make(gate, "dgate", ArrayKind::heads) : Output{nb::none(), {}, {}};
+  {
+    const nb::gil_scoped_release released;
+    attention_merge_backward(gradients, dgate.view, parts.views, gate.view, {dy.view, dlse.view}, options);
+  }
+  return nb::make_tuple(pairs, dgate.object);
+}
+
+/// The part of `array` whose dimension `dimension`, counted from the last, is begin … end.
+nb::object sliced(const nb::object& array, std::size_t dimension, std::int64_t begin, std::int64_t end) {
+  nb::list index;
+  index.append(nb::ellipsis());
+  index.append(nb::slice(nb::int_(begin), nb::int_(end), nb::none()));
+  for (std::size_t d = 0; d < dimension; ++d) index.append(nb::slice(nb::none(), nb::none(), nb::none()));
+  return array[nb::tuple(index)];
+}
+
+nb::dict narrowed(std::int64_t begin, std::int64_t end, const nb::kwargs& given) {
+  Keywords keywords("narrow_keys", given);
+  std::array<nb::object, kPositionalInputs> positional;
+  for (std::size_t i = 0; i < kPositionalInputs; ++i) positional[i] = keywords.take(kInputRows[i].name);
+  const Inputs in = take_inputs(keywords, positional, 2);
+  keywords.finish();
+  KeyRangeVectors vectors;
+  const AttentionInputs part = narrow_keys(in.views, begin, end, vectors);
+  nb::dict result;
+  for (const auto& [key, value] : given) result[key] = value;
+  const std::size_t rows_dimension = in.layout == Layout::bhtd ? 1 : 2;
+  for (const InputRow& row : kInputRows) {
+    const bool of_keys = (part.*row.member).shape != (in.views.*row.member).shape;
+    if (!of_keys || row.kind == ArrayKind::vector) continue;
+    const std::size_t dimension = row.kind == ArrayKind::scores ? 0 : rows_dimension;
+    result[row.name] = sliced(keywords.take(row.name), dimension, begin, end);
+  }
+  const auto size = [](const std::vector<std::int64_t>& values) { return static_cast<std::int64_t>(values.size()); };
+  result["query_offsets"] = array_of(vectors.query_offsets, {size(vectors.query_offsets)});
+  if (part.key_lengths.present()) {
+    result["key_lengths"] = array_of(vectors.key_lengths, {size(vectors.key_lengths)});
+  }
+  return result;
+}
+
+}  // namespace
+
+void bind_merge(nb::module_& module) {
+  const ArgumentText parts{
+      "parts", "Sequence[tuple[Array, Array]]", "",
+      "pairs (attn, lse) of attention over ranges of the keys, without a gate: (B,Hq,T,Dv), (B,Hq,T)"};
+  const ArgumentText gate{"gate", "Array | None", "None", "raw gate logits z (B,Hq,T,1) or (B,Hq,T,Dv)"};
+  define(module, "attention_merge", merge,
+         joined(joined({parts, gate, layout_text()}, option_texts()),
+                {{"outputs", "Sequence[str] | None", "None", "of y, lse and attn; None: y and lse"},
+                 {"out", "AttentionOutputs | None", "None", "arrays to write to; those that it lacks are made"}}),
+         2, "AttentionOutputs",
+         "The whole of attention over keys in parts, with the gate applied:\n"
+         "lse = log sum_i exp(lse_i), attn = sum_i exp(lse_i - lse) attn_i, y = attn * g(z).\n\n"
+         "Of the options gate_fn, gate_op, threads, target and backend count. A part whose lse is -inf in a row counts "
+         "for\n"
+         "nothing there. Raises ValueError as attention does.",
+         nb::arg("parts"), nb::arg("gate") = nb::none());
+  define(module, "attention_merge_backward", merge_backward,
+         joined(joined({{"dy", "Array", "", "gradient of y"}, parts, gate, layout_text()}, option_texts()),
+                {{"dlse", "Array | None", "None", "gradient of lse (B,Hq,T); None: zero"}}),
+         3, "tuple[list[tuple[Array, Array]], Array | None]",
+         "Gradients of sum(dy * y) + sum(dlse * lse) of attention_merge.\n\n"
+         "Returns the pairs (dattn_i, dlse_i) of the parts, and dgate or None.",
+         nb::arg("dy").none(), nb::arg("parts"), nb::arg("gate") = nb::none());
+  std::vector<ArgumentText> arguments{{"begin", "int", "", "the first key"},
+                                      {"end", "int", "", "the key behind the last"}};
+  define(module, "narrow_keys", narrowed, joined(arguments, input_texts(2)), 2, "dict[str, Any]",
+         "The inputs of attention over keys begin ... end alone, as keyword arguments for attention_forward: k, v and "
+         "the\n"
+         "columns of bias and mask are slices, query_offsets and key_lengths are counted from `begin`. gate and sinks "
+         "stay\n"
+         "as they are; leave them out where they must not count again. Not for packed batches.",
+         nb::arg("begin"), nb::arg("end"));
+}
+
+}  // namespace headgate::python

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+
+#include "python/headgate/bindings.hpp"
+
+NB_MODULE(_headgate, module) {
+  module.doc() = "The bindings of libheadgate; `headgate` has them all.";
+  headgate::python::bind_runtime(module);
+  headgate::python::bind_attention(module);
+  headgate::python::bind_statistics(module);
+  headgate::python::bind_cache(module);
+  headgate::python::bind_merge(module);
+  headgate::python::bind_convert(module);
+}

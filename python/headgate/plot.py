@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures by matplotlib (pip install headgate[plot]). Each draws on `axes`, new ones where it is None, and returns them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .models import Evaluation, Run, Xray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def _axes(axes: Axes | None) -> Axes:
+    if axes is not None:
+        return axes
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(layout="constrained")[1]
+
+
+def _numbers(rows, key: str) -> np.ndarray:
+    if not any(key in row for row in rows):
+        raise ValueError(f"plot: there is no figure '{key}'; there are {', '.join(rows[0]) if rows else 'none'}")
+    return np.array([np.nan if row.get(key) is None else row[key] for row in rows], float)
+
+
+def layer_figure(
+    *reports: Evaluation | Xray, key: str = "first_token_attention", labels=None, axes: Axes | None = None
+) -> Axes:
+    """A figure by layer, a line for each report: first-token attention unless `key` names another."""
+    axes = _axes(axes)
+    for n, report in enumerate(reports):
+        rows = report.layers if isinstance(report, Evaluation) else report.layer_figures
+        name = labels[n] if labels else getattr(report, "name", None)
+        axes.plot(range(len(rows)), _numbers(rows, key), marker="o", label=name)
+    axes.set_xlabel("layer")
+    axes.set_ylabel(key.replace("_", " "))
+    if labels or any(isinstance(report, Xray) for report in reports):
+        axes.legend()
+    return axes
+
+
+def gate_histogram(report: Xray, layer: int | None = None, *, axes: Axes | None = None) -> Axes:
+    """How the gates of a layer's heads, or of all, are spread over [0,1]."""
+    axes = _axes(axes)
+    layers = report.heads if layer is None else [report.heads[layer]]
+    counts = [head.gate_histogram for heads in layers for head in heads if head.gate_histogram is not None]
+    if not counts:
+        raise ValueError(f"plot: no head of {report.name} has a gate of its own there")
+    total = np.sum(counts, axis=0)
+    edges = np.linspace(0, 1, len(total) + 1)
+    axes.stairs(total / total.sum(), edges, fill=True)
+    axes.set_xlabel("gate")
+    axes.set_ylabel("share")
+    return axes
+
+
+def head_map(report: Xray, layer: int, head: int, *, axes: Axes | None = None) -> Axes:
+    """A head's attention: queries downwards, keys to the right, each cell the mean weight of its tokens."""
+    axes = _axes(axes)
+    image = axes.imshow(np.sqrt(report.heads[layer][head].map), vmin=0, vmax=1, cmap="viridis")
+    axes.figure.colorbar(image, ax=axes, label="root of the weight")
+    axes.set_title(f"layer {layer}, head {head}")
+    axes.set_xlabel("key")
+    axes.set_ylabel("query")
+    return axes
+
+
+def curves(*runs: Run, key: str = "loss", axes: Axes | None = None) -> Axes:
+    """A figure over the steps of runs."""
+    axes = _axes(axes)
+    for run in runs:
+        if key not in run.curves:
+            raise ValueError(f"plot: {run.name} has no curve '{key}'; it has {', '.join(run.curves)}")
+        axes.plot(run.curves[key].steps, run.curves[key].values, label=run.name)
+    axes.set_xlabel("step")
+    axes.set_ylabel(key.replace("_", " "))
+    axes.legend()
+    return axes

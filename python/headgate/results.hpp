@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/check.hpp"
+#include "python/headgate/arrays.hpp"
+#include "python/headgate/keywords.hpp"
+
+// Results of several arrays: a Python class with an attribute for each row of a table, None where there is no array.
+
+namespace headgate::python {
+
+/// `Struct` is the C++ struct of views whose members the rows point to; it tells the classes apart.
+template <class Struct, std::size_t kRows>
+struct Results {
+  std::array<nb::object, kRows> arrays;
+
+  Results() { arrays.fill(nb::none()); }
+};
+
+/// The argument `out`: a result of the same class, or null.
+template <class Class>
+const Class* take_out(Keywords& keywords, const char* class_name) {
+  const nb::object given = keywords.take("out");
+  if (given.is_none()) return nullptr;
+  const Class* out = nullptr;
+  if (!nb::try_cast(given, out, false)) keywords.refuse("out", given, class_name);
+  return out;
+}
+
+/// Which arrays of a result a call makes: those that `given`, the argument `name`, lists by their names, with those of
+/// `out`; where neither is there, the `defaults`.
+template <class Struct, class Rows, class NameOf>
+std::vector<bool> chosen_of(Keywords& keywords, const char* name, const Rows& rows, const NameOf& name_of,
+                            const Results<Struct, std::tuple_size_v<Rows>>* out, const std::vector<bool>& defaults) {
+  std::vector<bool> chosen(rows.size(), false);
+  const nb::object given = keywords.take(name);
+  if (given.is_none() && out == nullptr) return defaults;
+  for (std::size_t i = 0; out != nullptr && i < rows.size(); ++i) chosen[i] = !out->arrays[i].is_none();
+  if (given.is_none()) return chosen;
+  std::vector<std::string> names;
+  if (!nb::try_cast(given, names, true)) keywords.refuse(name, given, "a sequence of names");
+  for (const std::string& wanted : names) {
+    const auto* row =
+        std::find_if(rows.begin(), rows.end(), [&](const auto& candidate) { return wanted == name_of(candidate); });
+    if (row == rows.end()) {
+      std::string known;
+      for (const auto& candidate : rows) known += fmt::format("{}{}", known.empty() ? "" : ", ", name_of(candidate));
+      throw Error(fmt::format("{}: {}: '{}' is none of {}", keywords.function(), name, wanted, known));
+    }
+    chosen[static_cast<std::size_t>(row - rows.begin())] = true;
+  }
+  return chosen;
+}
+
+/// A Python class of the rows' names.
+template <class Struct, class Rows, class TextOf>
+void bind_results(nb::module_& module, const char* name, const Rows& rows, const TextOf& text_of, const char* doc) {
+  using Class = Results<Struct, std::tuple_size_v<Rows>>;
+  std::vector<ArgumentText> arguments;
+  for (const auto& row : rows) {
+    const ArgumentText text = text_of(row);
+    arguments.push_back({text.name, "Array | None", "None", text.help});
+  }
+  std::string signature = signature_of("__init__", arguments, 0, "None");
+  signature.insert(signature.find('(') + 1, "self, ");
+  const std::string help =
+      fmt::format("{}\n\nAttributes, None where there is no array:\n{}", doc, arguments_help(arguments));
+  auto bound = nb::class_<Class>(module, name, help.c_str());
+  const std::string class_name = name;
+  bound.def(
+      "__init__",
+      [arguments, class_name](Class* self, const nb::kwargs& given) {
+        Keywords keywords(class_name.c_str(), given);
+        Class results;
+        for (std::size_t i = 0; i < arguments.size(); ++i) results.arrays[i] = keywords.take(arguments[i].name.c_str());
+        keywords.finish();
+        new (self) Class(std::move(results));
+      },
+      nb::sig(signature.c_str()));
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string getter = fmt::format("def {}(self, /) -> Array | None", arguments[i].name);
+    bound.def_prop_ro(
+        arguments[i].name.c_str(), [i](const Class& self) { return self.arrays[i]; }, nb::sig(getter.c_str()),
+        arguments[i].help.c_str());
+  }
+  bound.def("__repr__", [arguments, class_name](const Class& self) {
+    std::string text;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (self.arrays[i].is_none()) continue;
+      const nb::tuple shape(self.arrays[i].attr("shape"));
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", arguments[i].name, nb::str(shape).c_str());
+    }
+    return fmt::format("{}({})", class_name, text);
+  });
+}
+
+}  // namespace headgate::python

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/statistics.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/statistics_outputs.hpp"
+#include "python/headgate/attention_rows.hpp"
+#include "python/headgate/bindings.hpp"
+#include "python/headgate/results.hpp"
+
+// headgate/statistics.hpp: attention_statistics. Its outputs are the rows of core/statistics_outputs.hpp.
+
+namespace headgate::python {
+namespace {
+
+using StatisticsResults = Results<AttentionStatistics, kStatisticsOutputs.size()>;
+
+/// What is asked for beside names.
+struct Selection {
+  Input keys, queries;
+  std::int64_t window = -1;  ///< none
+  std::int64_t top_keys = 0;
+};
+
+/// Whether an output is computed where no names are given.
+bool is_default(const StatisticsOutput& output, const Selection& selection, bool gated) {
+  using S = AttentionStatistics;
+  if (output.fourth == StatisticsDim::top_keys) return selection.top_keys > 0;
+  if (output.third == StatisticsDim::chosen_rows) return selection.queries.view.present();
+  if (output.member == &S::key_weights) return selection.keys.view.present();
+  if (output.member == &S::window_share) return selection.window >= 0;
+  if (output.member == &S::first_gated) return gated;
+  return output.member == &S::row_max || output.member == &S::entropy || output.member == &S::first ||
+         output.member == &S::key_mass;
+}
+
+/// Which of a view's dimensions a Python array of `output` has: those of one that are the output's own are left out,
+/// and the batch where q has none.
+std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch) {
+  return {has_batch, true, output.third != StatisticsDim::one, output.fourth != StatisticsDim::one};
+}
+
+/// An array of `sizes`, made where `object` is None, as a view of `shape`.
+TensorView view_of(const StatisticsOutput& output, nb::object& object, Output& held, const Shape& shape,
+                   const std::array<bool, 4>& has, const Maker& maker, DType real) {
+  constexpr const char* kFunction = "attention_statistics";
+  std::vector<std::int64_t> sizes;
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (has[d]) sizes.push_back(shape[d]);
+  }
+  if (object.is_none()) object = maker.empty(sizes, output.is_index() ? DType::i64 : real);
+  held = output_of(kFunction, output.name, object, ArrayKind::any, Layout::bhtd);
+  const auto& array = held.array;
+  const std::vector<std::int64_t> found(array.shape_ptr(), array.shape_ptr() + array.ndim());
+  require(found == sizes, "{}: {} has shape {} but must be {}", kFunction, output.name, sizes_text(found),
+          sizes_text(sizes));
+  TensorView view(held.view.data, held.view.dtype, shape, {0, 0, 0, 0});
+  std::size_t next = 0;
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (has[d]) view.strides[d] = array.stride_ptr()[next++];
+  }
+  return view;
+}
+
+StatisticsResults statistics(const nb::object& lse_array, const nb::object& q, const nb::object& k, const nb::object& v,
+                             const nb::object& gate, const nb::kwargs& given) {
+  Keywords keywords("attention_statistics", given);
+  const char* const function = keywords.function();
+  const Inputs in = take_inputs(keywords, {q, k, v, gate}, 2);
+  const AttentionOptions options = take_options(keywords);
+  const Input lse = input_of(function, "lse", lse_array, ArrayKind::rows, in.layout);
+  Selection selection;
+  selection.keys = input_of(function, "keys", keywords.take("keys"), ArrayKind::vector, in.layout);
+  selection.queries = input_of(function, "queries", keywords.take("queries"), ArrayKind::vector, in.layout);
+  selection.window = keywords.take("window", "a whole number", selection.window);
+  selection.top_keys = keywords.take("top_keys", "a whole number", selection.top_keys);
+  require(selection.top_keys >= 0 && selection.top_keys <= kMaxTopKeys, "{}: top_keys is {} but must be 0 to {}",
+          function, selection.top_keys, kMaxTopKeys);
+  const bool gated = in.views.gate.present() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
+  std::vector<bool> defaults;
+  defaults.reserve(kStatisticsOutputs.size());
+  for (const StatisticsOutput& output : kStatisticsOutputs) defaults.push_back(is_default(output, selection, gated));
+  const auto* out = take_out<StatisticsResults>(keywords, "AttentionStatistics");
+  const std::vector<bool> chosen = chosen_of<AttentionStatistics>(
+      keywords, "outputs", kStatisticsOutputs, [](const StatisticsOutput& output) { return output.name; }, out,
+      defaults);
+  keywords.finish();
+
+  StatisticsSizes sizes{in.views.q.shape[0], in.views.q.shape[1], in.views.q.shape[2], keys_of(in.views)};
+  sizes.sequences = in.views.cu_seqlens_q.present() ? in.views.cu_seqlens_q.shape[3] - 1 : sizes.B;
+  sizes.key_batches = in.views.cu_seqlens_k.present() ? sizes.B : sizes.sequences;
+  sizes.chosen_keys = selection.keys.view.shape[3];
+  sizes.chosen_rows = selection.queries.view.shape[3];
+  sizes.top_keys = selection.top_keys;
+  require(sizes.sequences >= 0, "{}: cu_seqlens_q has no entries but N + 1 are needed", function);
+
+  StatisticsResults results = out == nullptr ? StatisticsResults() : *out;
+  AttentionStatistics outputs;
+  std::array<Output, kStatisticsOutputs.size()> held;
+  const Maker maker(in.q);
+  const DType real = in.views.q.dtype == DType::f64 ? DType::f64 : DType::f32;
+  for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+    if (!chosen[n]) continue;
+    const StatisticsOutput& output = kStatisticsOutputs[n];
+    const Shape shape = sizes.shape(output);
+    const bool has_batch = in.has_batch() || (in.views.cu_seqlens_q.present() && output.of_sequence());
+    outputs.*output.member =
+        view_of(output, results.arrays[n], held[n], shape, dimensions_of(output, has_batch), maker, real);
+  }
+  const nb::gil_scoped_release released;
+  attention_statistics(outputs, in.views, lse.view,
+                       {selection.keys.view, selection.queries.view, std::max<std::int64_t>(selection.window, 0)},
+                       options);
+  return results;
+}
+
+}  // namespace
+
+void bind_statistics(nb::module_& module) {
+  bind_results<AttentionStatistics>(
+      module, "AttentionStatistics", kStatisticsOutputs,
+      [](const StatisticsOutput& output) {
+        const std::string letters = letters_of(output, "B, or N of a packed batch", "B");
+        return ArgumentText{output.name, {}, {}, letters + ", its dimensions of 1 left out"};
+      },
+      "Where attention looks: figures of the weights P = exp(s - lse).\n\n"
+      "row_max: the largest weight of a row; entropy: in nats; first: on key 0; first_gated: that times the mean of\n"
+      "the row's gates; window_share: on keys with |at_i - j| <= window; key_weights: on `keys`; mean_...: means of\n"
+      "those over the queries; key_mass: what each key receives; topk_index and topk_weight: the keys of the largest\n"
+      "scores; rows: all weights of `queries`.");
+  define(
+      module, "attention_statistics", statistics,
+      joined(joined(joined({{"lse", "Array", "", "(B,Hq,T), of attention_forward on the same inputs and options"}},
+                           input_texts(2)),
+                    option_texts()),
+             {{"keys", "Array | None", "None", "(J), int32 or int64: those of key_weights"},
+              {"queries", "Array | None", "None", "(R), int32 or int64: those of rows"},
+              {"window", "int", "-1", "W of window_share; -1: it is not computed unless it is named, W is then 0"},
+              {"top_keys", "int", "0", "K of topk_index and topk_weight, at most 1024"},
+              {"outputs", "Sequence[str] | None", "None",
+               "names of what is computed, of AttentionStatistics; None: row_max, entropy, first, key_mass, and what "
+               "gate, keys, queries, window and top_keys ask for"},
+              {"out", "AttentionStatistics | None", "None", "arrays to write to; those that it lacks are made"}}),
+      1 + kPositionalInputs, "AttentionStatistics",
+      "Figures of the softmax weights, without the T x S weights: one product q k^T, in O(T) memory.\n\n"
+      "v is not read and may be None; gate is read for first_gated alone. Raises ValueError as attention does.",
+      nb::arg("lse").none(), nb::arg("q").none(), nb::arg("k").none(), nb::arg("v") = nb::none(),
+      nb::arg("gate") = nb::none());
+}
+
+}  // namespace headgate::python

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headgate's attention as an operation of PyTorch: torch.ops.headgate.gated_attention, and its function.
+
+The operation and its backward pass are custom operations with fake kernels, so that torch.compile, torch.export and
+autograd know them. All that is computed is computed by headgate.attention_forward and attention_backward.
+"""
+
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+import headgate
+
+from .gates import keeps_output
+
+# The arguments of the operation that are tensors, as headgate.attention_forward has them.
+REQUIRED = ("q", "k", "v")
+OPTIONAL = ("gate", "bias", "mask", "key_lengths", "alibi_slopes", "sinks", "query_offsets", "cu_seqlens_q",
+            "cu_seqlens_k", "block_table", "k_scale", "v_scale")
+TENSORS = REQUIRED + OPTIONAL
+FORWARD_ONLY = ("block_table", "k_scale", "v_scale")
+"""With these there are no gradients at all."""
+
+# Its options: type in the schema, and default.
+OPTIONS = {
+    "layout": ("str", "bhtd"),
+    "scale": ("float?", None),
+    "softcap": ("float", 0.0),
+    "causality": ("str", "none"),
+    "window_left": ("int", -1),
+    "window_right": ("int", -1),
+    "gate_fn": ("str", "sigmoid"),
+    "gate_op": ("str", "mul"),
+    "gate_threshold": ("float", 0.0),
+    "precision": ("str", "exact"),
+    "threads": ("int", 0),
+    "target": ("str", ""),
+    "backend": ("str", ""),
+}
+
+# The inputs that have a gradient, in the order in which the backward pass returns them.
+DIFFERENTIABLE = ("q", "k", "v", "gate", "bias", "sinks")
+
+
+def _literal(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+_INPUTS = ", ".join([f"Tensor {name}" for name in REQUIRED] + [f"Tensor? {name}=None" for name in OPTIONAL])
+_SETTINGS = ", ".join(f"{kind} {name}={_literal(default)}" for name, (kind, default) in OPTIONS.items())
+
+
+class Saved(NamedTuple):
+    """What a forward pass returns: y; lse (B,H,T); o, the output before the gate, or (0) where it is not kept."""
+
+    y: Tensor
+    lse: Tensor
+    attn: Tensor
+
+
+def _rows_shape(q: Tensor, layout: str) -> list[int]:
+    """(B,H,T), or (H,T) without a batch."""
+    *batch, first, second, _ = q.shape
+    return [*batch, first, second] if layout == "bhtd" else [*batch, second, first]
+
+
+@torch.library.custom_op(
+    "headgate::gated_attention",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"({_INPUTS}, *, {_SETTINGS}, bool keep_attn=False) -> (Tensor y, Tensor lse, Tensor attn)",
+)
+def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    outputs = ["y", "lse", "attn"] if keep_attn else ["y", "lse"]
+    out = headgate.attention_forward(*tensors[:4], outputs=outputs, **_given(tensors), **_set(options))
+    return out.y, out.lse, out.attn if keep_attn else tensors[0].new_empty(0)
+
+
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, keep_attn: bool = False, layout: str = "bhtd",
+      **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    y = q.new_empty([*q.shape[:-1], v.shape[-1]])
+    lse = q.new_empty(_rows_shape(q, layout), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    return y, lse, q.new_empty(y.shape if keep_attn else 0)
+
+
+def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
+    """The tensors behind q, k, v and the gate that are there, by their names."""
+    return {name: tensor for name, tensor in zip(TENSORS[4:], tensors[4:]) if tensor is not None}
+
+
+def _set(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that differ from their defaults."""
+    return {name: value for name, value in options.items() if value != OPTIONS[name][1]}
+
+
+@torch.library.custom_op(
+    "headgate::gated_attention_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(Tensor dy, Tensor? dlse, Tensor y, Tensor lse, Tensor? attn, {_INPUTS}, *, bool[] wanted, {_SETTINGS}) "
+    f"-> ({', '.join('Tensor d' + name for name in DIFFERENTIABLE)})",
+)
+def _backward(dy: Tensor, dlse: Tensor | None, y: Tensor, lse: Tensor, attn: Tensor | None, *tensors: Tensor | None,
+              wanted: list[bool], **options: Any) -> tuple[Tensor, ...]:
+    names = ["d" + name for name, asked in zip(DIFFERENTIABLE, wanted) if asked]
+    saved = {"y": y, "lse": lse, "attn": attn, "dlse": dlse}
+    found = headgate.attention_backward(dy, *tensors[:4], gradients=names, **saved, **_given(tensors), **_set(options))
+    gradients = [getattr(found, "d" + name) for name in DIFFERENTIABLE]
+    return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in gradients)
+
+
+@_backward.register_fake
+def _(dy: Tensor, dlse: Tensor | None, y: Tensor, lse: Tensor, attn: Tensor | None, *tensors: Tensor | None,
+      wanted: list[bool], **options: Any) -> tuple[Tensor, ...]:
+    inputs = dict(zip(TENSORS, tensors))
+    return tuple(
+        inputs[name].new_empty(inputs[name].shape) if asked else dy.new_empty(0)
+        for name, asked in zip(DIFFERENTIABLE, wanted)
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+    y, lse, attn = output
+    ctx.options = {name: keyword_only_inputs[name] for name in OPTIONS}
+    ctx.keeps_attn = keyword_only_inputs["keep_attn"]
+    ctx.save_for_backward(*inputs, y, lse, attn)
+    ctx.mark_non_differentiable(attn)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    *inputs, y, lse, attn = ctx.saved_tensors
+    # PyTorch leaves out the last inputs where they have their default, None.
+    needed = dict(zip(TENSORS, ctx.needs_input_grad))
+    wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
+    gradients = torch.ops.headgate.gated_attention_backward(
+        torch.zeros_like(y) if dy is None else dy, dlse, y, lse, attn if ctx.keeps_attn else None, *inputs,
+        wanted=wanted, **ctx.options
+    )
+    by_name = {name: gradient for name, gradient, asked in zip(DIFFERENTIABLE, gradients, wanted) if asked}
+    return tuple(by_name.get(name) for name in TENSORS)
+
+
+_forward.register_autograd(_gradients, setup_context=_save)
+
+
+def _refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
+    raise RuntimeError("headgate::gated_attention_backward: gradients of gradients (double backward) are not supported")
+
+
+_backward.register_autograd(_refuse_second)
+
+
+def _check(tensors: dict[str, Tensor | None], options: dict[str, Any], recorded: bool) -> None:
+    """What the kernels cannot see: devices, and gradients that would be lost."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"gated_attention: {name} is a {type(tensor).__name__} but must be a tensor")
+        if tensor.device.type not in ("cpu", "meta"):
+            raise ValueError(f"gated_attention: {name} lies on {tensor.device} but must be in the CPU's memory")
+        if recorded and tensor.requires_grad and name not in DIFFERENTIABLE:
+            raise ValueError(f"gated_attention: {name} requires a gradient but has none: detach it")
+        if recorded and name in FORWARD_ONLY:
+            raise ValueError(f"gated_attention: with {name} there are no gradients: call it under torch.no_grad()")
+    if recorded and options["gate_threshold"] > 0:
+        raise ValueError("gated_attention: with gate_threshold there are no gradients: call it under torch.no_grad()")
+
+
+def _autocast(tensors: dict[str, Tensor | None]) -> None:
+    """Under autocast q, k and v become of its dtype; gate and bias too, unless they are f32, which the kernels take."""
+    if not torch.is_autocast_enabled("cpu") or tensors["q"].dtype == torch.float64:
+        return
+    dtype = torch.get_autocast_dtype("cpu")
+    for name in ("q", "k", "v", "gate", "bias"):
+        tensor = tensors[name]
+        kept = tensor is None or not tensor.is_floating_point() or (name in OPTIONAL and tensor.dtype == torch.float32)
+        if not kept:
+            tensors[name] = tensor.to(dtype)
+
+
+def _same_lengths(one: Tensor, other: Tensor, ragged: int) -> bool:
+    """Whether nested tensors have the same sequences. A program that is compiled cannot look at their lengths: there
+    they must have been made with the same offsets."""
+    if one.shape[ragged] == other.shape[ragged]:
+        return True
+    return not torch.compiler.is_compiling() and torch.equal(one.offsets(), other.offsets())
+
+
+def _unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
+    """Makes a packed batch of jagged nested tensors; returns q as it was, or None where nothing is nested."""
+    nested = [name for name, tensor in tensors.items() if tensor is not None and tensor.is_nested]
+    if not nested:
+        return None
+    ragged = 1 if layout == "bthd" else 2
+    for name in ("q", "k", "v", "gate"):
+        tensor = tensors[name]
+        if tensor is None:
+            continue
+        if name not in nested or tensor.layout != torch.jagged or tensor.dim() != 4 or tensor._ragged_idx != ragged:
+            letters = "(N,T*,H,D)" if layout == "bthd" else "(N,H,T*,D)"
+            raise ValueError(
+                f"gated_attention: {name} must be a jagged nested tensor {letters} like q, k, v and gate beside it"
+            )
+        if tensor.lengths() is not None:
+            raise ValueError(f"gated_attention: {name} is a nested tensor with holes: make it contiguous")
+    others = [name for name in nested if name not in ("q", "k", "v", "gate")]
+    packed = [name for name in ("cu_seqlens_q", "cu_seqlens_k", *FORWARD_ONLY) if tensors[name] is not None]
+    if others or packed:
+        raise ValueError(f"gated_attention: {(others + packed)[0]} cannot be given with nested q, k and v")
+    q = tensors["q"]
+    for name, other in (("gate", "q"), ("v", "k")):
+        if tensors[name] is not None and not _same_lengths(tensors[name], tensors[other], ragged):
+            raise ValueError(f"gated_attention: {name} has sequences of other lengths than {other}")
+    tensors["cu_seqlens_q"], tensors["cu_seqlens_k"] = q.offsets(), tensors["k"].offsets()
+    for name in ("q", "k", "v", "gate"):
+        tensors[name] = None if tensors[name] is None else tensors[name].values()
+    return q
+
+
+def gated_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_logits: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    key_lengths: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    query_offsets: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    layout: str = "bhtd",
+    scale: float | None = None,
+    softcap: float = 0.0,
+    causality: str = "none",
+    window_left: int = -1,
+    window_right: int = -1,
+    gate_fn: str = "sigmoid",
+    gate_op: str = "mul",
+    gate_threshold: float = 0.0,
+    precision: str = "exact",
+    threads: int = 0,
+    target: str = "",
+    backend: str = "",
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """y = g(gate_logits) * softmax(scale q k^T + bias, mask) v, with gradients.
+
+    The arguments are those of headgate.attention, as tensors of the CPU with any strides; none is copied. Returns y,
+    of q's shape with Dv features and q's dtype; with return_lse also the log-sum-exp (B,H,T), which has a gradient too.
+    q, k, v, gate_logits, bias and sinks have gradients; block_table, k_scale, v_scale and gate_threshold are for calls
+    without gradients. Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch, and
+    the result is nested as q is. Under torch.autocast q, k and v are cast to its dtype, and gate_logits and bias
+    where they are not float32. Raises ValueError, in one line, on arguments that do not fit.
+    """
+    tensors = {
+        "q": q, "k": k, "v": v, "gate": gate_logits, "bias": bias, "mask": mask, "key_lengths": key_lengths,
+        "alibi_slopes": alibi_slopes, "sinks": sinks, "query_offsets": query_offsets, "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k, "block_table": block_table, "k_scale": k_scale, "v_scale": v_scale,
+    }
+    options = {
+        "layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
+        "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "gate_threshold": gate_threshold,
+        "precision": precision, "threads": threads, "target": target, "backend": backend,
+    }
+    recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
+    _check(tensors, options, recorded)
+    nested = _unnest(tensors, layout)
+    _autocast(tensors)
+    keep_attn = recorded and gate_logits is not None and keeps_output(gate_fn, gate_op)
+    y, lse, _ = torch.ops.headgate.gated_attention(*tensors.values(), **options, keep_attn=keep_attn)
+    if nested is not None:
+        y = torch.nested.nested_tensor_from_jagged(y, nested.offsets(), jagged_dim=nested._ragged_idx)
+        lse = torch.nested.nested_tensor_from_jagged(lse, nested.offsets(), jagged_dim=2) if return_lse else lse
+    return (y, lse) if return_lse else y

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the rows of a gate stand in projections that hold more than the gate.
+
+With Hq query heads in Hkv groups, D rows of a head's q and F of its gate (1 headwise, D elementwise), the rows are
+
+    separate        q alone; the gate has a matrix of its own
+    per_query_head  for each head: q, gate                                           (Qwen3-Next, Qwen3.5)
+    per_group       for each group: the q of its heads, then their gates
+    trailing        the q of all heads, then all gates
+    blocks          the q of all heads, all gates, all k, all v: one matrix for all four
+
+A wrong order has the same shape and gives no error, only another model: name the order that a file has.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FUSED = ("per_query_head", "per_group", "trailing")
+"""Layouts in which q and the gate share a matrix."""
+
+
+class Heads(NamedTuple):
+    """The sizes that rows are counted by."""
+
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    gate_features: int  # 1 headwise, head_dim elementwise
+
+    @property
+    def q_rows(self) -> int:
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def gate_rows(self) -> int:
+        return self.num_attention_heads * self.gate_features
+
+    @property
+    def kv_rows(self) -> int:
+        return self.num_key_value_heads * self.head_dim
+
+
+def blocks_of(layout: str, heads: Heads) -> int:
+    """How many times [some q, their gates] stand one after the other."""
+    if layout not in FUSED:
+        raise ValueError(f"layout: '{layout}' is none of {', '.join(FUSED)}")
+    return {"per_query_head": heads.num_attention_heads, "per_group": heads.num_key_value_heads, "trailing": 1}[layout]
+
+
+def _require_rows(name: str, tensor: Tensor, rows: int) -> None:
+    if tensor.shape[0] != rows:
+        raise ValueError(f"{name} has {tensor.shape[0]} rows but must have {rows}")
+
+
+def split_gate(fused: Tensor, layout: str, heads: Heads) -> tuple[Tensor, Tensor]:
+    """The rows of q, head by head, and those of the gate, of a q_proj weight (rows,C) or bias (rows)."""
+    blocks = blocks_of(layout, heads)
+    _require_rows(f"q_proj of layout {layout}", fused, heads.q_rows + heads.gate_rows)
+    parts = fused.unflatten(0, (blocks, -1)).split((heads.q_rows // blocks, heads.gate_rows // blocks), dim=1)
+    return parts[0].flatten(0, 1), parts[1].flatten(0, 1)
+
+
+def join_gate(q: Tensor, gate: Tensor, layout: str, heads: Heads) -> Tensor:
+    """What split_gate splits."""
+    blocks = blocks_of(layout, heads)
+    _require_rows("q", q, heads.q_rows)
+    _require_rows("gate", gate, heads.gate_rows)
+    return torch.cat((q.unflatten(0, (blocks, -1)), gate.unflatten(0, (blocks, -1))), dim=1).flatten(0, 1)
+
+
+def split_blocks(fused: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, gate, k and v of one matrix of all four, layout blocks."""
+    sizes = (heads.q_rows, heads.gate_rows, heads.kv_rows, heads.kv_rows)
+    _require_rows("the projection of layout blocks", fused, sum(sizes))
+    return fused.split(sizes, dim=0)
+
+
+def join_blocks(q: Tensor, gate: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
+    """What split_blocks splits."""
+    for name, tensor, rows in (
+        ("q", q, heads.q_rows), ("gate", gate, heads.gate_rows), ("k", k, heads.kv_rows), ("v", v, heads.kv_rows)
+    ):
+        _require_rows(name, tensor, rows)
+    return torch.cat((q, gate, k, v), dim=0)

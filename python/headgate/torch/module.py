@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gated attention layer of docs/TRAINING.md as a module: every site, grain, function and control, with a cache.
+
+Its arguments are the keys that config.json has for them, and its parameters have the names of the files' tensors.
+Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+"""
+
+import inspect
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .attention import gated_attention
+from .layouts import FUSED, Heads, blocks_of
+from .variant import KEYS, GateVariant
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) over the last dimension, times weight, or 1 + weight where zero-centred, in f32 or better."""
+
+    def __init__(self, features: int, eps: float, kind: str):
+        super().__init__()
+        self.center = 1.0 if kind == "zero_centred" else 0.0
+        self.eps = eps
+        self.weight = nn.Parameter(torch.full((features,), 1.0 - self.center))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * (self.center + self.weight.to(wide.dtype))).to(x.dtype)
+
+
+def _rope_frequencies(head_dim: int, keys: dict[str, Any]) -> Tensor:
+    """Radians a token, (R/2) in f64, of the R features of a head that turn."""
+    half = int(keys["partial_rotary_factor"] * head_dim) // 2
+    plain = keys["rope_theta"] ** -(torch.arange(half, dtype=torch.float64, device="cpu") / max(half, 1))
+    slow = plain / keys["rope_scaling_factor"]
+    if keys["rope_scaling_type"] == "none":
+        return plain
+    if keys["rope_scaling_type"] == "linear":
+        return slow
+    turns = keys["rope_original_seq_len"] * plain / (2 * math.pi)
+    low, high = keys["rope_low_freq_factor"], keys["rope_high_freq_factor"]
+    kept = ((turns - low) / (high - low)).clamp(0, 1) if high > low else (turns >= high).double()
+    return kept * plain + (1 - kept) * slow
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE: x (B,T,H,D); cos, sin (B|1,T,1,R/2). Feature i turns with feature i + R/2."""
+    half = cos.shape[-1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat((*(part.to(x.dtype) for part in turned), rest), dim=-1)
+
+
+class AttentionCache:
+    """The keys and values of one layer, for calls without gradients. `length` tokens of each sequence of the batch are
+    held; memory grows by doubling, and attention reads it in place."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._held: list[Tensor] = []  # k and v, (B,capacity,Hkv,D)
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds (B,T,Hkv,D) and returns views of all that is held, (B,length,Hkv,D)."""
+        if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+            raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
+        if self._held and self._held[0].shape[0] != k.shape[0]:
+            raise ValueError(f"cache: holds {self._held[0].shape[0]} sequences but the layer was given {k.shape[0]}")
+        total = self.length + k.shape[1]
+        if not self._held or self._held[0].shape[1] < total:
+            self._grow(k, v, total)
+        for held, new in zip(self._held, (k, v)):
+            held[:, self.length : total] = new
+        self.length = total
+        return self._held[0][:, :total], self._held[1][:, :total]
+
+    def truncate(self, length: int) -> None:
+        """Forgets all tokens but the first `length`."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cache: cannot be cut to {length} tokens, it holds {self.length}")
+        self.length = length
+
+    def _grow(self, k: Tensor, v: Tensor, total: int) -> None:
+        capacity = max(total, 2 * self._held[0].shape[1] if self._held else total)
+        grown = [x.new_empty(x.shape[0], capacity, *x.shape[2:]) for x in (k, v)]
+        for new, old in zip(grown, self._held):
+            new[:, : self.length] = old[:, : self.length]
+        self._held = grown
+
+
+_CHOICES = {
+    "gate_layout": ("separate", *FUSED),
+    "attention_qkv_bias": ("none", "learned"),
+    "qk_norm": ("per_head", "none"),
+    "norm_kind": ("plain", "zero_centred"),
+    "rope_scaling_type": ("none", "linear", "llama3"),
+}
+
+
+class GatedAttention(nn.Module):
+    """From h (B,T,C), the layer's input after its norm, to (B,T,C), causal.
+
+    In this order: projections q, gate, k, v; a gate at g2 (v), g3 (k) or g4 (q); QK-norm; RoPE; attention, whose kernel
+    has the gate of g1; a control, if any; W_o; a gate at g5. Without gate_site the layer has no gate.
+    `initializer_range` and `gate_init_std` are the standard deviations of the initial matrices.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        num_key_value_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        gate_site: str = "g1",
+        gate_grain: str = "elementwise",
+        gate_source: str = "input",
+        gate_fn: str = "sigmoid",
+        gate_op: str = "mul",
+        gate_bias: str = "none",
+        gate_bias_init: float = 0.0,
+        gate_init_std: float = 0.02,
+        gate_layout: str = "separate",
+        attention_output_control: str = "none",
+        attention_sinks: str = "none",
+        attention_qkv_bias: str = "none",
+        attention_window: int = 0,
+        qk_norm: str = "per_head",
+        norm_kind: str = "plain",
+        rms_norm_eps: float = 1e-6,
+        rope_theta: float = 10000.0,
+        partial_rotary_factor: float = 1.0,
+        rope_scaling_type: str = "none",
+        rope_scaling_factor: float = 1.0,
+        rope_low_freq_factor: float = 1.0,
+        rope_high_freq_factor: float = 4.0,
+        rope_original_seq_len: int = 8192,
+        initializer_range: float = 0.02,
+    ):
+        keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
+        super().__init__()
+        for name, words in _CHOICES.items():
+            if keys[name] not in words:
+                raise ValueError(f"{name}: '{keys[name]}' is none of {', '.join(words)}")
+        self.variant = GateVariant(**{key: keys[key] for key in KEYS})
+        self.keys = keys
+        C, Hq = hidden_size, num_attention_heads
+        Hkv = Hq if num_key_value_heads is None else num_key_value_heads
+        if min(C, Hq, Hkv) < 1 or Hq % Hkv != 0:
+            raise ValueError(f"num_attention_heads: {Hq} is not a multiple of num_key_value_heads, {Hkv}")
+        D = C // Hq if head_dim is None else head_dim
+        if D < 1 or not 0 <= partial_rotary_factor <= 1:
+            raise ValueError(f"head_dim: a share of {partial_rotary_factor} of {D} features cannot turn")
+        self.Hq, self.Hkv, self.D = Hq, Hkv, D
+        self.gate_heads, self.gate_features = self.variant.logits(C, Hq, Hkv, D)
+        self.fused = self.variant.has_gate and gate_layout != "separate"
+        if self.fused:
+            self._require_fusable()
+        self._make_parameters()
+        self._frequencies = _rope_frequencies(D, keys)  # no buffer, which .bfloat16() would round
+        self.reset_parameters()
+
+    def _require_fusable(self) -> None:
+        """That the gate is one of query heads and from the input, so that its rows can stand among those of q."""
+        fits = self.variant.gate_site in ("g1", "g4") and self.variant.gate_source == "input"
+        if not fits or self.keys["attention_qkv_bias"] == "learned" or self.variant.gate_bias != "none":
+            raise ValueError(
+                f"gate_layout: {self.keys['gate_layout']} is for gates of g1 and g4 from the layer's input, without "
+                f"biases, not for {self.variant.name}"
+            )
+
+    def _make_parameters(self) -> None:
+        keys, variant, C, D = self.keys, self.variant, self.keys["hidden_size"], self.D
+        bias, rows = keys["attention_qkv_bias"] == "learned", self.gate_heads * self.gate_features
+        self.q_proj = nn.Linear(C, self.Hq * D + (rows if self.fused else 0), bias=bias)
+        if variant.has_gate and variant.gate_source == "parameter":
+            self.gate = nn.Parameter(torch.empty(self.gate_heads, self.gate_features))
+        elif variant.has_gate and not self.fused:
+            self.gate_proj = nn.Linear(C, rows, bias=variant.gate_bias == "bias")
+        self.k_proj = nn.Linear(C, self.Hkv * D, bias=bias)
+        self.v_proj = nn.Linear(C, self.Hkv * D, bias=bias)
+        self.o_proj = nn.Linear(self.Hq * D, C, bias=False)
+
+        def norm() -> RMSNorm:
+            return RMSNorm(D, keys["rms_norm_eps"], keys["norm_kind"])
+
+        if keys["qk_norm"] == "per_head":
+            self.q_norm, self.k_norm = norm(), norm()
+        if variant.attention_output_control == "head_rmsnorm":
+            self.head_norm = norm()
+        if variant.attention_sinks == "learned_sinks":
+            self.sinks = nn.Parameter(torch.empty(self.Hq))
+
+    def reset_parameters(self) -> None:
+        """Normal matrices; zero biases, sinks and gates that are parameters; norms that do nothing."""
+        for name, module in self.named_children():
+            if isinstance(module, RMSNorm):
+                nn.init.constant_(module.weight, 1.0 - module.center)
+                continue
+            is_gate = name == "gate_proj"
+            nn.init.normal_(module.weight, std=self.keys["gate_init_std" if is_gate else "initializer_range"])
+            if module.bias is not None:
+                nn.init.constant_(module.bias, self.keys["gate_bias_init"] if is_gate else 0.0)
+        if self.fused:
+            with torch.no_grad():
+                _, gate = self.q_proj.weight.unflatten(0, (self._blocks(), -1)).split(self._block_rows(), dim=1)
+                gate.normal_(std=self.keys["gate_init_std"])
+        for name in ("gate", "sinks"):
+            if getattr(self, name, None) is not None:
+                nn.init.zeros_(getattr(self, name))
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "GatedAttention":
+        """A layer as the config.json of a model that headgate's programs wrote describes it: the keys that have an
+        argument here, without a gate where there is no gate_site. rope_theta may stand in rope_parameters."""
+        rope = config.get("rope_parameters") or {}
+        if rope.get("rope_type", "default") != "default":
+            raise ValueError(f"rope_parameters: rope_type '{rope['rope_type']}' is not known, only 'default'")
+        keys = {name: rope[name] for name in ("rope_theta", "partial_rotary_factor") if name in rope}
+        keys |= {name: config[name] for name in _PARAMETERS if name in config}
+        return cls(**{"gate_site": "none", **keys})
+
+    @property
+    def heads(self) -> Heads:
+        """The sizes that layouts are counted by."""
+        return Heads(self.Hq, self.Hkv, self.D, self.gate_features)
+
+    def _blocks(self) -> int:
+        return blocks_of(self.keys["gate_layout"], self.heads)
+
+    def _block_rows(self) -> tuple[int, int]:
+        return self.heads.q_rows // self._blocks(), self.heads.gate_rows // self._blocks()
+
+    def extra_repr(self) -> str:
+        return f"{self.variant.name}, hidden_size={self.keys['hidden_size']}, heads={self.Hq}/{self.Hkv}x{self.D}"
+
+    def _queries_and_logits(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
+        """q (B,T,Hq,D) and the gate's logits (B,T,heads,features), or None without a gate."""
+        q, z = self.q_proj(h), None
+        if self.fused:
+            q, z = q.unflatten(-1, (self._blocks(), -1)).split(self._block_rows(), dim=-1)
+        elif self.variant.has_gate and self.variant.gate_source == "parameter":
+            z = self.gate.to(q.dtype).expand(*h.shape[:-1], -1, -1)
+        elif self.variant.has_gate:
+            z = self.gate_proj(h)
+        if z is not None:
+            z = z.reshape(*h.shape[:-1], self.gate_heads, self.gate_features)
+        return q.reshape(*h.shape[:-1], self.Hq, self.D), z
+
+    def _gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
+        """y (B,T,heads,features) behind the gate, if that is where it acts."""
+        return self.variant.applied(y, z) if self.variant.gate_site == site else y
+
+    def _sinks(self) -> Tensor | None:
+        if self.variant.attention_sinks == "learned_sinks":
+            return self.sinks.to(torch.promote_types(self.sinks.dtype, torch.float32))
+        return torch.zeros(self.Hq) if self.variant.attention_sinks == "off_by_one" else None
+
+    def forward(
+        self,
+        h: Tensor,
+        *,
+        cache: AttentionCache | None = None,
+        positions: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """The layer's output (B,T,C).
+
+        `cache` goes on from the tokens that it holds. `positions` (B|1,T) are RoPE's, by default those of the tokens in
+        their sequence. `key_lengths` (B) hides padding behind each sequence, `mask` (B|1,Hq|1,T|1,S) whatever is false
+        in it. `cu_seqlens` (N+1) makes h (1,T,C) a packed batch; a jagged nested tensor (N,T*,C) is one too.
+        """
+        if h.is_nested:
+            others = {"cache": cache, "positions": positions, "key_lengths": key_lengths, "mask": mask,
+                      "cu_seqlens": cu_seqlens}
+            return self._forward_nested(h, others)
+        if cu_seqlens is not None and (cache is not None or h.shape[0] != 1):
+            raise ValueError("GatedAttention: cu_seqlens needs h of shape (1,T,C) and no cache")
+        q, z = self._queries_and_logits(h)
+        k, v = (x.unflatten(-1, (self.Hkv, self.D)) for x in (self.k_proj(h), self.v_proj(h)))
+        q, k, v = self._gated("g4", q, z), self._gated("g3", k, z), self._gated("g2", v, z)
+        if self.keys["qk_norm"] == "per_head":
+            q, k = self.q_norm(q), self.k_norm(k)
+        cos, sin = self._angles(h, cache, positions, cu_seqlens)
+        q, k = _turn(q, cos, sin), _turn(k, cos, sin)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        y = self._attend(q, k, v, z, {"key_lengths": key_lengths, "mask": mask, "cu_seqlens_q": cu_seqlens,
+                                      "cu_seqlens_k": cu_seqlens})
+        out = self.o_proj(y.flatten(-2))
+        return self._gated("g5", out.unsqueeze(-2), z).squeeze(-2)
+
+    def _forward_nested(self, h: Tensor, others: dict[str, Any]) -> Tensor:
+        for name, value in others.items():
+            if value is not None:
+                raise ValueError(f"GatedAttention: {name} cannot be given with a nested h")
+        if h.layout != torch.jagged or h.dim() != 3 or h.lengths() is not None:
+            raise ValueError("GatedAttention: a nested h must be jagged, (N,T*,C), without holes")
+        out = self(h.values().unsqueeze(0), cu_seqlens=h.offsets())
+        return torch.nested.nested_tensor_from_jagged(out.squeeze(0), h.offsets())
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, rules: dict[str, Any]) -> Tensor:
+        """Attention with the gate of g1, and the control: (B,T,Hq,D)."""
+        window = self.keys["attention_window"]
+        gate = self.variant.kernel_arguments(z) if self.variant.gate_site == "g1" else {}
+        y = gated_attention(
+            q, k, v, **gate, sinks=self._sinks(), causality="causal", layout="bthd",
+            window_left=window - 1 if window > 0 else -1, **rules,
+        )
+        if self.variant.attention_output_control == "head_rmsnorm":
+            return self.head_norm(y)
+        return F.silu(y) if self.variant.attention_output_control == "output_silu" else y
+
+    def _angles(self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None,
+                cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
+        """cos and sin (B|1,T,1,R/2) of the tokens' angles."""
+        if positions is None:
+            first = 0 if cache is None else cache.length
+            positions = torch.arange(first, first + h.shape[1], device=h.device).unsqueeze(0)
+            if cu_seqlens is not None:
+                starts = cu_seqlens[:-1][torch.searchsorted(cu_seqlens[1:].contiguous(), positions[0], right=True)]
+                positions = positions - starts
+        angles = positions[..., None, None].double() * self._frequencies.to(h.device)
+        dtype = torch.promote_types(h.dtype, torch.float32)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+_PARAMETERS = tuple(name for name in inspect.signature(GatedAttention.__init__).parameters if name != "self")

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gates for the models of transformers that have none, which start as the identity."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .gates import GATE_FUNCTIONS
+from .variant import KEYS, GateVariant, parse_gate
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+# The projection whose output a gate acts on; g1 is in the kernel.
+PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
+# Where an attention module keeps, during a call, what its kernel is to apply.
+_PENDING = "_headgate_gate"
+
+
+def take_gate(module: nn.Module) -> dict[str, Any]:
+    """The gate that a retrofitted attention module holds for its kernel, which then has it; empty for other modules."""
+    return module.__dict__.pop(_PENDING, {})
+
+
+class AddedGate:
+    """The gate of an attention module: computes its logits before the module runs, and sees that they are applied.
+
+    The parameters are the module's own, `gate_proj` or `gate`. Methods of this object are the module's hooks; copies of
+    the model have copies of it.
+    """
+
+    def __init__(self, attention: nn.Module, variant: GateVariant):
+        self.attention, self.variant = attention, variant
+        q, config = attention.q_proj, attention.config
+        self.head_dim = attention.head_dim
+        self.heads, self.features = variant.logits(
+            q.in_features, config.num_attention_heads, config.num_key_value_heads, self.head_dim
+        )
+        self.logits: Tensor | None = None
+        rows, like = self.heads * self.features, {"dtype": q.weight.dtype, "device": q.weight.device}
+        if variant.gate_source == "parameter":
+            attention.gate = nn.Parameter(torch.zeros(self.heads, self.features, **like))
+        else:
+            attention.gate_proj = nn.Linear(q.in_features, rows, bias=variant.gate_bias == "bias", **like)
+            for parameter in attention.gate_proj.parameters():
+                nn.init.zeros_(parameter)
+        attention.register_forward_pre_hook(self.before, with_kwargs=True)
+        attention.register_forward_hook(self.after, always_call=True)
+        if variant.gate_site in PROJECTION_OF_SITE:
+            getattr(attention, PROJECTION_OF_SITE[variant.gate_site]).register_forward_hook(self.on_projection)
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        h = args[0] if args else kwargs["hidden_states"]
+        if self.variant.gate_source == "parameter":
+            z = module.gate.expand(*h.shape[:-1], -1, -1)
+        else:
+            z = module.gate_proj(h).unflatten(-1, (self.heads, self.features))
+        if self.variant.gate_site == "g1":
+            module.__dict__[_PENDING] = self.variant.kernel_arguments(z)
+        else:
+            self.logits = z
+
+    def on_projection(self, _: nn.Module, __: Any, output: Tensor) -> Tensor:
+        heads = output.unflatten(-1, (self.heads, -1))
+        return self.variant.applied(heads, self.logits).flatten(-2)
+
+    def after(self, module: nn.Module, _: Any, output: Any) -> None:
+        self.logits = None
+        if take_gate(module) and output is not None:
+            raise RuntimeError(
+                f"retrofit: the gate of {type(module).__name__} was not applied: attn_implementation is "
+                f"'{module.config._attn_implementation}' but must be 'headgate'"
+            )
+
+
+def _require_identity(variant: GateVariant) -> None:
+    if not variant.has_gate:
+        raise ValueError(f"retrofit: '{variant.name}' has no gate")
+    if variant.attention_sinks != "none":
+        raise ValueError(f"retrofit: {variant.attention_sinks} would change the model from the start")
+    start = GATE_FUNCTIONS[variant.gate_fn].compute(torch.zeros(())).item()
+    if start != (0.0 if variant.gate_op == "add" else 1.0):
+        raise ValueError(
+            f"retrofit: {variant.name} does not start as the identity: g(0) is {start:.3g}; sigmoid2-mul, silu-add and "
+            "identity-add do"
+        )
+
+
+def _require_known(name: str, attention: nn.Module) -> None:
+    """That a module with the four projections is an attention as Llama's is, and has no gate."""
+    what, config = f"{name} ({type(attention).__name__})", getattr(attention, "config", None)
+    head_dim = getattr(attention, "head_dim", None)
+    sizes = [getattr(config, key, None) for key in ("num_attention_heads", "num_key_value_heads")]
+    if not all(isinstance(size, int) for size in (head_dim, *sizes)):
+        raise ValueError(f"retrofit: {what} does not say how many heads it has, and of how many features")
+    q, kv = (count * head_dim for count in sizes)
+    found = [*(getattr(attention, p).out_features for p in PROJECTIONS[:3]), attention.o_proj.in_features]
+    gated = found[0] in (2 * q, q + sizes[0]) or any(hasattr(attention, n) for n in ("gate", "gate_proj", "g_proj"))
+    if gated:
+        raise ValueError(f"retrofit: {what} has a gate already")
+    if found != [q, kv, kv, q]:
+        raise ValueError(
+            f"retrofit: {what} is not known: q_proj, k_proj and v_proj have {found[0]}, {found[1]} and {found[2]} "
+            f"outputs and o_proj {found[3]} inputs, not {q}, {kv}, {kv} and {q}"
+        )
+
+
+def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid2") -> nn.Module:
+    """Puts a gate into every attention of a model of transformers that has none, and returns the model.
+
+    The gate is computed from the layer's input by a new matrix `gate_proj` of zeros (`gate`, of zeros, where it does
+    not depend on the input), so that the model computes what it did until the gates are trained. It needs a function
+    whose value at 0 changes nothing: sigmoid2 multiplied, silu or identity added. The attention becomes "headgate",
+    whose kernel applies a gate of g1; the config gets the keys of the gate. ValueError, before anything is changed,
+    on models whose attention is not like Llama's: q_proj, k_proj, v_proj and o_proj with equal heads.
+    """
+    from transformers import PreTrainedModel
+
+    from .transformers import register
+
+    variant = parse_gate(gate) if isinstance(gate, str) else gate
+    _require_identity(variant)
+    kind = type(model).__name__
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(f"retrofit: {kind} is no model of transformers")
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if all(isinstance(getattr(module, p, None), nn.Linear) for p in PROJECTIONS)
+    }
+    if not found or not model._can_set_attn_implementation():
+        raise ValueError(f"retrofit: {kind} has no attention that is known: one with {', '.join(PROJECTIONS)}")
+    for name, attention in found.items():
+        _require_known(name, attention)
+    model.set_attn_implementation(register())
+    for attention in found.values():
+        AddedGate(attention, variant)
+    for key in KEYS:
+        setattr(model.config, key, getattr(variant, key))
+    return model
+
+
+def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of the gates by their names in the model: to train them alone, or to save them."""
+    own = tuple(
+        f"{name}.{part}" if name else part
+        for name, module in model.named_modules()
+        if any(isinstance(getattr(hook, "__self__", None), AddedGate) for hook in module._forward_pre_hooks.values())
+        for part in ("gate", "gate_proj.weight", "gate_proj.bias")
+    )
+    return {name: parameter for name, parameter in model.named_parameters() if name in own}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a layer is gated and how: the words of config.json and headgate train, with their rules (docs/TRAINING.md)."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from .gates import GATE_FUNCTIONS
+
+# What each part of a variant may be; the first is what it is where a name does not say.
+SITES = ("none", "g1", "g2", "g3", "g4", "g5")
+GRAINS = ("elementwise", "headwise", "head_shared")
+SOURCES = ("input", "parameter")
+FUNCTIONS = tuple(GATE_FUNCTIONS)
+OPERATIONS = ("mul", "add")
+BIASES = ("none", "bias")
+CONTROLS = ("none", "head_rmsnorm", "output_silu")
+SINKS = ("none", "learned_sinks", "off_by_one")
+
+
+@dataclass(frozen=True)
+class GateVariant:
+    """The keys of config.json that name a gate, a control or a sink."""
+
+    gate_site: str = "none"
+    gate_grain: str = "elementwise"
+    gate_source: str = "input"
+    gate_fn: str = "sigmoid"
+    gate_op: str = "mul"
+    gate_bias: str = "none"
+    attention_output_control: str = "none"
+    attention_sinks: str = "none"
+
+    def __post_init__(self) -> None:
+        for key, words in WORDS.items():
+            if getattr(self, key) not in words:
+                raise ValueError(f"{key}: '{getattr(self, key)}' is none of {', '.join(words)}")
+        if not self.has_gate:
+            if self.gate_bias != "none":
+                raise ValueError("gate_bias: a bias needs a gate")
+            return
+        if self.attention_output_control != "none":
+            raise ValueError(
+                f"attention_output_control: {self.attention_output_control} is a control for a layer without a gate, "
+                f"not with {self.gate_site}"
+            )
+        if self.gate_site == "g5" and self.gate_grain == "head_shared":
+            raise ValueError("gate_grain: the output of W_o (g5) has no heads to share a gate")
+        if self.gate_source == "parameter" and self.gate_bias != "none":
+            raise ValueError("gate_bias: an input-independent gate is a bias already")
+
+    @property
+    def has_gate(self) -> bool:
+        return self.gate_site != "none"
+
+    @property
+    def name(self) -> str:
+        """The variant's name, as headgate's programs write it."""
+        gate = (self.gate_site, self.gate_grain, self.gate_fn, self.gate_op, self.gate_source, self.gate_bias)
+        parts = [word for word in gate if word not in ("input", "none")] if self.has_gate else []
+        parts += [word for word in (self.attention_output_control, self.attention_sinks) if word != "none"]
+        return "-".join(parts) or "none"
+
+    def logits(self, hidden_size: int, heads: int, kv_heads: int, head_dim: int) -> tuple[int, int]:
+        """(heads, features) of the gate's logits of a token; (0, 0) without a gate."""
+        if not self.has_gate:
+            return 0, 0
+        count = {"g2": kv_heads, "g3": kv_heads, "g5": 1}.get(self.gate_site, heads)
+        width = hidden_size if self.gate_site == "g5" else head_dim
+        return count, 1 if self.gate_grain == "headwise" else width
+
+    def values(self, z: Tensor) -> Tensor:
+        """g of the logits (B,T,heads,features); where heads share a gate, the mean over them, (B,T,1,features)."""
+        g = GATE_FUNCTIONS[self.gate_fn].compute(z)
+        return g.mean(dim=-2, keepdim=True) if self.gate_grain == "head_shared" else g
+
+    def applied(self, y: Tensor, z: Tensor) -> Tensor:
+        """y (B,T,heads,features) behind the gate."""
+        return y + self.values(z) if self.gate_op == "add" else y * self.values(z)
+
+    def kernel_arguments(self, z: Tensor) -> dict[str, Any]:
+        """The gate of g1 as gated_attention takes it. One that heads share is computed here, and applied there."""
+        if self.gate_grain != "head_shared":
+            return {"gate_logits": z, "gate_fn": self.gate_fn, "gate_op": self.gate_op}
+        return {"gate_logits": self.values(z).expand_as(z), "gate_fn": "identity", "gate_op": self.gate_op}
+
+
+WORDS = {
+    "gate_site": SITES,
+    "gate_grain": GRAINS,
+    "gate_source": SOURCES,
+    "gate_fn": FUNCTIONS,
+    "gate_op": OPERATIONS,
+    "gate_bias": BIASES,
+    "attention_output_control": CONTROLS,
+    "attention_sinks": SINKS,
+}
+KEYS = tuple(field.name for field in fields(GateVariant))
+
+
+def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
+    """The key and the longest of its words, among keys not taken yet, that `text` begins with."""
+    found = [
+        (key, word)
+        for key, words in WORDS.items()
+        for word in words
+        if word != "none" and key not in taken and (text == word or text.startswith(word + "_"))
+    ]
+    return max(found, key=lambda pair: len(pair[1]), default=None)
+
+
+def parse_gate(name: str) -> GateVariant:
+    """Reads what GateVariant.name writes: words in any order, joined by '-', with g1, elementwise, sigmoid, mul and
+    input where a part is missing. "headwise" is a headwise sigmoid gate at g1."""
+    rest = name.replace("-", "_")
+    if rest == "none":
+        return GateVariant()
+    taken: dict[str, str] = {}
+    while rest:
+        found = _leading_word(rest, taken)
+        if found is None:
+            break
+        taken[found[0]] = found[1]
+        rest = rest[len(found[1]) + 1 :]
+    if rest or not taken:
+        known = "; ".join(" ".join(word for word in words if word != "none") for words in WORDS.values())
+        raise ValueError(f"gate '{name}': '{rest}' is not understood there; none, or words of: {known}")
+    gated = any(key.startswith("gate_") for key in taken)
+    return replace(GateVariant(gate_site="g1") if gated else GateVariant(), **taken)

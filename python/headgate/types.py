@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The type of arrays in signatures."""
+
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Array(Protocol):
+    """An array in the CPU's memory: NumPy's, PyTorch's or another with DLPack. Functions return NumPy's or PyTorch's."""
+
+    @property
+    def shape(self) -> Any: ...
+    @property
+    def dtype(self) -> Any: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __dlpack__(self, *arguments: Any, **keywords: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...

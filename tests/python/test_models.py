@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models, worked problems and runs: what the command line says of the same."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas
+import pytest
+
+import headgate
+
+matplotlib.use("Agg")
+from headgate import plot
+
+TOOL = os.environ["HEADGATE_TOOL"]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def tool(*arguments):
+    return subprocess.run([TOOL, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A text, and two runs of a few steps."""
+    where = tmp_path_factory.mktemp("models")
+    (where / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 80)
+    (where / "runs").mkdir()
+    for name, gate in (("gated", "headwise"), ("plain", "none")):
+        tool("train", "--data", where / "text.txt", "--out", where / "runs" / name, "--gate", gate, "--layers", 2,
+             "--dim", 32, "--heads", 2, "--kv-heads", 1, "--head-dim", 16, "--seq-len", 32,
+             "--batch", 2, "--steps", 6, "--eval-every", 3, "--threads", 1)  # fmt: skip
+    return where
+
+
+def test_eval(folder):
+    run, text = folder / "runs" / "gated", folder / "text.txt"
+    model = headgate.load(run)
+    assert (model.layers, model.heads, model.kv_heads, model.dim) == (2, 2, 1, 32) and model.reads_bytes
+    found = model.eval(text, heads=True, tokens=1024, seq_len=32, threads=1)
+    expected = json.loads(
+        tool("eval", run, "--data", text, "--heads", "--tokens", 1024, "--seq-len", 32, "--threads", 1, "--json")
+    )
+    assert found.tokens == expected["tokens"]
+    assert found.figures == {k: v for k, v in expected.items() if k not in ("layers", "tokens")}
+    for layer, heads, of in zip(found.layers, found.heads, expected["layers"], strict=True):
+        assert {**layer, "heads": heads} == of
+    assert model.eval(text.read_text(), tokens=1024, seq_len=32, threads=1).figures == found.figures
+    frame, heads = found.frame(), found.head_frame()
+    assert isinstance(frame, pandas.DataFrame) and len(frame) == 2 and heads.index.names == ["layer", "head"]
+    assert heads.loc[(1, 0), "first_token_attention"] == found.heads[1][0]["first_token_attention"]
+
+
+def test_xray(folder, tmp_path):
+    run, text = folder / "runs" / "gated", folder / "text.txt"
+    found = headgate.load(run).xray(text, tokens=24, threads=1)
+    tool("xray", run, "--text", text, "--tokens", 24, "--threads", 1, "--json", tmp_path / "report.json")
+    assert found.report == json.loads((tmp_path / "report.json").read_text())
+    assert "".join(found.text) == text.read_text()[:24] and found.token_losses.shape == (24,)
+    head = found.heads[1][0]
+    assert head.map.shape == (24, 24) and np.allclose(head.map.sum(1), 1, atol=0.1) and not np.triu(head.map, 1).any()
+    assert head.gate.shape == (24,) and head.gate_histogram.sum() == 24
+    assert set(found.figures) <= set(found.sentences) and len(found.frame()) == 2 and len(found.head_frame()) == 4
+    worth = headgate.load(run).xray("The lazy dog.", tokens=8, override="layers", threads=1)
+    assert worth.overrides["of"] == "layers"
+
+
+def test_runs(folder):
+    found = headgate.runs(folder / "runs")
+    assert [Path(run.name).name for run in found] == ["gated", "plain"]
+    lines = (folder / "runs" / "gated" / "metrics.jsonl").read_text().splitlines()
+    losses = {record["step"]: record["loss"] for record in map(json.loads, lines) if "loss" in record}
+    assert dict(zip(found[0].curves["loss"].steps.tolist(), found[0].curves["loss"].values.tolist())) == losses
+    assert found[0].frame().index.name == "step" and found[0].frame()["loss"].dropna().to_dict() == losses
+
+
+def test_explain():
+    path = EXAMPLES / "gated_two_tokens.json"
+    found = headgate.explain(path)
+    printed = json.loads(tool("explain", "--json", "--decimals", 17, path))
+    assert set(found) == set(printed)
+    for name, values in printed.items():
+        assert np.array_equal(found[name], np.array(values)), name
+    q = np.array([[1.0, 0.0], [0.0, 1.0]])
+    small = headgate.explain({"Q": q, "K": q, "V": q, "Z": q, "causal": True})
+    y = headgate.attention(*(x[None, None] for x in (q, q, q, q)), causality="causal")
+    assert np.allclose(small["output"], y[0, 0], atol=1e-15)
+    with pytest.raises(ValueError, match="^problem: "):
+        headgate.explain({"Q": q, "K": q})
+
+
+def test_figures(folder):
+    model = headgate.load(folder / "runs" / "gated")
+    report, evaluation = model.xray("The quick brown fox", threads=1), model.eval(folder / "text.txt", threads=1)
+    line = plot.layer_figure(report).get_lines()[0]
+    assert line.get_ydata().tolist() == [row["first_token_attention"] for row in report.layer_figures]
+    assert len(plot.layer_figure(evaluation, report, key="gate_mean", labels=["eval", "xray"]).get_lines()) == 2
+    assert plot.gate_histogram(report, layer=0).get_ylabel() == "share"
+    assert plot.head_map(report, 1, 1).images[0].get_array().shape == report.heads[1][1].map.shape
+    assert len(plot.curves(*headgate.runs(folder / "runs")).get_lines()) == 2
+    with pytest.raises(ValueError, match="^plot: there is no figure 'x'"):
+        plot.layer_figure(report, key="x")
+    with pytest.raises(ValueError, match="gate"):
+        plot.gate_histogram(headgate.load(folder / "runs" / "plain").xray("The quick", threads=1))
+
+
+def test_errors(folder, tmp_path):
+    with pytest.raises(ValueError) as caught:
+        headgate.load(tmp_path / "nothing")
+    assert str(caught.value).startswith(str(tmp_path / "nothing")) and "\n" not in str(caught.value)
+    model = headgate.load(folder / "runs" / "gated")
+    with pytest.raises(ValueError, match="'no_metric'"):
+        model.eval("text " * 50, metrics=["no_metric"])
+    with pytest.raises(TypeError, match="^text is a int but must be a str or a pathlib.Path$"):
+        model.eval(5)
+
+
+def test_kernels_of_openblas_are_chosen_without_a_trace():
+    code = (
+        "import os, headgate, headgate.models as m\n"
+        "assert m._models().better_blas_core() == '' and 'OPENBLAS_CORETYPE' not in os.environ\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
+    import sys
+
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads, the interpreter's lock, forked processes and PyTorch's own threads."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import torch
+
+import headgate
+from support import problem
+
+
+def test_threads_side_by_side():
+    problems = [problem(T=64, S=64, dtype=torch.float32, seed=n) for n in range(4)]
+    expected = [headgate.attention(*inputs) for inputs in problems]
+    wrong = []
+
+    def work(n):
+        for _ in range(20):
+            if not torch.equal(headgate.attention(*problems[n], threads=2), expected[n]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_interpreter_runs_during_a_call():
+    inputs = problem(B=1, Hq=8, Hkv=8, T=2048, S=2048, D=64, Dv=64, dtype=torch.float32)
+    started, ended = threading.Event(), threading.Event()
+
+    def work():
+        started.set()
+        headgate.attention(*inputs, threads=1)
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    turns = 0
+    while not ended.is_set():  # a call that held the lock would let no turn begin before its end
+        turns += 1
+        time.sleep(0.001)
+    thread.join()
+    assert turns > 3
+
+
+def run_in_child(function):
+    """The exit status of a forked child that calls `function`: 0 where it returns True."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # one that hangs is ended
+        try:
+            os._exit(0 if function() else 1)
+        except BaseException:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_forked_children():
+    inputs = problem(T=128, S=128, dtype=torch.float32)
+    expected = headgate.attention(*inputs, threads=4).numpy().copy()
+    saved = headgate.attention_forward(*inputs)
+
+    def same():
+        y = headgate.attention(*inputs, threads=2)
+        headgate.attention_backward(saved.y, *inputs, y=saved.y, lse=saved.lse, threads=3)
+        headgate.attention_statistics(saved.lse, *inputs[:2], threads=2)
+        return (y.numpy() == expected).all()
+
+    assert run_in_child(same) == 0
+    assert run_in_child(lambda: run_in_child(same) == 0) == 0
+    assert same()
+
+
+class Items(torch.utils.data.Dataset):
+    """Computes attention in the worker that loads an item."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, n):
+        return headgate.attention(*problem(T=32, S=32, dtype=torch.float32, seed=n), threads=2)
+
+
+def test_workers_of_a_data_loader():
+    headgate.attention(*problem(T=32, S=32), threads=2)
+    loader = torch.utils.data.DataLoader(
+        Items(), batch_size=None, num_workers=2, timeout=60, multiprocessing_context=multiprocessing.get_context("fork")
+    )
+    for n, y in enumerate(loader):
+        assert torch.equal(y, Items()[n])
+
+
+def test_beside_threads_of_pytorch():
+    torch.set_num_threads(2)
+    inputs = problem(T=128, S=128, dtype=torch.float32)
+    x = torch.randn(512, 512)
+    product, expected = x @ x, headgate.attention(*inputs, threads=2)
+    for _ in range(10):
+        assert torch.equal(x @ x, product)
+        assert torch.equal(headgate.attention(*inputs, threads=2), expected)
+
+
+def test_targets():
+    before = headgate.active_target()
+    assert before in headgate.supported_targets() and set(headgate.supported_targets()) <= set(headgate.compiled_targets())
+    headgate.set_target(headgate.supported_targets()[-1])
+    assert headgate.active_target() == headgate.supported_targets()[-1]
+    headgate.set_target("")
+    assert headgate.active_target() == before
+    assert 1 <= headgate.default_threads() <= headgate.max_threads()

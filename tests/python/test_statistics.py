@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attention_statistics against figures of the whole matrix of weights."""
+
+import pytest
+import torch
+
+import headgate
+from support import close, plain_attention, problem, visible
+
+
+def test_every_figure():
+    q, k, v, gate = problem(T=8, S=8)
+    options = dict(causality="causal")
+    saved = headgate.attention_forward(q, k, v, gate, **options)
+    weights = plain_attention(q, k, v, **options)[3]
+    found = headgate.attention_statistics(
+        saved.lse, q, k, None, gate, keys=torch.tensor([3, 0]), queries=torch.tensor([7, 1]), window=2, top_keys=3,
+        outputs=[name for name in dir(headgate.AttentionStatistics) if not name.startswith("_")], **options
+    )
+    distance = (torch.arange(8)[:, None] - torch.arange(8)[None, :]).abs()
+    figures = {
+        "row_max": weights.amax(-1),
+        "entropy": torch.special.entr(weights).sum(-1),
+        "first": weights[..., 0],
+        "first_gated": weights[..., 0] * torch.sigmoid(gate).mean(-1),
+        "window_share": (weights * (distance <= 2)).sum(-1),
+        "key_weights": weights[..., [3, 0]],
+    }
+    for name, expected in figures.items():
+        assert close(getattr(found, name), expected, 64), name
+        assert close(getattr(found, "mean_" + name), expected.mean(2), 64), name
+    assert close(found.key_mass, weights.sum(2), 64)
+    assert close(found.rows, weights[:, :, [7, 1]], 64)
+    top = weights.topk(3, dim=-1)
+    assert close(found.topk_weight, top.values, 64)
+    enough = visible(8, 8, **options).sum(-1) >= 3
+    assert torch.equal(found.topk_index[:, :, enough], top.indices[:, :, enough])
+    assert (found.topk_index[:, :, 0, 1:] == -1).all()
+
+
+def test_what_is_computed_by_default():
+    q, k, v, _ = problem()
+    lse = headgate.attention_forward(q, k, v).lse
+    found = headgate.attention_statistics(lse, q, k)
+    assert repr(found).startswith("AttentionStatistics(row_max: ") and found.window_share is None
+    assert found.entropy is not None and found.key_mass.shape == (2, 4, 9) and found.first_gated is None
+    assert headgate.attention_statistics(lse, q, k, window=1).window_share is not None
+
+
+def test_packed_batches_have_a_mean_for_each_sequence():
+    parts = [problem(B=1, T=T, S=T, seed=T) for T in (3, 5)]
+    q, k, v, _ = (torch.cat([part[i] for part in parts], dim=2) for i in range(4))
+    cu = torch.tensor([0, 3, 8])
+    lse = headgate.attention_forward(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu).lse
+    found = headgate.attention_statistics(
+        lse, q, k, cu_seqlens_q=cu, cu_seqlens_k=cu, outputs=("mean_entropy", "first")
+    )
+    assert found.mean_entropy.shape == (2, 4) and found.first.shape == (1, 4, 8)
+    for n, part in enumerate(parts):
+        alone = headgate.attention_forward(*part[:3])
+        entropy = headgate.attention_statistics(alone.lse, *part[:2]).entropy
+        assert close(found.mean_entropy[n], entropy[0].mean(-1), 16)
+
+
+def test_errors():
+    q, k, v, _ = problem()
+    lse = headgate.attention_forward(q, k, v).lse
+    with pytest.raises(ValueError, match="^attention_statistics: top_keys is 2000 but must be 0 to 1024$"):
+        headgate.attention_statistics(lse, q, k, top_keys=2000)
+    out = headgate.AttentionStatistics(entropy=torch.empty(2, 4, 8))
+    with pytest.raises(ValueError, match=r"^attention_statistics: entropy has shape \(2,4,8\) but must be \(2,4,7\)$"):
+        headgate.attention_statistics(lse, q, k, out=out)

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GatedAttention against the eager code that headgate's programs write beside their models, and against those programs.
+
+That code, modeling_headgate.py, shares nothing with the module but the names of parameters;
+scripts/check_transformers.py compares it with the C++ layers for every variant.
+"""
+
+import importlib.util
+import itertools
+import json
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import models
+import numpy
+import pytest
+import torch
+from torch.nn import functional as F
+
+import headgate
+from headgate.torch import AttentionCache, GatedAttention, GateVariant, gated_attention, parse_gate, variant
+
+ROOT = Path(__file__).resolve().parents[3]
+_spec = importlib.util.spec_from_file_location("modeling", ROOT / "python" / "transformers" / "modeling_headgate.py")
+modeling = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(modeling)
+
+C, HQ, HKV, D, B, T = 24, 4, 2, 8, 2, 7
+SIZES = {
+    "hidden_size": C, "num_attention_heads": HQ, "num_key_value_heads": HKV, "head_dim": D, "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0, "initializer_range": 0.3, "gate_init_std": 0.5,
+}
+
+
+def every_variant():
+    for site, grain, source, op in itertools.product(
+        variant.SITES[1:], variant.GRAINS, variant.SOURCES, variant.OPERATIONS
+    ):
+        if (site, grain) != ("g5", "head_shared"):
+            keys = {"gate_site": site, "gate_grain": grain, "gate_source": source, "gate_op": op}
+            # A norm behind it undoes the scale that such a gate gives to a head.
+            yield {**keys, "qk_norm": "none"} if site in ("g3", "g4") and grain == "headwise" else keys
+    for site, grain, fn in itertools.product(("g1", "g3"), ("elementwise", "head_shared"), variant.FUNCTIONS[1:]):
+        for op in variant.OPERATIONS:
+            yield {"gate_site": site, "gate_grain": grain, "gate_fn": fn, "gate_op": op}
+    for site in variant.SITES[1:]:
+        yield {"gate_site": site, "gate_bias": "bias", "gate_bias_init": 0.5}
+    for site, grain, layout in itertools.product(
+        ("g1", "g4"), ("headwise", "elementwise"), ("per_query_head", "per_group", "trailing")
+    ):
+        yield {"gate_site": site, "gate_grain": grain, "gate_layout": layout}
+    for control in variant.CONTROLS:
+        yield {"gate_site": "none", "attention_output_control": control}
+    for sinks in variant.SINKS[1:]:
+        yield {"gate_site": "none", "attention_sinks": sinks}
+        yield {"gate_site": "g1", "gate_grain": "headwise", "attention_sinks": sinks}
+
+
+OTHER_KEYS = [
+    {"attention_window": 3},
+    {"attention_qkv_bias": "learned"},
+    {"qk_norm": "none"},
+    {"norm_kind": "zero_centred", "attention_output_control": "none"},
+    {"partial_rotary_factor": 0.25},
+    {"partial_rotary_factor": 0.0},
+    {"rope_scaling_type": "linear", "rope_scaling_factor": 3.0},
+    {"rope_scaling_type": "llama3", "rope_scaling_factor": 8.0, "rope_original_seq_len": 64},
+]
+VARIANTS = [*every_variant(), *({"gate_site": "g1", **keys} for keys in OTHER_KEYS)]
+
+
+def text(keys):
+    return "-".join(str(value) for value in keys.values())
+
+
+def layer(keys):
+    """With vectors that differ from their initial values, which would hide their misuse."""
+    made = GatedAttention(**SIZES, **keys)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() == 1 or parameter is getattr(made, "gate", None):
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return made
+
+
+def eager(made):
+    """The same layer of modeling_headgate.py: a function of h, and the module."""
+    config = modeling.HeadgateConfig(**{**SIZES, **made.keys})
+    other = modeling.Attention(config, 0)
+    other.load_state_dict(made.state_dict())
+
+    def call(h):
+        at = torch.arange(h.shape[1])
+        angles = at[None, None, :, None].double() * modeling.rope_frequencies(config, None)
+        seen = at <= at[:, None]
+        if config.attention_window > 0:
+            seen &= at > at[:, None] - config.attention_window
+        return other(h, angles.cos().float(), angles.sin().float(), seen[None, None], None)[0]
+
+    return call, other
+
+
+def assert_near(ours, expected, tolerance=2e-5):
+    assert ours.shape == expected.shape
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("keys", VARIANTS, ids=text)
+def test_output_and_gradients(keys):
+    made = layer(keys)
+    call, other = eager(made)
+    h = torch.randn(B, T, C, requires_grad=True)
+    ours, expected = made(h), call(h)
+    assert_near(ours, expected)
+    names = [name for name, _ in made.named_parameters()]
+    mine = torch.autograd.grad(ours.square().sum(), [h, *made.parameters()])
+    theirs = dict(other.named_parameters())
+    theirs = torch.autograd.grad(expected.square().sum(), [h, *(theirs[name] for name in names)])
+    for name, a, b in zip(["h", *names], mine, theirs, strict=True):
+        assert b.abs().max() > 0, name
+        assert_near(a, b, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["headwise", "g2-elementwise-silu-add", "head_shared", "g5", "output_silu"])
+def test_gradcheck(name):
+    keys = {key: getattr(parse_gate(name), key) for key in variant.KEYS}
+    made = layer({**keys, "attention_sinks": "learned_sinks"}).double()
+    h = torch.randn(1, 4, C, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(made, h)
+    out, weight = made(h).square().sum(), made.k_proj.weight
+    (gradient,) = torch.autograd.grad(out, weight)
+    step = 1e-6 * torch.randn_like(weight)
+    with torch.no_grad():
+        weight.add_(step)
+        ahead = made(h).square().sum()
+        behind = ahead - 2 * (gradient * step).sum()
+        weight.sub_(2 * step)
+        assert abs(made(h).square().sum() - behind) < 1e-9 * max(1, abs(out))
+
+
+CACHED = [
+    {"gate_site": "g1"},
+    {"gate_site": "g2", "gate_grain": "headwise"},
+    {"gate_site": "g1", "attention_window": 3},
+    {"gate_site": "none", "attention_sinks": "off_by_one"},
+]
+
+
+@pytest.mark.parametrize("keys", CACHED, ids=text)
+@torch.no_grad()
+def test_cache(keys):
+    """In parts and token by token as in one pass; after being cut back too."""
+    made, cache = layer(keys), AttentionCache()
+    h = torch.randn(B, 12, C)
+    whole = made(h)
+    parts = [made(h[:, a:b], cache=cache) for a, b in ((0, 5), (5, 8), *((n, n + 1) for n in range(8, 12)))]
+    assert cache.length == 12
+    assert_near(torch.cat(parts, dim=1), whole)
+    cache.truncate(6)
+    assert_near(made(h[:, 6:], cache=cache), whole[:, 6:])
+
+
+def test_cache_refuses_gradients_and_other_batches():
+    made, cache = layer({}), AttentionCache()
+    with pytest.raises(ValueError, match="no gradients with a cache"):
+        made(torch.randn(B, 3, C), cache=cache)
+    with torch.no_grad():
+        made(torch.randn(B, 3, C), cache=cache)
+        with pytest.raises(ValueError, match="holds 2 sequences but the layer was given 3"):
+            made(torch.randn(3, 1, C), cache=cache)
+    with pytest.raises(ValueError, match="cannot be cut to 4 tokens, it holds 3"):
+        cache.truncate(4)
+
+
+def test_padding():
+    """Behind a sequence by its length, before it by a mask and positions."""
+    made = layer({"gate_grain": "headwise"})
+    h = torch.randn(B, T, C)
+    out = made(h, key_lengths=torch.tensor([T, 4]))
+    assert_near(out[0], made(h[:1])[0])
+    assert_near(out[1, :4], made(h[1:, :4])[0])
+    visible = torch.ones(B, 1, 1, T, dtype=torch.bool)
+    visible[1, ..., :3] = False
+    positions = torch.stack((torch.arange(T), torch.arange(T) - 3))
+    out = made(h, mask=visible, positions=positions)
+    assert_near(out[0], made(h[:1])[0])
+    assert_near(out[1, 3:], made(h[1:, 3:])[0])
+
+
+@pytest.mark.parametrize("site", variant.SITES)
+def test_packed_and_nested(site):
+    made = layer({"gate_site": site})
+    parts = [torch.randn(n, C) for n in (3, 1, 5)]
+    expected = [made(part.unsqueeze(0))[0] for part in parts]
+    packed = made(torch.cat(parts).unsqueeze(0), cu_seqlens=torch.tensor([0, 3, 4, 9]))
+    assert_near(packed[0], torch.cat(expected))
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    out = made(nested)
+    for ours, alone in zip(out.unbind(), expected, strict=True):
+        assert_near(ours, alone)
+    out.values().sum().backward()
+    assert nested.grad.values().abs().max() > 0
+    with pytest.raises(ValueError, match="cache cannot be given with a nested h"):
+        made(nested, cache=AttentionCache())
+    with pytest.raises(ValueError, match="cu_seqlens needs h of shape"):
+        made(torch.randn(2, 9, C), cu_seqlens=torch.tensor([0, 9]))
+
+
+def test_half_precision_and_autocast():
+    made = layer({"gate_fn": "silu", "attention_sinks": "learned_sinks"})
+    h = torch.randn(B, T, C)
+    expected = made(h)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = made(h)
+    out.float().square().sum().backward()
+    assert all(parameter.grad is not None for parameter in made.parameters())
+    assert (out - expected).abs().max() < 0.03 * expected.abs().max()
+    out = made.bfloat16()(h.bfloat16())
+    assert out.dtype == torch.bfloat16 and (out - expected).abs().max() < 0.03 * expected.abs().max()
+
+
+def test_compiles_without_graph_breaks():
+    made = layer({"gate_grain": "head_shared"})
+    compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
+    h = torch.randn(B, T, C)
+    assert_near(compiled(h), made(h))
+
+
+def decoder_log_probs(config, tensors, tokens):
+    """A decoder of layers GatedAttention, written out; norms stand before them and, sandwiched, behind."""
+
+    def norm(name, x):
+        weight = tensors[name + ".weight"] + (1.0 if config.get("norm_kind") == "zero_centred" else 0.0)
+        return x / torch.sqrt(x.square().mean(-1, keepdim=True) + config["rms_norm_eps"]) * weight
+
+    sandwich = config.get("norm_placement") == "sandwich"
+    x = tensors["model.embed_tokens.weight"][tokens]
+    for n in range(config["num_hidden_layers"]):
+        at = f"model.layers.{n}."
+        attention = GatedAttention.from_config(config)
+        own = at + "self_attn."
+        attention.load_state_dict({key[len(own) :]: t for key, t in tensors.items() if key.startswith(own)})
+        y = attention(norm(at + "input_layernorm", x))
+        x = x + (norm(at + "attention_output_layernorm", y) if sandwich else y)
+        h = norm(at + "post_attention_layernorm", x)
+        gate, up, down = (tensors[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
+        y = (F.silu(h @ gate.T) * (h @ up.T)) @ down.T
+        x = x + (norm(at + "mlp_output_layernorm", y) if sandwich else y)
+    head = tensors["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
+    return torch.log_softmax((norm("model.norm", x) @ head.T).double(), dim=-1)
+
+
+BUILD = Path(headgate.__file__).parents[2]
+SAMPLE = BUILD / "tests" / "train" / "model_sample"
+
+
+@pytest.mark.skipif(not SAMPLE.exists(), reason="the build folder of this package has no tests/train/model_sample")
+@torch.no_grad()
+def test_models_of_the_programs(tmp_path):
+    """Some of each kind of model that headgate's programs write: their log-probabilities, from their tensors."""
+    from safetensors.torch import load_file
+
+    names = subprocess.run([SAMPLE, "names"], check=True, capture_output=True, text=True).stdout.split()
+    assert len(names) > 40
+    for name in names[::3]:
+        folder = tmp_path / name
+        subprocess.run([SAMPLE, "write", folder, name], check=True)
+        config = json.loads((folder / "model" / "config.json").read_text())
+        tokens = torch.from_numpy(numpy.load(folder / "tokens.npy")).long()
+        expected = torch.from_numpy(numpy.load(folder / "log_probs.npy")).double()
+        ours = decoder_log_probs(config, load_file(folder / "model" / "model.safetensors"), tokens)
+        assert (ours - expected).abs().max() < 1e-4, name
+
+
+def test_config():
+    """Of Qwen3 too, whose layer it then is."""
+    model = models.model("qwen3", rope_parameters={"rope_type": "default", "rope_theta": 300.0})
+    theirs = model.model.layers[0].self_attn
+    ours = GatedAttention.from_config(model.config.to_dict())
+    assert ours.variant.name == "none" and ours.keys["rope_theta"] == 300.0
+    ours.load_state_dict(theirs.state_dict())
+    h = torch.randn(1, 6, 32)
+    causal = torch.full((1, 1, 6, 6), torch.finfo(torch.float32).min).triu(1)
+    angles = model.model.rotary_emb(h, torch.arange(6).unsqueeze(0))
+    assert_near(ours(h), theirs(h, position_embeddings=angles, attention_mask=causal)[0])
+    with pytest.raises(ValueError, match="rope_type 'yarn' is not known"):
+        GatedAttention.from_config({**SIZES, "rope_parameters": {"rope_type": "yarn"}})
+
+
+def test_initial_values():
+    torch.manual_seed(1)
+    made = GatedAttention(64, 8, 4, 16, gate_layout="per_group", gate_init_std=0.001)
+    q, gate = made.q_proj.weight.unflatten(0, (4, -1)).split((32, 32), dim=1)
+    assert 0.018 < q.std() < 0.022 and 0.0009 < gate.std() < 0.0011
+    made = GatedAttention(64, 8, gate_bias="bias", gate_bias_init=2.0, attention_sinks="learned_sinks")
+    assert torch.equal(made.gate_proj.bias, torch.full((64,), 2.0)) and torch.equal(made.sinks, torch.zeros(8))
+    assert math.isclose(made.o_proj.weight.std().item(), 0.02, rel_tol=0.1)
+
+
+def test_made_without_memory():
+    with torch.device("meta"):
+        made = GatedAttention(**SIZES, attention_sinks="off_by_one")
+        assert made(torch.empty(B, T, C)).shape == (B, T, C)
+    layers = [made.to_empty(device="cpu"), GatedAttention(**SIZES, attention_sinks="off_by_one")]
+    for one in layers:
+        torch.manual_seed(0)
+        one.reset_parameters()
+    h = torch.randn(B, T, C)
+    assert torch.equal(*(one(h) for one in layers))
+
+
+def test_what_does_not_fit_is_refused():
+    for keys, message in (
+        ({"num_key_value_heads": 3}, "num_attention_heads: 4 is not a multiple of num_key_value_heads, 3"),
+        ({"gate_site": "g6"}, "gate_site: 'g6' is none of none, g1"),
+        ({"gate_fn": "tanh"}, "gate_fn: 'tanh' is none of sigmoid"),
+        ({"gate_layout": "blocked"}, "gate_layout: 'blocked' is none of separate"),
+        ({"gate_layout": "trailing", "gate_site": "g2"}, "gate_layout: trailing is for gates of g1 and g4"),
+        ({"gate_site": "g5", "gate_grain": "head_shared"}, "has no heads to share a gate"),
+        ({"attention_output_control": "output_silu"}, "output_silu is a control for a layer without a gate"),
+        ({"gate_site": "none", "gate_bias": "bias"}, "a bias needs a gate"),
+        ({"gate_source": "parameter", "gate_bias": "bias"}, "an input-independent gate is a bias already"),
+        ({"partial_rotary_factor": 1.5}, "head_dim: a share of 1.5 of 8 features cannot turn"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            GatedAttention(**{**SIZES, **keys})
+        assert "\n" not in str(error.value)
+
+
+def test_names():
+    """parse_gate reads what GateVariant.name writes, for every variant, and short names."""
+    for keys in every_variant():
+        made = GateVariant(**{key: value for key, value in keys.items() if key in variant.KEYS})
+        assert parse_gate(made.name) == made
+    assert parse_gate("headwise") == GateVariant("g1", "headwise")
+    assert parse_gate("mul-silu-g2").name == "g2-elementwise-silu-mul"
+    assert parse_gate("head-shared").name == "g1-head_shared-sigmoid-mul"
+    assert parse_gate("none") == GateVariant()
+    for name in ("", "g1-g2", "g1-tanh", "output_silu-headwise"):
+        with pytest.raises(ValueError):
+            parse_gate(name)
+
+
+def test_words_are_those_of_the_programs():
+    """The lists of variant.py say what the C++ headers list."""
+
+    def words(file, begin, end):
+        return re.findall(r'"(\w+)"', (ROOT / "src" / file).read_text().partition(begin)[2].partition(end)[0])
+
+    lists = {
+        key: words("layers/gate_variant.hpp", f"struct Words<layers::{name}>", "};\n}")
+        for key, name in (
+            ("gate_grain", "GateGrain"), ("gate_source", "GateSource"), ("gate_bias", "GateBias"),
+            ("attention_output_control", "OutputControl"), ("attention_sinks", "SinkKind"),
+        )
+    }
+    for key, theirs in lists.items():
+        assert set(theirs) == set(variant.WORDS[key]), key
+    sites = words("layers/gate_site.hpp", "constexpr std::array kGateSites{", "};")
+    assert set(sites) >= set(variant.SITES) - {"none"} and "g6" not in sites
+
+
+def test_the_gate_is_in_the_kernel():
+    """The layer of g1 is the operation on views of the projections."""
+    made = layer({"qk_norm": "none", "partial_rotary_factor": 0.0, "gate_layout": "per_query_head"})
+    h = torch.randn(B, T, C)
+    q, z = made.q_proj(h).unflatten(-1, (HQ, 2 * D)).split((D, D), dim=-1)
+    k, v = (p(h).unflatten(-1, (HKV, D)) for p in (made.k_proj, made.v_proj))
+    y = gated_attention(q, k, v, z, causality="causal", layout="bthd")
+    assert torch.equal(made(h), made.o_proj(y.flatten(-2)))

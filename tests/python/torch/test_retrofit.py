@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gates in models that have none: nothing changes until they are trained, and then they do what their formulas say."""
+
+import copy
+
+import models
+import plain
+import pytest
+import torch
+import transformers
+
+import headgate.torch.transformers
+from headgate.torch import GateVariant, gate_parameters, parse_gate, retrofit
+
+headgate.torch.transformers.register()
+WITHOUT = ("llama", "qwen3", "qwen3 with windows", "gpt-oss", "gemma2")
+GATES = (
+    "g1-elementwise-sigmoid2", "g1-headwise-sigmoid2", "g1-head_shared-sigmoid2", "g1-elementwise-silu-add",
+    "g1-headwise-identity-add", "g1-sigmoid2-parameter", "g1-sigmoid2-bias", "g2-elementwise-sigmoid2",
+    "g2-headwise-identity-add", "g3-sigmoid2", "g4-headwise-sigmoid2", "g5-elementwise-sigmoid2",
+    "g5-headwise-silu-add",
+)
+SITES = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
+
+
+def assert_near(ours, expected, tolerance=2e-5):
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance * expected.abs().max().item())
+
+
+def open_gates(model):
+    """Gives the gates parameters that are not zero."""
+    with torch.no_grad():
+        for parameter in gate_parameters(model).values():
+            parameter.copy_(0.3 * torch.randn_like(parameter))
+
+
+@pytest.mark.parametrize("family", WITHOUT)
+@pytest.mark.parametrize("gate", ["g1-elementwise-sigmoid2", "g1-headwise-identity-add", "g3-headwise-sigmoid2"])
+def test_starts_as_the_identity(family, gate):
+    """Exactly the logits of before, and gradients at the gates."""
+    model = models.model(family, "headgate")
+    ids = models.tokens(2, 11)
+    before = model(ids).logits
+    assert retrofit(model, gate) is model
+    logits = model(ids).logits
+    assert torch.equal(logits, before)
+    logits.square().mean().backward()
+    gates = gate_parameters(model)
+    assert len(gates) == 2 and all(p.grad.abs().max() > 0 for p in gates.values())
+
+
+def eager_gates(model, gate):
+    """Puts the same gates into an eager model, by plain formulas: g1 in front of W_o, the others on projections."""
+    variant = parse_gate(gate)
+
+    def on(attention):
+        state = {}
+
+        def logits(_, args, kwargs):
+            h = args[0] if args else kwargs["hidden_states"]
+            z = attention.gate if hasattr(attention, "gate") else attention.gate_proj(h)
+            config, D = attention.config, attention.head_dim
+            heads = {"g2": config.num_key_value_heads, "g3": config.num_key_value_heads, "g5": 1}
+            heads = heads.get(variant.gate_site, config.num_attention_heads)
+            z = z.expand(*h.shape[:-1], -1, -1) if hasattr(attention, "gate") else z.unflatten(-1, (heads, -1))
+            g = plain.FUNCTIONS[variant.gate_fn](z)
+            g = g.mean(dim=-2, keepdim=True) if variant.gate_grain == "head_shared" else g
+            width = config.hidden_size if variant.gate_site == "g5" else D
+            state["g"] = g.expand(*h.shape[:-1], heads, width).flatten(-2)
+
+        def act(y):
+            return y + state["g"] if variant.gate_op == "add" else y * state["g"]
+
+        attention.register_forward_pre_hook(logits, with_kwargs=True)
+        if variant.gate_site == "g1":
+            attention.o_proj.register_forward_pre_hook(lambda _, args: (act(args[0]),))
+        else:
+            getattr(attention, SITES[variant.gate_site]).register_forward_hook(lambda _, __, y: act(y))
+
+    for layer in model.model.layers:
+        on(layer.self_attn)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_trained_gates(family, gate):
+    """Logits, gradients and greedy tokens are those of plain formulas in an eager model."""
+    ours, eager = retrofit(models.model(family), gate), models.model(family)
+    open_gates(ours)
+    for layer, other in zip(ours.model.layers, eager.model.layers):
+        for name in ("gate", "gate_proj"):
+            if hasattr(layer.self_attn, name):
+                setattr(other.self_attn, name, copy.deepcopy(getattr(layer.self_attn, name)))
+    eager_gates(eager, gate)
+    ids = models.tokens(2, 9)
+    logits, expected = ours(ids).logits, eager(ids).logits
+    assert_near(logits, expected)
+    for model in (logits, expected):
+        model.square().mean().backward()
+    theirs = dict(eager.named_parameters())
+    for name, parameter in ours.named_parameters():
+        if parameter.grad.abs().max() > 1e-6:
+            assert_near(parameter.grad, theirs[name].grad, 1e-4)
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(ours.eval().generate(ids, **options), eager.eval().generate(ids, **options))
+
+
+def test_training_the_gates_alone():
+    model = retrofit(models.model("llama"), "headwise-sigmoid2")
+    model.requires_grad_(False)
+    gates = gate_parameters(model)
+    assert sorted(gates) == [f"model.layers.{n}.self_attn.gate_proj.weight" for n in range(2)]
+    for parameter in gates.values():
+        parameter.requires_grad_()
+    optimizer = torch.optim.AdamW(gates.values(), lr=0.05)
+    ids = models.tokens(2, 16)
+    losses = []
+    for _ in range(8):
+        loss = model(ids, labels=ids).loss
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < losses[0] - 0.01
+
+
+def test_copies_are_models_of_their_own():
+    model = retrofit(models.model("qwen3"), "g2-sigmoid2")
+    other = copy.deepcopy(model)
+    open_gates(other)
+    ids = models.tokens(1, 6)
+    assert torch.equal(model(ids).logits, models.model("qwen3", "headgate")(ids).logits)
+    assert not torch.equal(other(ids).logits, model(ids).logits)
+    assert len(gate_parameters(other)) == 2
+
+
+def test_saved_and_loaded(tmp_path):
+    model = retrofit(models.model("llama"), "headwise-sigmoid2")
+    open_gates(model)
+    model.save_pretrained(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert GateVariant(**{key: getattr(config, key) for key in ("gate_site", "gate_grain", "gate_fn")}) == parse_gate(
+        "headwise-sigmoid2"
+    )
+    again = retrofit(models.model("llama", seed=1), "headwise-sigmoid2")
+    from safetensors.torch import load_file
+
+    again.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    ids = models.tokens(1, 6)
+    assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+def test_gradient_checkpointing_and_compile():
+    model = retrofit(models.model("llama"), "g1-elementwise-sigmoid2")
+    open_gates(model)
+    ids = models.tokens(2, 7)
+    plain_logits = model(ids).logits
+    plain_logits.square().mean().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model(ids, use_cache=False).logits.square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert_near(parameter.grad, expected[name])
+    model.gradient_checkpointing_disable()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert_near(compiled(ids, use_cache=False).logits, plain_logits)
+
+
+def test_a_gate_is_never_left_out():
+    """Another attention would not know of the gate of g1."""
+    model = retrofit(models.model("llama"))
+    model.set_attn_implementation("eager")
+    with pytest.raises(RuntimeError, match="LlamaAttention was not applied: attn_implementation is 'eager'"):
+        model(models.tokens(1, 4))
+    model.set_attn_implementation("headgate")
+    assert model(models.tokens(1, 4)).logits.shape == (1, 4, models.VOCAB)
+
+
+def test_what_is_not_known_is_refused():
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9))
+    for model, gate, message in (
+        (gpt2, "sigmoid2", "GPT2LMHeadModel has no attention that is known"),
+        (torch.nn.Linear(2, 2), "sigmoid2", "Linear is no model of transformers"),
+        (models.model("qwen3-next"), "sigmoid2", r"self_attn \(Qwen3NextAttention\) has a gate already"),
+        (models.model("afmoe"), "sigmoid2", r"self_attn \(AfmoeAttention\) has a gate already"),
+        (retrofit(models.model("llama")), "sigmoid2", "has a gate already"),
+        (models.model("llama"), "headwise", r"does not start as the identity: g\(0\) is 0.5"),
+        (models.model("llama"), "ns_sigmoid", r"g\(0\) is 0.75"),
+        (models.model("llama"), "silu", r"g\(0\) is 0"),
+        (models.model("llama"), "none", "'none' has no gate"),
+        (models.model("llama"), "sigmoid2-learned_sinks", "learned_sinks would change the model"),
+        (models.model("llama"), "g9", "gate 'g9'"),
+    ):
+        before = set(model.state_dict())
+        with pytest.raises(ValueError, match=message) as error:
+            retrofit(model, gate)
+        assert "\n" not in str(error.value) and set(model.state_dict()) == before

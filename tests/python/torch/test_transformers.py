@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attn_implementation="headgate" against transformers' own attention, on small random models."""
+
+import models
+import pytest
+import torch
+import transformers
+from transformers import StaticCache, masking_utils
+
+import headgate.torch.transformers
+
+headgate.torch.transformers.register()
+TOLERANCE = 2e-5
+
+
+@pytest.fixture(params=models.FAMILIES)
+def pair(request):
+    """The same model with eager attention and with headgate's."""
+    return models.model(request.param), models.model(request.param, "headgate")
+
+
+def assert_near(ours, expected):
+    torch.testing.assert_close(ours, expected, rtol=TOLERANCE, atol=TOLERANCE * expected.abs().max().item())
+
+
+def calls_of_headgate(monkeypatch):
+    """The list that every later call of the attention is added to."""
+    calls = []
+    inner = headgate.torch.transformers.gated_attention
+    monkeypatch.setattr(
+        headgate.torch.transformers, "gated_attention", lambda *a, **k: calls.append(k) or inner(*a, **k)
+    )
+    return calls
+
+
+def test_logits_and_gradients(pair, monkeypatch):
+    calls = calls_of_headgate(monkeypatch)
+    ids = models.tokens(2, 13)
+    found = []
+    for model in pair:
+        logits = model(ids).logits
+        logits.square().mean().backward()
+        found.append((logits, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    (expected, theirs), (logits, ours) = found
+    assert_near(logits, expected)
+    assert ours.keys() == theirs.keys() and any("q_proj" in name for name in ours)
+    for name, gradient in theirs.items():
+        assert_near(ours[name], gradient)
+    types = getattr(pair[1].config, "layer_types", None) or ["full_attention"] * 2
+    assert len(calls) == sum(kind != "linear_attention" for kind in types)
+
+
+def test_padding_on_the_left(pair):
+    """Each sequence gets what it gets in eager attention, at all of its tokens."""
+    ids = models.tokens(3, 12)
+    lengths = torch.tensor([12, 7, 1])
+    mask = (torch.arange(12) >= 12 - lengths[:, None]).long()
+    found = []
+    for model in pair:
+        logits = model(ids, attention_mask=mask).logits[mask.bool()]
+        logits.square().mean().backward()
+        found.append((logits, [p.grad for p in model.parameters() if p.grad is not None]))
+    (expected, theirs), (logits, ours) = found
+    assert_near(logits, expected)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert_near(mine, other)
+
+
+def test_generation_with_a_cache(pair):
+    """The same tokens as eager attention, with a cache and without, behind padding too."""
+    ids = models.tokens(2, 7)
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    options = {"attention_mask": mask, "max_new_tokens": 9, "do_sample": False, "pad_token_id": 0}
+    eager, ours = (model.eval() for model in pair)
+    expected = eager.generate(ids, **options)
+    assert expected.shape == (2, 16)
+    assert torch.equal(ours.generate(ids, **options), expected)
+    assert torch.equal(ours.generate(ids, **options, use_cache=False), expected)
+
+
+def test_a_prompt_in_parts(pair):
+    """Logits of a prompt that a cache gets in parts are those of the whole."""
+    model = pair[1].eval()
+    ids = models.tokens(2, 13)
+    ranges = ((0, 6), (6, 7), (7, 13))
+    if "linear_attention" in (getattr(model.config, "layer_types", None) or []):
+        ranges = ((0, 11), (11, 12), (12, 13))  # linear layers take several tokens only at the beginning
+    with torch.no_grad():
+        whole, cache, parts = model(ids).logits, None, []
+        for first, last in ranges:
+            out = model(ids[:, first:last], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            parts.append(out.logits)
+    assert_near(torch.cat(parts, dim=1), whole)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3 with windows"])
+def test_static_cache(family):
+    eager, ours = (models.model(family, attention).eval() for attention in ("eager", "headgate"))
+    ids = models.tokens(2, 7)
+    found = []
+    with torch.no_grad():
+        for model in (eager, ours):
+            cache = StaticCache(config=model.config, max_cache_len=24)
+            prompt = model(ids, past_key_values=cache).logits
+            step = model(ids[:, :1], past_key_values=cache).logits
+            found.append(torch.cat((prompt, step), dim=1))
+    assert_near(found[1], found[0])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_packed_sequences(family, monkeypatch):
+    """Two sequences in one row, by their positions, and by their lengths too."""
+    calls = calls_of_headgate(monkeypatch)
+    model = models.model(family, "headgate").eval()
+    first, second = models.tokens(1, 5), models.tokens(1, 8)
+    positions = torch.cat((torch.arange(5), torch.arange(8))).unsqueeze(0)
+    lengths = torch.tensor([0, 5, 13], dtype=torch.int32)
+    with torch.no_grad():
+        expected = torch.cat((model(first).logits, model(second).logits), dim=1)
+        both = torch.cat((first, second), dim=1)
+        assert_near(model(both, position_ids=positions, use_cache=False).logits, expected)
+        packed = model(
+            both, position_ids=positions, cu_seq_lens_q=lengths, cu_seq_lens_k=lengths, use_cache=False
+        ).logits
+    assert_near(packed, expected)
+    assert "cu_seqlens_q" in calls[-1] and "cu_seqlens_q" not in calls[0]
+
+
+def dense(mask, T, S, window):
+    """A mask of make_mask as (B or 1,1,T,S), by the words of its types."""
+    at, key = torch.arange(T)[:, None] + S - T, torch.arange(S)
+    if mask is None:
+        return (key <= at)[None, None]
+    if mask.dtype == torch.bool:
+        return mask
+    visible = key <= at
+    if mask.dtype == headgate.torch.transformers.WINDOW_KEYS:
+        visible = visible & (key > at - window)
+    return visible & mask.bool()
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("padding", ["none", "left", "both", "short"])
+@pytest.mark.parametrize("T, S, past", [(6, 6, 0), (1, 9, 8), (3, 9, 6), (1, 4, 8), (2, 5, 7), (6, 16, 0)])
+def test_masks(T, S, past, padding, window):
+    """What make_mask says is what sdpa_mask says; of keys alone wherever the last query stands at the last key."""
+    seen = past + T
+    function = masking_utils.causal_mask_function
+    if window is not None:
+        function = masking_utils.sliding_window_causal_mask_function(window)
+    left = torch.arange(seen) >= torch.tensor([[0], [2]])
+    both = left & (torch.arange(seen) != seen - 2)
+    mask = {"none": None, "left": left, "both": both, "short": left[:, :-1]}[padding]
+    arguments = {
+        "batch_size": 2, "q_length": T, "kv_length": S, "q_offset": past, "kv_offset": max(0, seen - S),
+        "mask_function": function, "attention_mask": mask, "local_size": window,
+        "config": transformers.Qwen3Config(sliding_window=window, use_sliding_window=window is not None),
+    }
+    ours = headgate.torch.transformers.make_mask(**arguments)
+    expected = masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False)
+    if (T, S) == (6, 16):  # a static cache, whose last slots are not filled yet
+        if ours is None:  # then the attention leaves them out
+            ours, expected, S = None, expected[..., :T], T
+        assert ours is None or ours.dtype == torch.bool
+    else:
+        assert ours is None or ours.shape[-2] == 1
+    assert torch.equal(dense(ours, T, S, window).expand(2, 1, T, S), expected.expand(2, 1, T, S))
+
+
+def test_other_rules_are_whole_masks():
+    """Those of chunks, and of overlays, which forbid that causality is left to the attention."""
+    arguments = {"batch_size": 1, "q_length": 6, "kv_length": 6, "local_size": 4}
+    chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
+    config = transformers.Llama4TextConfig(attention_chunk_size=4)
+    config.sliding_window = 4
+    mask = headgate.torch.transformers.make_mask(**arguments, mask_function=chunks, config=config)
+    assert mask.dtype == torch.bool and mask.shape == (1, 1, 6, 6) and not mask[0, 0, 4, 3]
+    mask = headgate.torch.transformers.make_mask(1, 3, 6, q_offset=3, allow_is_causal_skip=False)
+    assert torch.equal(mask[0, 0], torch.ones(6, 6).tril().bool()[3:])
+
+
+def test_windows_and_padding_take_little_memory(monkeypatch):
+    calls = calls_of_headgate(monkeypatch)
+    model = models.model("qwen3 with windows", "headgate")
+    ids = models.tokens(2, 12)
+    model(ids)
+    assert [call.get("window_left") for call in calls] == [4, None] and not any("mask" in call for call in calls)
+    model(ids, attention_mask=(torch.arange(12) >= torch.tensor([[0], [3]])).long())
+    assert all(call["mask"].shape == (2, 1, 1, 12) and call["causality"] == "causal" for call in calls[2:])
+
+
+def test_a_mask_of_numbers():
+    eager, ours = (models.model("llama", attention) for attention in ("eager", "headgate"))
+    bias = torch.randn(2, 1, 6, 6).masked_fill(torch.ones(6, 6).triu(1).bool(), torch.finfo(torch.float32).min)
+    ids = models.tokens(2, 6)
+    assert_near(ours(ids, attention_mask=bias).logits, eager(ids, attention_mask=bias).logits)
+
+
+def test_half_precision_and_autocast():
+    eager, ours = (models.model("qwen3", attention) for attention in ("eager", "headgate"))
+    ids = models.tokens(2, 9)
+    expected = eager(ids).logits
+    scale = expected.abs().max()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (ours(ids).logits - expected).abs().max() < 0.05 * scale
+    assert (ours.bfloat16()(ids).logits - expected).abs().max() < 0.05 * scale
+
+
+def test_compiles():
+    model = models.model("qwen3", "headgate")
+    ids = models.tokens(2, 9)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert_near(compiled(ids).logits, model(ids).logits)
+
+
+def test_set_on_a_model_that_is_there():
+    model = models.model("llama")
+    ids = models.tokens(1, 6)
+    expected = model(ids).logits
+    model.set_attn_implementation("headgate")
+    assert_near(model(ids).logits, expected)
+
+
+def test_what_is_not_supported_is_refused():
+    model = models.model("llama", "headgate", attention_dropout=0.1)
+    ids = models.tokens(1, 4)
+    layer = model.model.layers[0].self_attn
+    x = torch.randn(1, 4, 3, 16)
+    keys = torch.ones(1, 1, 1, 3, dtype=headgate.torch.transformers.WINDOW_KEYS)
+    with pytest.raises(ValueError, match="LlamaAttention has a mask of a sliding window but does not say how long"):
+        headgate.torch.transformers.attention_forward(layer, x, x, x, keys)
+    with pytest.raises(ValueError, match="headgate: LlamaAttention: dropout of 0.1 is not supported"):
+        model(ids)
+    assert model.eval()(ids).logits.shape == (1, 4, models.VOCAB)
+    for name, value in (("position_bias", x), ("cache", x), ("output_attentions", True)):
+        with pytest.raises(ValueError, match=f"headgate: LlamaAttention: {name} is not supported"):
+            headgate.torch.transformers.attention_forward(layer, x, x, x, None, **{name: value})
+
+
+def test_registered_once():
+    for _ in range(2):
+        assert headgate.torch.transformers.register() == "headgate"
+    assert "headgate" in transformers.AttentionInterface().valid_keys()
