@@ -28,6 +28,7 @@ class ProcessGroup {
   bool leads() const { return rank() == 0; }
   /// The sum over the processes, added in the order of their ranks.
   double sum(double x) {
+    if (size() == 1) return x;
     double total = 0.0;
     for (const double each : gather(x)) total += each;
     return total;
