@@ -41,8 +41,8 @@
  * version may change structs and constants otherwise, and has a library name (soname) of its own. 0.2 did: a window
  * is read when has_window is 1, and the gate function 0 is the default.
  *
- * Every function may be called from several threads at once, except where it says otherwise. No C++ exception leaves
- * the library, and it never prints nor ends the process.
+ * Every function may be called from several threads at once, except where it says otherwise, and in a child of fork().
+ * No C++ exception leaves the library, and it never prints nor ends the process.
  */
 
 #ifdef __cplusplus
