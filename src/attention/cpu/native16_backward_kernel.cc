@@ -163,8 +163,10 @@ class Native16BackwardWorker {
     // Rows beyond T fill up a square: zero operands and lse = ∞, hence P = 0.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
     std::fill(delta + n, delta + padded, 0.0F);
-    std::fill_n(q.at(n), (padded - n) * plan_.D_padded, BFloat16{});
-    std::fill_n(d_o.at(n), (padded - n) * plan_.Dv_padded, BFloat16{});
+    if (n < padded) {
+      std::fill_n(q.at(n), (padded - n) * plan_.D_padded, BFloat16{});
+      std::fill_n(d_o.at(n), (padded - n) * plan_.Dv_padded, BFloat16{});
+    }
     const QueryRows from(p_, sequence_, h);
     const HeadRows<const void> queries = query_rows(p_.inputs.q, sequence_, h);
     std::fill_n(own_.d_o.data, plan_.Dv_padded, 0.0F);

@@ -141,7 +141,7 @@ class Native16ForwardWorker {
   void load_queries() const {
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h_);
     const std::int64_t rows = whole_squares(count_);
-    std::fill_n(own_.queries.at(count_), (rows - count_) * plan_.D_padded, BFloat16{});
+    if (count_ < rows) std::fill_n(own_.queries.at(count_), (rows - count_) * plan_.D_padded, BFloat16{});
     for (std::int64_t r = 0; r < count_; ++r) {
       load_halves_padded(own_.queries.at(r), q.at<BFloat16>(i0_ + r, 0, p_.D), q.stride, p_.D);
     }
