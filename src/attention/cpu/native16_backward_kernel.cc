@@ -4,8 +4,6 @@
 // do, P and ds are rounded to bf16 where they are multiplied; sums, Δ and exponentials are f32. dk and dv accumulate
 // transposed: P and ds, whose rows are made two at a time, are then right operands as they come.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <limits>
 

@@ -3,8 +3,6 @@
 // and sums are f32, the weights are rounded to bf16 for the product with v. As forward_kernel.cc otherwise, strips of
 // kSquare rows.
 
-#include <omp.h>
-
 #include <algorithm>
 #include <limits>
 
