@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run in progress: `headgate train`, then `headgate eval`, then the record."""
+"""A run in progress: `headgate train`, then `headgate eval`, then the record; or a Python program, then the record."""
 
 import dataclasses
 import functools
@@ -23,15 +23,19 @@ class Setup:
     """What all runs of one call share."""
 
     experiment: plan.Experiment
-    headgate: pathlib.Path
+    headgate: pathlib.Path  # the program, or the Python that runs the experiment's
     program: dict  # version and commit, for records
     program_sha256: str
-    data: pathlib.Path
-    data_sha256: str
+    data: pathlib.Path | None  # None: what a Python program takes by itself
+    data_facts: dict  # file, bytes and sha256, for records
     work: pathlib.Path
     results: pathlib.Path
     threads: int
     lock: object = None  # held by this process and the trainers it starts
+
+    @property
+    def data_sha256(self):
+        return self.data_facts["sha256"]
 
 
 def relative(path):
@@ -85,6 +89,29 @@ def eval_command(setup, run):
     ]
 
 
+def program_command(setup, run):
+    return [
+        "python",
+        setup.experiment.program,
+        *(["--data", relative(setup.data)] if setup.data else []),
+        "--threads",
+        str(setup.threads),
+        "--seed",
+        str(run.seed),
+        "--json",
+        relative(work_of(setup, run) / ProgramJob.RESULT),
+        *plan.as_arguments(run.train),
+    ]
+
+
+def command_of(setup, run):
+    return program_command(setup, run) if setup.experiment.program else train_command(setup, run)
+
+
+def start_job(setup, run):
+    return (ProgramJob if setup.experiment.program else Job)(setup, run)
+
+
 class Job:
     """A run in progress: a process that trains, then one that evaluates."""
 
@@ -119,8 +146,12 @@ class Job:
                 stderr=err,
                 stdin=subprocess.DEVNULL,
                 process_group=0,
+                env=self.environment(),
                 pass_fds=[self.setup.lock.fileno()],
             )
+
+    def environment(self):
+        return None  # that of this process
 
     def forward(self, number):
         if self.process.poll() is None:
@@ -158,17 +189,20 @@ class Job:
             "variant": run.variant.name,
             "seed": run.seed,
             "point": run.point,
-            "command": shlex.join(without_folders(train_command(setup, run))),
+            "command": shlex.join(without_folders(command_of(setup, run))),
             "train": run.train,
             "eval_options": run.eval,
-            "data": {"file": setup.data.name, "bytes": setup.data.stat().st_size, "sha256": setup.data_sha256},
+            "data": setup.data_facts,
             "program": setup.program,
             "threads": setup.threads,
-            **record.summarise(self.work, run.block.curve),
+            **self.summary(),
             "status": "diverged" if diverged else "finished",
             "diverged": diverged,
             "eval": record.rounded(evaluation),
         }
+
+    def summary(self):
+        return record.summarise(self.work, self.run.block.curve)
 
     def share_done(self):
         """The fraction of the training that is done, by the last complete line of metrics.jsonl."""
@@ -184,3 +218,54 @@ class Job:
     def steps(self):
         """The steps of the whole run, from the checkpoint of its start."""
         return json.loads((self.work / "checkpoint" / "trainer_state.json").read_text(encoding="utf-8"))["steps"]
+
+
+class ProgramJob(Job):
+    """A Python program that trains, evaluates, and writes its result as JSON. It cannot resume: a run that was
+    interrupted starts again."""
+
+    RESULT = "result.json"
+
+    def prepare(self):
+        if self.work.exists():
+            shutil.rmtree(self.work)
+        plan.write_whole(self.work / self.MARK, json.dumps(self.mark))
+        return program_command(self.setup, self.run)
+
+    def environment(self):
+        """The package headgate from the build folder, if no other is named; as many threads as the run may have."""
+        package = os.environ.get("PYTHONPATH", str(plan.ROOT / "build" / "python"))
+        return {**os.environ, "PYTHONPATH": package, "OMP_NUM_THREADS": str(self.setup.threads)}
+
+    def advance(self):
+        status = self.process.poll()
+        if status is None:
+            return False
+        error = last_line(self.work / "train.err")
+        step = re.search(r"\bstep (\d+):", error)
+        if status == DIVERGED and step:
+            self.finish(None, {"step": int(step[1]), "message": error})
+        elif status != 0:
+            raise plan.ExperimentError(
+                f"{self.run.name}: {self.setup.experiment.program} ended with status {status}: {error}"
+            )
+        else:
+            self.finish(self.result()["metrics"], None)
+        return True
+
+    def result(self):
+        return json.loads((self.work / self.RESULT).read_text(encoding="utf-8"))
+
+    def summary(self):
+        """What the result has beside its metrics. A run that diverged has none, but for its options."""
+        if not (self.work / self.RESULT).exists():
+            return {"model": {}, "settings": {}}
+        return record.of_program(self.result(), self.setup.program)
+
+    def share_done(self):
+        """By the last line "step N/M" that the program has printed."""
+        try:
+            step, steps = re.findall(r"^step (\d+)/(\d+)", (self.work / "train.out").read_text(), re.MULTILINE)[-1]
+            return min(1.0, int(step) / int(steps))
+        except (OSError, IndexError):
+            return 0.0

@@ -11,9 +11,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-# Options of `headgate train` that run.py sets itself.
-RESERVED = {"data", "log-every", "out", "resume", "seed", "stop-at", "threads"}
-CONFIG_KEYS = {"about", "train", "eval", "blocks", "tables"}
+# Options of `headgate train` and of programs that run.py sets itself.
+RESERVED = {"data", "json", "log-every", "out", "resume", "seed", "stop-at", "threads"}
+CONFIG_KEYS = {"about", "program", "train", "eval", "blocks", "tables"}
 BLOCK_KEYS = {"name", "about", "seeds", "train", "eval", "sweep", "curve", "variants"}
 VARIANT_KEYS = {"name", "label", "note", "train", "paper"}
 
@@ -79,6 +79,7 @@ class Experiment:
     directory: pathlib.Path
     blocks: list
     tables: list  # of tables and figures
+    program: str | None = None  # a Python program, relative to the repository, in place of `headgate train` and `eval`
 
     @property
     def results(self):
@@ -193,8 +194,11 @@ def read_experiment(directory):
     check_keys(path, raw, CONFIG_KEYS)
     train, evaluate = raw.get("train", {}), raw.get("eval", {})
     check_options(path, train)
+    program = raw.get("program")
+    require(program is None or (ROOT / str(program)).is_file(), path, f"no program {program}")
+    require(program is None or not evaluate, path, "a program evaluates by itself, without options of eval")
     blocks = [read_block(path, block, train, evaluate) for block in raw.get("blocks", [])]
-    experiment = Experiment(directory.name, directory, blocks, read_tables(path, raw.get("tables", [])))
+    experiment = Experiment(directory.name, directory, blocks, read_tables(path, raw.get("tables", [])), program)
     names = [run.name for run in experiment.runs()]
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, path, f"two runs are named {', '.join(twice)}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a run: what is kept of a directory that `headgate train` made, and of what `headgate eval` printed."""
+"""The record of a run: what is kept of a directory that `headgate train` made, and of what `headgate eval` printed; or
+of what a Python program wrote."""
 
 import json
 import math
@@ -100,3 +101,17 @@ def summarise(work, with_curve):
     if with_curve:
         summary["curve"] = curve(steps)
     return rounded(summary)
+
+
+def of_program(result, program):
+    """The part of a record that comes from a program's result, but for its metrics."""
+    kept = ("parameters", "steps", "seconds", "train_loss")
+    settings = {key: value for key, value in result["options"].items() if key not in ("seed", "threads")}
+    return rounded(
+        {
+            "program": {**program, **result["versions"]},
+            "model": {},
+            "settings": settings,
+            **{key: result[key] for key in kept},
+        }
+    )

@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import fcntl
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -27,9 +28,14 @@ import time
 
 import plan
 import table
-from job import DIVERGED, Job, Setup, relative, train_command
+from job import DIVERGED, Setup, command_of, relative, start_job
 
+DATA_OF_PROGRAMS = "examples/python/debian_packages.py"  # prints file, bytes and sha256 of what they read
+TRIAL_OF_PROGRAM = {"train": {"steps": 4, "packages": 1000}, "eval": {}}
 TRIAL = {"train": {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-tokens": 1024}, "eval": {"tokens": 1024}}
+
+
+SOURCES = ("CMakeLists.txt", "cmake", "include", "src")  # of the program
 
 
 class Stopped(Exception):
@@ -121,7 +127,7 @@ class Scheduler:
 
     def fill(self):
         while self.queue and not self.signal and len(self.jobs) < self.count:
-            self.jobs.append(Job(self.setup, self.queue.pop(0)))
+            self.jobs.append(start_job(self.setup, self.queue.pop(0)))
 
     def poll(self):
         for job in list(self.jobs):
@@ -153,35 +159,59 @@ def english_text():
     return plan.ROOT / script.stdout.strip()
 
 
-def program_of(headgate):
+def program_of(headgate, sources=SOURCES):
     """Version of the program, and the commit of the sources around it."""
 
     def output(*command):
         result = subprocess.run(command, cwd=plan.ROOT, capture_output=True, text=True)
         return result.stdout.strip() if result.returncode == 0 else ""
 
-    version = output(str(headgate), "--version").removeprefix("headgate ")
+    version = output(str(headgate), "--version").removeprefix("headgate ") if headgate else ""
     commit = output("git", "rev-parse", "--short=12", "HEAD")
-    changed = commit and output("git", "status", "--porcelain", "--", "CMakeLists.txt", "cmake", "include", "src")
+    changed = commit and output("git", "status", "--porcelain", "--", *sources)
     return {"version": version, "commit": f"{commit} with changes" if changed else commit or "unknown"}
 
 
+def package_lists(python, data):
+    """Which list of packages the Python programs read: file, bytes, sha256 and date."""
+    command = [python, plan.ROOT / DATA_OF_PROGRAMS, *([data] if data else [])]
+    facts = subprocess.run(command, capture_output=True, text=True)
+    if facts.returncode != 0:
+        raise plan.ExperimentError((facts.stderr.strip().splitlines() or [f"{DATA_OF_PROGRAMS} failed"])[-1])
+    return json.loads(facts.stdout)
+
+
+def program_setup(args, experiment, work, results):
+    """Of an experiment whose program is a Python program."""
+    python = pathlib.Path(args.python).absolute()  # not resolved: a link tells Python its environment
+    if not os.access(python, os.X_OK):
+        raise plan.ExperimentError(f"no Python {relative(python)}: make build makes it, --python names another")
+    data = pathlib.Path(args.data).resolve() if args.data else None
+    program = program_of(None, (*SOURCES, "python", str(pathlib.Path(experiment.program).parent)))
+    sha256 = sha256_of(plan.ROOT / experiment.program)
+    return Setup(
+        experiment, python, program, sha256, data, package_lists(python, data), work, results, args.threads
+    )
+
+
 def make_setup(args, experiment):
+    work = pathlib.Path(args.work).resolve() / (experiment.name + ("-trial" if args.trial else ""))
+    results = work / "results" if args.trial else experiment.results
+    if experiment.program:
+        return program_setup(args, experiment, work, results)
     headgate = pathlib.Path(args.headgate).resolve()
     if not os.access(headgate, os.X_OK):
         raise plan.ExperimentError(f"no program {relative(headgate)}: make build makes it, --headgate names another")
     data = pathlib.Path(args.data).resolve() if args.data else english_text()
     if not data.is_file():
         raise plan.ExperimentError(f"--data {data}: not a file")
-    work = pathlib.Path(args.work).resolve() / (experiment.name + ("-trial" if args.trial else ""))
-    results = work / "results" if args.trial else experiment.results
     return Setup(
         experiment,
         headgate,
         program_of(headgate),
         sha256_of(headgate),
         data,
-        sha256_of(data),
+        {"file": data.name, "bytes": data.stat().st_size, "sha256": sha256_of(data)},
         work,
         results,
         args.threads,
@@ -191,14 +221,14 @@ def make_setup(args, experiment):
 def trials(experiment):
     """A few steps of each variant, with one seed, at both ends of a sweep."""
     return [
-        trial_of(run)
+        trial_of(run, TRIAL_OF_PROGRAM if experiment.program else TRIAL)
         for run in experiment.runs()
         if run.seed == run.block.seeds[0] and run.point in (plan.points(run.block)[0], plan.points(run.block)[-1])
     ]
 
 
-def trial_of(run):
-    return dataclasses.replace(run, train={**run.train, **TRIAL["train"]}, eval={**run.eval, **TRIAL["eval"]})
+def trial_of(run, trial=TRIAL):
+    return dataclasses.replace(run, train={**run.train, **trial["train"]}, eval={**run.eval, **trial["eval"]})
 
 
 def is_recorded(setup, run):
@@ -232,7 +262,7 @@ def run_all(args):
     )
     if args.dry_run:
         for run in left:
-            print(shlex.join(train_command(setup, run)))
+            print(shlex.join(command_of(setup, run)))
         return
     take_lock(setup)
     Scheduler(setup, left, args.jobs, Display(left, len(runs) - len(left))).run()
@@ -253,9 +283,14 @@ def parse(arguments):
     parser.add_argument("--dry-run", action="store_true", help="print the commands of what is left to do")
     parser.add_argument("--trial", action="store_true", help="four steps of each variant, outside the records")
     parser.add_argument("--force", action="store_true", help="also runs that are recorded already")
-    parser.add_argument("--data", metavar="FILE", help="text (default: what scripts/english_text.sh prints)")
+    parser.add_argument("--data", metavar="FILE", help="default: the text that scripts/english_text.sh prints; of "
+                        "Python programs apt's list of Debian 12's packages")
     parser.add_argument(
         "--headgate", default=plan.ROOT / "build/headgate", metavar="PROGRAM", help="default build/headgate"
+    )
+    parser.add_argument(
+        "--python", default=plan.ROOT / "build/python-venv/bin/python", metavar="PYTHON",
+        help="of Python programs (default build/python-venv/bin/python)",
     )
     parser.add_argument(
         "--work", default=plan.ROOT / "build/experiments", metavar="DIR", help="default build/experiments"

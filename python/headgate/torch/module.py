@@ -7,11 +7,14 @@ Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D 
 
 import inspect
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+import headgate
 
 from .attention import gated_attention
 from .layouts import FUSED, Heads, blocks_of
@@ -102,7 +105,7 @@ _CHOICES = {
 
 
 class GatedAttention(nn.Module):
-    """From h (B,T,C), the layer's input after its norm, to (B,T,C), causal.
+    """From h (B,T,C), the layer's input after its norm, to (B,T,C), causal unless the call says otherwise.
 
     In this order: projections q, gate, k, v; a gate at g2 (v), g3 (k) or g4 (q); QK-norm; RoPE; attention, whose kernel
     has the gate of g1; a control, if any; W_o; a gate at g5. Without gate_site the layer has no gate.
@@ -269,19 +272,58 @@ class GatedAttention(nn.Module):
         key_lengths: Tensor | None = None,
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
+        causality: str = "causal",
     ) -> Tensor:
         """The layer's output (B,T,C).
 
         `cache` goes on from the tokens that it holds. `positions` (B|1,T) are RoPE's, by default those of the tokens in
         their sequence. `key_lengths` (B) hides padding behind each sequence, `mask` (B|1,Hq|1,T|1,S) whatever is false
         in it. `cu_seqlens` (N+1) makes h (1,T,C) a packed batch; a jagged nested tensor (N,T*,C) is one too.
+        `causality` "none" lets every token see those behind it too, as in an encoder.
         """
         if h.is_nested:
             others = {"cache": cache, "positions": positions, "key_lengths": key_lengths, "mask": mask,
                       "cu_seqlens": cu_seqlens}
-            return self._forward_nested(h, others)
+            return self._forward_nested(h, others, causality)
         if cu_seqlens is not None and (cache is not None or h.shape[0] != 1):
             raise ValueError("GatedAttention: cu_seqlens needs h of shape (1,T,C) and no cache")
+        q, k, v, z = self._inputs(h, cache, positions, cu_seqlens)
+        rules = {"key_lengths": key_lengths, "mask": mask, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
+        y = self._attend(q, k, v, z, causality, rules)
+        out = self.o_proj(y.flatten(-2))
+        return self._gated("g5", out.unsqueeze(-2), z).squeeze(-2)
+
+    @torch.no_grad()
+    def statistics(
+        self,
+        h: Tensor,
+        outputs: Sequence[str] = ("mean_first", "mean_entropy"),
+        *,
+        positions: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        causality: str = "causal",
+        **selection: Any,
+    ) -> headgate.AttentionStatistics:
+        """Where the layer looks when it is called with the same arguments, without its T×S weights: the named fields of
+        headgate.AttentionStatistics as tensors, of each query (B,Hq,T) or as means over queries (B,Hq). `selection` is
+        that of headgate.attention_statistics: keys, queries, window, top_keys. There are no gradients."""
+        if h.is_nested:
+            raise ValueError("GatedAttention: statistics of a nested h are those of its values (1,T,C) with cu_seqlens")
+        q, k, v, z = self._inputs(h, None, positions, cu_seqlens)
+        rules = {"key_lengths": key_lengths, "mask": mask, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens,
+                 **self._rules(causality)}
+        _, lse = gated_attention(q, k, v, layout="bthd", return_lse=True, **rules)
+        if self.variant.gate_site == "g1":
+            gate = self.variant.kernel_arguments(z)
+            rules |= {"gate": gate["gate_logits"], "gate_fn": gate["gate_fn"], "gate_op": gate["gate_op"]}
+        given = {name: value for name, value in rules.items() if value is not None}
+        return headgate.attention_statistics(lse, q, k, layout="bthd", outputs=list(outputs), **given, **selection)
+
+    def _inputs(self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None,
+                cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """What attention reads: q (B,T,Hq,D); k and v (B,S,Hkv,D), the cache's before those of h; the gate's logits."""
         q, z = self._queries_and_logits(h)
         k, v = (x.unflatten(-1, (self.Hkv, self.D)) for x in (self.k_proj(h), self.v_proj(h)))
         q, k, v = self._gated("g4", q, z), self._gated("g3", k, z), self._gated("g2", v, z)
@@ -291,28 +333,27 @@ class GatedAttention(nn.Module):
         q, k = _turn(q, cos, sin), _turn(k, cos, sin)
         if cache is not None:
             k, v = cache.append(k, v)
-        y = self._attend(q, k, v, z, {"key_lengths": key_lengths, "mask": mask, "cu_seqlens_q": cu_seqlens,
-                                      "cu_seqlens_k": cu_seqlens})
-        out = self.o_proj(y.flatten(-2))
-        return self._gated("g5", out.unsqueeze(-2), z).squeeze(-2)
+        return q, k, v, z
 
-    def _forward_nested(self, h: Tensor, others: dict[str, Any]) -> Tensor:
+    def _forward_nested(self, h: Tensor, others: dict[str, Any], causality: str) -> Tensor:
         for name, value in others.items():
             if value is not None:
                 raise ValueError(f"GatedAttention: {name} cannot be given with a nested h")
         if h.layout != torch.jagged or h.dim() != 3 or h.lengths() is not None:
             raise ValueError("GatedAttention: a nested h must be jagged, (N,T*,C), without holes")
-        out = self(h.values().unsqueeze(0), cu_seqlens=h.offsets())
+        out = self(h.values().unsqueeze(0), cu_seqlens=h.offsets(), causality=causality)
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), h.offsets())
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, rules: dict[str, Any]) -> Tensor:
-        """Attention with the gate of g1, and the control: (B,T,Hq,D)."""
+    def _rules(self, causality: str) -> dict[str, Any]:
+        """The layer's own rules of what is visible, and its sinks."""
         window = self.keys["attention_window"]
+        return {"sinks": self._sinks(), "causality": causality, "window_left": window - 1 if window > 0 else -1}
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, causality: str,
+                rules: dict[str, Any]) -> Tensor:
+        """Attention with the gate of g1, and the control: (B,T,Hq,D)."""
         gate = self.variant.kernel_arguments(z) if self.variant.gate_site == "g1" else {}
-        y = gated_attention(
-            q, k, v, **gate, sinks=self._sinks(), causality="causal", layout="bthd",
-            window_left=window - 1 if window > 0 else -1, **rules,
-        )
+        y = gated_attention(q, k, v, **gate, layout="bthd", **self._rules(causality), **rules)
         if self.variant.attention_output_control == "head_rmsnorm":
             return self.head_norm(y)
         return F.silu(y) if self.variant.attention_output_control == "output_silu" else y

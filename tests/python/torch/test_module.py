@@ -85,7 +85,7 @@ def layer(keys):
     return made
 
 
-def eager(made):
+def eager(made, causality="causal"):
     """The same layer of modeling_headgate.py: a function of h, and the module."""
     config = modeling.HeadgateConfig(**{**SIZES, **made.keys})
     other = modeling.Attention(config, 0)
@@ -94,7 +94,7 @@ def eager(made):
     def call(h):
         at = torch.arange(h.shape[1])
         angles = at[None, None, :, None].double() * modeling.rope_frequencies(config, None)
-        seen = at <= at[:, None]
+        seen = at <= at[:, None] if causality == "causal" else torch.ones(len(at), len(at), dtype=torch.bool)
         if config.attention_window > 0:
             seen &= at > at[:, None] - config.attention_window
         return other(h, angles.cos().float(), angles.sin().float(), seen[None, None], None)[0]
@@ -138,6 +138,49 @@ def test_gradcheck(name):
         behind = ahead - 2 * (gradient * step).sum()
         weight.sub_(2 * step)
         assert abs(made(h).square().sum() - behind) < 1e-9 * max(1, abs(out))
+
+
+@pytest.mark.parametrize("causality", ["causal", "none"])
+@pytest.mark.parametrize("name", ["none", "headwise", "elementwise", "head_shared-silu", "g1-add", "g2-headwise"])
+def test_statistics(name, causality):
+    """Those of the weights that the eager layer computes, with the gate's values where one multiplies."""
+    made = layer({key: getattr(parse_gate(name), key) for key in variant.KEYS})
+    call, other = eager(made, causality)
+    kept = []
+    other.weights = lambda *arguments: kept.append(type(other).weights(other, *arguments)) or kept[-1]
+    h = torch.randn(B, T, C)
+    assert_near(made(h, causality=causality), call(h))
+    weights = kept[0]
+    found = made.statistics(h, ("first", "row_max", "entropy", "mean_first", "key_mass"), causality=causality)
+    assert_near(found.first, weights[..., 0])
+    assert_near(found.row_max, weights.amax(-1))
+    assert_near(found.entropy, -torch.xlogy(weights, weights).sum(-1))
+    assert_near(found.mean_first, weights[..., 0].mean(-1))
+    assert_near(found.key_mass, weights.sum(-2))
+    if made.variant.gate_site == "g1" and made.variant.gate_op == "mul":
+        _, z = made._queries_and_logits(h)
+        gate = made.variant.values(z).mean(-1).transpose(1, 2).expand(B, HQ, T)
+        passed = made.statistics(h, ("first_gated",), causality=causality).first_gated
+        assert_near(passed, weights[..., 0] * gate)
+
+
+def test_an_encoder_with_padding_and_packed():
+    """Without a causal mask, each sequence is what it is by itself: behind its length, and in a packed batch."""
+    made = layer({"gate_grain": "headwise"})
+    h = torch.randn(B, T, C)
+    alone = made(h[1:, :4], causality="none")[0]
+    assert_near(made(h, key_lengths=torch.tensor([T, 4]), causality="none")[1, :4], alone)
+    starts = torch.tensor([0, T, T + 4])
+    packed = torch.cat((h[0], h[1, :4])).unsqueeze(0)
+    assert_near(made(packed, cu_seqlens=starts, causality="none")[0, T:], alone)
+    figures = made.statistics(packed, ("entropy",), cu_seqlens=starts, causality="none").entropy
+    assert_near(figures[0, :, T:], made.statistics(h[1:, :4], ("entropy",), causality="none").entropy[0])
+    parts = torch.nested.nested_tensor([h[0], h[1, :4]], layout=torch.jagged)
+    assert_near(made(parts, causality="none").unbind()[1], alone)
+    with pytest.raises(ValueError, match="statistics of a nested h"):
+        made.statistics(parts)
+    with pytest.raises(ValueError, match="causality"):
+        made(h, causality="sideways")
 
 
 CACHED = [
