@@ -64,20 +64,21 @@ def count(module):
 
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)), of x (B,T,C). The MLP is narrower by what the gate takes, so that
-    every gate has the same number of parameters."""
+    every gate has the same number of parameters; without attention (gate "absent") it has those of attention too."""
 
     def __init__(self, dim, heads, gate, mlp=2, causality="causal", **keys):
         super().__init__()
-        site = {"gate_site": "none"} if gate == "none" else {"gate_site": "g1", "gate_grain": gate}
-        self.attention = GatedAttention(dim, heads, **site, qk_norm="none", initializer_range=0.5 * dim**-0.5, **keys)
-        gates = sum(tensor.numel() for name, tensor in self.attention.named_parameters() if name.startswith("gate"))
-        hidden = mlp * dim - gates // (2 * dim)
+        site = {"gate_site": "g1", "gate_grain": gate} if gate in GATES[1:] else {"gate_site": "none"}
+        attention = GatedAttention(dim, heads, **site, qk_norm="none", initializer_range=0.5 * dim**-0.5, **keys)
+        self.attention = attention if gate != "absent" else None
+        hidden = mlp * dim + (4 * dim * dim - (count(attention) if gate != "absent" else 0)) // (2 * dim)
         self.mlp = nn.Sequential(nn.Linear(dim, hidden, bias=False), nn.GELU(), nn.Linear(hidden, dim, bias=False))
         self.norms = nn.ModuleList(nn.RMSNorm(dim) for _ in range(2))
         self.causality = causality
 
     def forward(self, x, **rules):
-        x = x + self.attention(self.norms[0](x), causality=self.causality, **rules)
+        if self.attention is not None:
+            x = x + self.attention(self.norms[0](x), causality=self.causality, **rules)
         return x + self.mlp(self.norms[1](x))
 
     def looks(self, x, **rules):
@@ -88,7 +89,7 @@ class Block(nn.Module):
 
 def train(model, batch_of, options, weight_decay=0.01):
     """`options.steps` steps of AdamW on batch_of(generator), a loss. Returns the figures of the training."""
-    optimizer = torch.optim.AdamW(model.parameters(), options.lr, weight_decay=weight_decay, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(model.parameters(), options.lr, weight_decay=weight_decay, betas=(0.9, 0.98), fused=True)
     warmup = max(1, options.steps // 20)
     generator = torch.Generator().manual_seed(options.seed)
     print(f"{options_name()}: gate {options.gate}, seed {options.seed}, {count(model)} parameters", flush=True)
@@ -133,6 +134,34 @@ def classification(logits, labels, bins=15):
         "prediction_entropy": -(p * log_p).sum(-1).mean().item(),
         "reliability": table,
     }
+
+
+BEGIN = 256  # the token before the first byte of a sequence; the others are bytes
+
+
+def text_of(packages):
+    """Names and descriptions, a line each, as bytes (N)."""
+    text = "".join(f"{package.name}: {package.description}\n" for package in packages)
+    return torch.tensor(list(text.encode()))
+
+
+def some_windows(text, length, count, generator):
+    """Tokens (count,1+length): BEGIN, then `length` bytes from anywhere in the text."""
+    starts = torch.randint(len(text) - length + 1, (count,), generator=generator)
+    return F.pad(text[starts[:, None] + torch.arange(length)], (1, 0), value=BEGIN)
+
+
+def all_windows(text, length, most):
+    """Tokens (N,1+length): the first `most` bytes of the text, at most, in windows one after the other."""
+    count = min(len(text), most) // length
+    if count == 0:
+        sys.exit(f"{options_name()}: a text of {len(text)} bytes has no window of {length}; more packages have")
+    return F.pad(text[: count * length].view(count, length), (1, 0), value=BEGIN)
+
+
+def next_token_loss(logits, tokens, reduction="mean"):
+    """Of logits (B,T,V) at the tokens (B,1+T) but the last, in nats."""
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction=reduction)
 
 
 def mean_looks(found):

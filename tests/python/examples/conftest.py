@@ -25,7 +25,8 @@ def stanzas(count, seed=0):
     parts = []
     for number in range(count):
         section = list(SECTIONS)[number % len(SECTIONS)]
-        word = "".join(chance.choice("bdfgklmnprst") + chance.choice("aeiou") for _ in range(3)) + str(number // 4)
+        if number % len(SECTIONS) == 0:  # a package of each section about the same thing
+            word = "".join(chance.choice("bdfgklmnprst") + chance.choice("aeiou") for _ in range(3)) + str(number)
         name, description, depends = (pattern.replace("{}", word) for pattern in SECTIONS[section])
         parts.append(
             f"Package: {name}\nVersion: 1.0-1\n" + (f"Depends: {depends}\n" if depends else "")

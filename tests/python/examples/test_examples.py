@@ -7,12 +7,18 @@ import sys
 from pathlib import Path
 
 import classify
+import debian_packages
+import graph
+import length
 import pytest
+import recurrent
 import torch
 import training
 
 EXAMPLES = Path(training.__file__).parent
-CLASSIFY = ["--steps", "60", "--batch", "32", "--dim", "16", "--heads", "2", "--lr", "0.01", "--dropout", "0"]
+SMALL = ["--batch", "32", "--dim", "16", "--heads", "2", "--lr", "0.01"]
+CLASSIFY = ["--steps", "60", *SMALL, "--dropout", "0"]
+TEXT = [*SMALL, "--batch", "8", "--length", "32", "--eval-bytes", "1024"]
 
 
 def figures(result):
@@ -31,10 +37,95 @@ def test_classify_learns(gate, packages_file):
     assert 0 < result["metrics"]["attention_entropy"] < 3 and len(result["metrics"]["layers"]) == 2
 
 
-def test_parameters_are_equal(packages_file):
-    small = ["--steps", "1", *CLASSIFY[2:]]
-    counts = {gate: run(classify, small, packages_file, "--gate", gate)["parameters"] for gate in training.GATES}
+@pytest.mark.parametrize("gate", ["none", "elementwise"])
+def test_graph_learns(gate, packages_file):
+    result = run(graph, [*CLASSIFY, "--neighbours", "2"], packages_file, "--gate", gate)
+    assert result["metrics"]["accuracy"] > 0.9
+    assert 0 < result["metrics"]["first_weight"] < 1
+
+
+def test_neighbours():
+    """A node that has few neighbours sees each once; one with many sees as many as asked, all of them its own."""
+    names = ["hub", *(f"leaf{n}" for n in range(9)), "alone"]
+    depends = {"hub": (), "alone": ("nowhere", "alone"), "leaf0": ("hub", "leaf1", "hub")}
+    packages = [debian_packages.Package(name, "s", "d", depends.get(name, ("hub",))) for name in names]
+    made = graph.Graph(packages, ["s"])
+    assert made.degree.tolist() == [9, 2, 2, *[1] * 7, 0]
+    places, filled = made.around(torch.arange(11), 3, torch.Generator().manual_seed(0))
+    assert places[:, 0].tolist() == list(range(11)) and filled.sum(1).tolist() == [4, 3, 3, *[2] * 7, 1]
+    assert set(places[0, 1:].tolist()) <= set(range(1, 10))
+    assert places[1][filled[1]].tolist() == [1, 0, 2] and places[5][filled[5]].tolist() == [5, 0]
+
+
+def test_hidden_neighbours_do_not_count(packages_file):
+    """What lies in places without a neighbour changes nothing; what neighbours are does."""
+    options = training.parse("", [*CLASSIFY, "--neighbours", "3"], graph.more_options, steps=1, batch=1, dim=16, heads=2, lr=1)
+    packages = [*debian_packages.read_list(packages_file).packages, debian_packages.Package("alone", "doc", "", ())]
+    made = graph.Graph(packages, ["doc", "games", "libdevel", "libs"])
+    model = graph.Classifier(options, made, 4).eval()
+    alone = (made.degree == 0).nonzero().flatten()[:1]
+    near = (made.degree > 0).nonzero().flatten()[:1]
+
+    def logits(node):
+        return model(node, torch.Generator().manual_seed(0))
+
+    before = logits(alone), logits(near)
+    kept = {int(alone), int(near)}
+    for node in range(len(made.pieces)):
+        if node not in kept:
+            made.pieces[node] = 5
+    assert torch.equal(logits(alone), before[0]) and not torch.allclose(logits(near), before[1])
+
+
+@pytest.mark.parametrize(("memory", "gate"), [("none", "none"), ("attention", "none"), ("attention", "headwise")])
+def test_recurrent_learns(memory, gate, packages_file):
+    result = run(recurrent, [*TEXT, "--steps", "40"], packages_file, "--memory", memory, "--gate", gate)
+    assert result["metrics"]["loss_nats"] < 3.2 and result["metrics"]["head_loss_nats"] > 0
+    assert ("attention_entropy" in result["metrics"]) == (memory == "attention")
+
+
+@pytest.mark.parametrize("gate", ["none", "headwise"])
+def test_length_learns_and_reads_longer_texts(gate, packages_file):
+    result = run(length, [*TEXT, "--steps", "40", "--layers", "2", "--longest", "128"], packages_file, "--gate", gate)
+    at = result["metrics"]["at"]
+    assert list(at) == ["32", "64", "128"] and at["32"]["loss_nats"] < 3.2
+    assert at["32"]["beyond_loss_nats"] is None and at["128"]["beyond_loss_nats"] > 0
+    assert 1 / 128 < at["128"]["first_weight"] <= at["128"]["most_first_weight"] < 1
+
+
+@pytest.mark.parametrize("example", [recurrent, length])
+def test_texts_are_read_from_left_to_right(example):
+    """A prediction depends on no byte behind it."""
+    options = training.parse("", TEXT, example.more_options, steps=1, batch=1, dim=16, heads=2, lr=1)
+    model = example.Model(options)
+    tokens = torch.randint(256, (1, 12))
+    changed = tokens.clone()
+    changed[0, 8:] = 0
+    assert torch.allclose(model(tokens)[:, :8], model(changed)[:, :8], atol=1e-6)
+    assert not torch.allclose(model(tokens)[:, 8:], model(changed)[:, 8:], atol=1e-3)
+
+
+def test_windows():
+    text = torch.arange(100)
+    windows = training.all_windows(text, 8, 30)
+    assert windows.shape == (3, 9) and (windows[:, 0] == training.BEGIN).all()
+    assert windows[:, 1:].flatten().tolist() == list(range(24))
+    drawn = training.some_windows(text, 100, 2, torch.Generator().manual_seed(0))
+    assert drawn[1].tolist() == [training.BEGIN, *range(100)]
+    with pytest.raises(SystemExit, match="a text of 100 bytes has no window of 128"):
+        training.all_windows(text, 128, 1000)
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments"),
+    [(classify, CLASSIFY), (graph, CLASSIFY), (recurrent, TEXT), (length, [*TEXT, "--longest", "32"])],
+)
+def test_parameters_are_equal(example, arguments, packages_file):
+    small = [*arguments, "--steps", "1"]
+    counts = {gate: run(example, small, packages_file, "--gate", gate)["parameters"] for gate in training.GATES}
     assert len(set(counts.values())) == 1, counts
+    if example is recurrent:
+        assert run(example, small, packages_file, "--memory", "none")["parameters"] == counts["none"]
 
 
 def test_a_seed_gives_one_result(packages_file, tmp_path):
@@ -90,5 +181,5 @@ def test_divergence_ends_a_run_in_one_line(packages_file):
 
 def test_sizes_of_the_examples():
     """They are for reading."""
-    for name in ("classify",):
+    for name in ("classify", "graph", "recurrent", "length", "debian_packages"):
         assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 120
