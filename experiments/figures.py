@@ -58,4 +58,40 @@ def bars_figure(experiment, spec, records):
     return plot.bars(spec["title"], spec["title"], rows, spec.get("most"))
 
 
-FIGURES = {"curve-figure": curve_figure, "sweep-figure": sweep_figure, "bars-figure": bars_figure}
+def values_figure(experiment, spec, records):
+    """A line for each variant over spec's values x: the figure at the path that x is put into."""
+    block = experiment.block(spec.get("block", "main"))
+    series = []
+    for variant in block.variants:
+        own = finished(runs_of(block, records, variant=variant)[0])
+        found = {x: [value_at(record, spec["value"].format(x=x)) for record in own] for x in spec["x"]}
+        line = [figure_point(x, values) for x, values in found.items() if values and None not in values]
+        series.append((variant.label, line))
+    return plot.lines(spec["title"], spec["x-title"], spec["title"], series, log_x=True, x_ticks=spec["x"])
+
+
+def reliability_figure(experiment, spec, records):
+    """Accuracy over confidence for each variant, in bins of confidence, whose predictions of all seeds are joined; and
+    the diagonal, on which predictions are as often right as they say."""
+    block = experiment.block(spec.get("block", "main"))
+    diagonal = [(0.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0)]
+    series = [("as sure as right", diagonal)]
+    for variant in block.variants:
+        own = finished(runs_of(block, records, variant=variant)[0])
+        line = []
+        for rows in zip(*(record["eval"]["reliability"] for record in own)):
+            count = sum(row[0] for row in rows)
+            if count:
+                confidence, accuracy = (sum(row[0] * row[i] for row in rows) / count for i in (1, 2))
+                line.append((confidence, accuracy, accuracy, accuracy))
+        series.append((variant.label, line))
+    return plot.lines(spec["title"], "confidence", "accuracy", series) if any(line for _, line in series[1:]) else None
+
+
+FIGURES = {
+    "curve-figure": curve_figure,
+    "sweep-figure": sweep_figure,
+    "bars-figure": bars_figure,
+    "values-figure": values_figure,
+    "reliability-figure": reliability_figure,
+}

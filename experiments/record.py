@@ -109,6 +109,7 @@ def of_program(result, program):
     settings = {key: value for key, value in result["options"].items() if key not in ("seed", "threads")}
     return rounded(
         {
+            "data": result["data"],
             "program": {**program, **result["versions"]},
             "model": {},
             "settings": settings,

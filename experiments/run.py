@@ -160,16 +160,16 @@ def english_text():
 
 
 def program_of(headgate, sources=SOURCES):
-    """Version of the program, and the commit of the sources around it."""
+    """Version of the program, if it tells one, and the commit of the sources around it."""
 
     def output(*command):
         result = subprocess.run(command, cwd=plan.ROOT, capture_output=True, text=True)
         return result.stdout.strip() if result.returncode == 0 else ""
 
-    version = output(str(headgate), "--version").removeprefix("headgate ") if headgate else ""
+    version = {"version": output(str(headgate), "--version").removeprefix("headgate ")} if headgate else {}
     commit = output("git", "rev-parse", "--short=12", "HEAD")
     changed = commit and output("git", "status", "--porcelain", "--", *sources)
-    return {"version": version, "commit": f"{commit} with changes" if changed else commit or "unknown"}
+    return {**version, "commit": f"{commit} with changes" if changed else commit or "unknown"}
 
 
 def package_lists(python, data):

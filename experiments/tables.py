@@ -250,6 +250,41 @@ def settings_table(experiment, spec, records):
     return markdown(["", ""], rows).replace("| --- | ---: |", "| --- | --- |")
 
 
+def program_settings_table(experiment, spec, records):
+    """The options of an experiment's program, from the records, and what it ran on; those of variants are in `result`."""
+    own = list(records.values())
+    if not own:
+        return "No run is recorded yet.\n"
+    first = own[0]
+    data, program = first["data"], first["program"]
+    shared = [
+        f"{key.replace('_', '-')} {value}"
+        for key, value in first["settings"].items()
+        if all(record["settings"][key] == value for record in own) and key != "packages"
+    ]
+    date = f", of {data['date']}" if data.get("date") else ""
+    rows = [
+        ["data", f"{number(data['packages'], 0)} packages; {data['file']}{date}; SHA-256 `{data['sha256'][:16]}…`"],
+        ["options of all", ", ".join(shared)],
+        ["seeds", ", ".join(str(seed) for seed in sorted({record["seed"] for record in own}))],
+        ["program", f"{experiment.program}; headgate {program['headgate']}, PyTorch {program['torch']}"],
+        ["recorded", f"{len(own)} of {counted(str(len(experiment.runs())), 'run')}; {times(own)}"],
+    ]
+    return markdown(["", ""], rows).replace("| --- | ---: |", "| --- | --- |")
+
+
+def values_table(experiment, spec, records):
+    """A row for each of spec's values x, a column for each variant: the figure at the path that x is put into."""
+    block = experiment.block(spec.get("block", "main"))
+    columns = [finished(runs_of(block, records, variant=variant)[0]) for variant in block.variants]
+    rows = [
+        [str(x), *(cell([value_at(record, spec["value"].format(x=x)) for record in own], spec.get("digits", 3))
+                   for own in columns)]
+        for x in spec["x"]
+    ]
+    return markdown([spec.get("title", "x"), *(variant.label for variant in block.variants)], rows)
+
+
 def counted(count, noun):
     return f"{count} {noun}" + ("" if count == "1" else "s")
 
@@ -271,4 +306,6 @@ TABLES = {
     "highest": highest_table,
     "curve": curve_table,
     "settings": settings_table,
+    "program-settings": program_settings_table,
+    "values": values_table,
 }
