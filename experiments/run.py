@@ -31,7 +31,7 @@ import table
 from job import DIVERGED, Setup, command_of, relative, start_job
 
 DATA_OF_PROGRAMS = "examples/python/debian_packages.py"  # prints file, bytes and sha256 of what they read
-TRIAL_OF_PROGRAM = {"train": {"steps": 4, "packages": 1000}, "eval": {}}
+TRIAL_OF_PROGRAM = {"train": {"steps": 4, "packages": 2000}, "eval": {}}
 TRIAL = {"train": {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-tokens": 1024}, "eval": {"tokens": 1024}}
 
 

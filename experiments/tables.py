@@ -252,9 +252,9 @@ def settings_table(experiment, spec, records):
 
 def program_settings_table(experiment, spec, records):
     """The options of an experiment's program, from the records, and what it ran on; those of variants are in `result`."""
-    own = list(records.values())
+    own = finished(records.values())
     if not own:
-        return "No run is recorded yet.\n"
+        return "No run is finished yet.\n"
     first = own[0]
     data, program = first["data"], first["program"]
     shared = [
@@ -268,7 +268,7 @@ def program_settings_table(experiment, spec, records):
         ["options of all", ", ".join(shared)],
         ["seeds", ", ".join(str(seed) for seed in sorted({record["seed"] for record in own}))],
         ["program", f"{experiment.program}; headgate {program['headgate']}, PyTorch {program['torch']}"],
-        ["recorded", f"{len(own)} of {counted(str(len(experiment.runs())), 'run')}; {times(own)}"],
+        ["recorded", f"{len(records)} of {counted(str(len(experiment.runs())), 'run')}; {times(own)}"],
     ]
     return markdown(["", ""], rows).replace("| --- | ---: |", "| --- | --- |")
 
