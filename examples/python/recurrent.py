@@ -55,7 +55,7 @@ def more_options(parser):
 
 
 def main(arguments=None):
-    options = training.parse(__doc__, arguments, more_options, steps=400, batch=8, dim=96, heads=4, lr=4e-3)
+    options = training.parse(__doc__, arguments, more_options, steps=300, batch=8, dim=96, heads=4, lr=4e-3)
     data = training.read_packages(options)
     text = training.text_of(data.of("train"))
     model = Model(options)
