@@ -12,8 +12,9 @@ namespace headgate {
 /// What multiplies bf16 numbers, best last. dots: AVX-512 BF16; tiles: AMX, with the conversions of AVX-512 BF16.
 enum class Native16Unit { none, dots, tiles };
 
-/// What calls on a vector target multiply with: the CPU's best unit, or the one that set_native16_products chose; none
-/// on targets other than AVX-512. The first call asks the operating system for the tiles, once for the process.
+/// What calls on a vector target multiply with: the CPU's best unit if it is faster than f32 products, or the one that
+/// set_native16_products chose; none on targets other than AVX-512. The first call asks the operating system for the
+/// tiles, once for the process.
 Native16Unit native16_unit(std::int64_t target);
 
 /// Whether native16_forward computes the problem. What it leaves to the kernels with f32 products: a gate threshold,
