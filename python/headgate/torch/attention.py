@@ -154,7 +154,7 @@ _backward.register_autograd(_refuse_second)
 
 
 def check_tensors(what: str, tensors: dict[str, Tensor | None], recorded: bool) -> None:
-    """What the kernels cannot see: devices, and gradients that would be lost. `what` is the function that errors name."""
+    """What the kernels cannot see: devices, and gradients that would be lost. Errors name the function `what`."""
     for name, tensor in tensors.items():
         if tensor is None:
             continue

@@ -16,7 +16,7 @@ import headgate
 
 from .attention import DIFFERENTIABLE, OPTIONS, TENSORS, autocast, check_tensors
 from .gates import keeps_output
-from .sharding import Span, agree, described, own_rank, require_divisible, spans_of
+from .sharding import Span, agree, described, own_rank, spans_of
 
 NAME = "ring_attention"
 KEYS_TAG, GRADIENTS_TAG = 0, 1
@@ -227,8 +227,8 @@ def _backward(call: Call, dy: Tensor, dlse: Tensor | None, tensors: list[Tensor 
                 continue
             part = [call.rows(x, block.q) for x in (dy, q, gate, y, attn)]
             found = headgate.attention_backward(
-                part[0], part[1], call.rows(keys, block.k), call.rows(values, block.k), part[2], y=part[3], attn=part[4],
-                lse=lse[..., block.q.begin : block.q.end], sinks=sinks if block.own else None,
+                part[0], part[1], call.rows(keys, block.k), call.rows(values, block.k), part[2], y=part[3],
+                attn=part[4], lse=lse[..., block.q.begin : block.q.end], sinks=sinks if block.own else None,
                 dlse=None if dlse is None else dlse[..., block.q.begin : block.q.end],
                 gradients=["d" + name for name in named], **call.gating, **call.options(block, _batch(q)),
             )
@@ -269,8 +269,8 @@ class _RingAttention(torch.autograd.Function):
 RING_DIFFERENTIABLE = tuple(name for name in DIFFERENTIABLE if name != "bias")
 
 
-def _require_shards(tensors: dict[str, Tensor | None], layout: str, ranks: int, sharding: str) -> None:
-    """What the kernels do not see of q, k, v and gate: that they have the same tokens, which can be cut."""
+def _require_shards(tensors: dict[str, Tensor | None], layout: str) -> None:
+    """What the kernels do not see of q, k, v and gate: that they have the same tokens."""
     letters, dim = ("(B,T,H,D)", -3) if layout == "bthd" else ("(B,H,T,D)", -2)
     for name in ("q", "k", "v", "gate"):
         x = tensors[name]
@@ -282,10 +282,8 @@ def _require_shards(tensors: dict[str, Tensor | None], layout: str, ranks: int, 
             raise ValueError(
                 f"{NAME}: {name} has {x.shape[dim]} tokens but q has {tensors['q'].shape[dim]}: all are of the same"
             )
-    T = tensors["q"].shape[dim]
-    if T == 0:
+    if tensors["q"].shape[dim] == 0:
         raise ValueError(f"{NAME}: q has no tokens")
-    require_divisible(NAME, T, 2 if ranks > 1 and sharding == "balanced" else 1, "a shard", sharding)
 
 
 def _lengths(key_lengths: Tensor | None, batch: int, keys: int) -> tuple[int, ...] | None:
@@ -299,24 +297,51 @@ def _lengths(key_lengths: Tensor | None, batch: int, keys: int) -> tuple[int, ..
     return lengths
 
 
+def _make_plan(ranks: int, length: int, sharding: str, rules: Rules, by_position: bool) -> Plan:
+    try:
+        plan = Plan(ranks, length, sharding, rules)
+    except ValueError as error:
+        raise ValueError(f"{NAME}: {error}") from None
+    return plan if by_position else Plan(ranks, length, "contiguous", rules)  # one block a shard does
+
+
 def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any]) -> Call:
-    """The call, or the error that says what does not fit. The kernels check the rest on no tokens at all."""
+    """The call, or the error that says what does not fit. The kernels check the rest, on no tokens at all."""
     layout = options["layout"]
-    _require_shards(tensors, layout, ring.ranks, sharding)
-    q = tensors["q"]
+    _require_shards(tensors, layout)
+    q, slopes = tensors["q"], tensors["alibi_slopes"]
     T = q.shape[-3 if layout == "bthd" else -2]
     key_lengths = _lengths(tensors["key_lengths"], _batch(q), ring.ranks * T)
     rules = Rules(options["causality"], options["window_left"], options["window_right"], key_lengths)
+    by_position = rules != Rules("none", -1, -1, None) or slopes is not None
+    plan = _make_plan(ring.ranks, T, sharding, rules, by_position)
     scoring = {name: options[name] for name in ("scale", "softcap", "causality", "window_left", "window_right")}
-    scoring["alibi_slopes"] = tensors["alibi_slopes"]
-    by_position = rules != Rules("none", -1, -1, None) or tensors["alibi_slopes"] is not None
-    split = sharding if by_position and ring.ranks > 1 else "contiguous"  # where positions do not count, one block a shard
-    plan = Plan(ring.ranks, T, split, rules)
-    call = Call(ring, plan, layout, scoring, {name: options[name] for name in ("gate_fn", "gate_op")}, options["threads"])
-    none = [None if tensors[name] is None else call.rows(tensors[name].detach(), Span(0, 0)) for name in RING_DIFFERENTIABLE[:4]]
-    sinks = None if tensors["sinks"] is None else tensors["sinks"].detach()
-    headgate.attention_forward(*none, sinks=sinks, layout=layout, threads=call.threads, **scoring, **call.gating)
+    gating = {name: options[name] for name in ("gate_fn", "gate_op")}
+    call = Call(ring, plan, layout, {**scoring, "alibi_slopes": slopes}, gating, options["threads"])
+    given = {name: None if tensors[name] is None else tensors[name].detach() for name in RING_DIFFERENTIABLE}
+    empty = [call.rows(given[name], Span(0, 0)) for name in ("q", "k", "v", "gate")]
+    headgate.attention_forward(*empty, sinks=given["sinks"], layout=layout, **call.scoring, **gating)
     return call
+
+
+def _refuse_others(others: dict[str, Any]) -> None:
+    for name in others:
+        if name not in (*TENSORS, *OPTIONS):
+            raise TypeError(f"{NAME}() got an unexpected keyword argument '{name}'")
+        raise ValueError(f"{NAME}: {name} is not supported")
+
+
+def _facts(call: Call, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any],
+           recorded: bool) -> dict[str, str]:
+    """What must be the same on every rank, as errors name it."""
+    moving = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
+    return {
+        **{name: described(x) for name, x in tensors.items()},
+        **{name: str(x) for name, x in options.items() if name != "threads"},
+        "sharding": sharding,
+        "key_lengths": str(call.plan.rules.key_lengths),
+        "the gradient of k and v": "wanted" if moving else "not wanted",
+    }
 
 
 def ring_attention(
@@ -349,32 +374,25 @@ def ring_attention(
     "balanced" or "contiguous". key_lengths (B) counts the whole sequence's keys. The other arguments are those of
     gated_attention, over positions in the whole; what it takes beyond them is refused, by a ValueError.
 
-    Exact: parts of a row are computed and merged in f32 or better, the gate acts on the whole, and y is rounded once. q,
-    k, v, gate_logits and sinks have gradients; that of sinks, which all ranks share, is the part of this rank's queries.
-    Every rank of the group must make the call, and must go backward through it where one does. Arguments that do not
-    fit, or differ among ranks, are a ValueError of one line on every rank. Memory: beside a rank's own tensors those of
-    two shards of keys and values, backward also of three of their gradients in f32.
+    Exact: parts of a row are computed and merged in f32 or better, the gate acts on the whole, and y is rounded once.
+    q, k, v, gate_logits and sinks have gradients; that of sinks, which all ranks share, is the part of this rank's
+    queries. Every rank of the group must make the call, and go backward through it where one does. Arguments that do
+    not fit, or differ among ranks, are a ValueError of one line on every rank. Memory: beside a rank's own tensors two
+    shards of keys and values, and backward three of their gradients in f32.
     """
     ring = Ring(group, *own_rank(NAME, group))
     tensors = {"q": q, "k": k, "v": v, "gate": gate_logits, "sinks": sinks, "key_lengths": key_lengths,
                "alibi_slopes": alibi_slopes}
     options = {"layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
                "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "threads": threads}
-    call, refusal, facts = None, None, {}
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
+    call, refusal, facts = None, None, {}
     try:
-        for name in others:
-            if name not in (*TENSORS, *OPTIONS):
-                raise TypeError(f"{NAME}() got an unexpected keyword argument '{name}'")
-            raise ValueError(f"{NAME}: {name} is not supported")
+        _refuse_others(others)
         check_tensors(NAME, tensors, recorded)
         autocast(tensors)
         call = _make_call(ring, sharding, tensors, options)
-        moving = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
-        facts = {name: described(x) for name, x in tensors.items()} | {name: str(x) for name, x in options.items()}
-        facts |= {"sharding": sharding, "values of key_lengths": str(call.plan.rules.key_lengths),
-                  "a gradient of k or v": "wanted" if moving else "not wanted"}
-        del facts["threads"]
+        facts = _facts(call, sharding, tensors, options, recorded)
     except Exception as error:  # raised below, when all ranks know of it
         refusal = error
     agree(NAME, group, facts, refusal)

@@ -17,14 +17,22 @@ class Span(NamedTuple):
     end: int
 
 
+def chunks_of(rank: int, ranks: int, sharding: str) -> list[int]:
+    """The numbers of the equal chunks of a sequence that a rank's shard is made of. Contiguous: of `ranks` chunks the
+    one of its own number. Balanced: of 2·ranks chunks two, one as far from the begin as the other from the end, so that
+    under a causal mask all ranks have as many pairs of queries and keys to compute."""
+    if sharding not in SHARDINGS:
+        raise ValueError(f"sharding: '{sharding}' is none of {', '.join(SHARDINGS)}")
+    return [rank] if sharding == "contiguous" or ranks == 1 else [rank, 2 * ranks - 1 - rank]
+
+
 def spans_of(rank: int, ranks: int, length: int, sharding: str) -> list[Span]:
-    """Where the `length` tokens of a rank's shard stand in the whole sequence, in the shard's order. Contiguous: one
-    span. Balanced: the sequence is cut into 2·ranks chunks, of which the rank has number `rank` and the one as far
-    from the end, so that under a causal mask all ranks have the same pairs of queries and keys to compute."""
-    if sharding == "contiguous":
-        return [Span(rank * length, (rank + 1) * length)]
-    half = length // 2
-    return [Span(n * half, (n + 1) * half) for n in (rank, 2 * ranks - 1 - rank)]
+    """Where the `length` tokens of a rank's shard stand in the whole sequence, in the shard's order."""
+    chunks = chunks_of(rank, ranks, sharding)
+    if length % len(chunks) != 0:
+        raise ValueError(f"a {sharding} shard of {length} tokens cannot be cut into {len(chunks)} equal chunks")
+    size = length // len(chunks)
+    return [Span(n * size, (n + 1) * size) for n in chunks]
 
 
 def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
@@ -37,23 +45,16 @@ def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
     return rank, dist.get_world_size(group)
 
 
-def require_divisible(what: str, length: int, parts: int, of: str, sharding: str) -> None:
-    if sharding not in SHARDINGS:
-        raise ValueError(f"{what}: sharding: '{sharding}' is none of {', '.join(SHARDINGS)}")
-    if length % parts != 0:
-        raise ValueError(f"{what}: {of} of {length} tokens cannot be cut into {parts} equal parts ({sharding} sharding)")
-
-
-def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], refusal: Exception | None = None) -> None:
+def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], refusal: Exception | None) -> None:
     """Raises on every rank where a rank refuses its arguments, or where `facts`, by name, differ among ranks: one that
     raised alone would leave the others waiting."""
-    rank, ranks = own_rank(what, group)
+    _, ranks = own_rank(what, group)
     found: list[tuple[dict[str, str], str | None]] = [(facts, None)] * ranks
     if ranks > 1:
         dist.all_gather_object(found, (facts, None if refusal is None else str(refusal)), group=group)
     if refusal is not None:
         raise refusal
-    for other, (theirs, error) in enumerate(found):
+    for other, (_, error) in enumerate(found):
         if error is not None:
             raise ValueError(f"{what}: refused on rank {other}: {error}")
     for other, (theirs, _) in enumerate(found):
@@ -71,33 +72,46 @@ def shard_sequence(x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = N
                    sharding: str = "balanced") -> Tensor:
     """This rank's tokens of x, which has those of the whole sequence in dimension `dim`.
 
-    Balanced: the two chunks that spans_of names, one behind the other, copied; contiguous: a view. Gradients go
-    to the rank's own tokens. No communication. ValueError where the tokens cannot be cut into equal parts: 2·ranks of
-    them (balanced), or ranks. Positions of a rank's tokens: shard_sequence(torch.arange(T), 0).
+    Contiguous: the rank's part of as many as there are ranks, a view. Balanced: of 2·ranks chunks number r and number
+    2·ranks - 1 - r, r the rank, one behind the other, copied; with one rank all of x. Gradients go to the rank's own
+    tokens. No communication. ValueError where the tokens cannot be cut into equal parts.
     """
     rank, ranks = own_rank("shard_sequence", group)
-    T = x.shape[dim]
-    require_divisible("shard_sequence", T, 2 * ranks if sharding == "balanced" else ranks, "a sequence", sharding)
-    parts = [x.narrow(dim, begin, end - begin) for begin, end in spans_of(rank, ranks, T // ranks, sharding)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
+    try:
+        parts = ranks * len(chunks_of(rank, ranks, sharding))
+        if x.shape[dim] % parts != 0:
+            raise ValueError(f"{x.shape[dim]} tokens cannot be cut into {parts} equal chunks for {ranks} ranks")
+    except ValueError as error:
+        raise ValueError(f"shard_sequence: {error}") from None
+    spans = spans_of(rank, ranks, x.shape[dim] // ranks, sharding)
+    found = [x.narrow(dim, begin, end - begin) for begin, end in spans]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=dim)
+
+
+def shard_positions(length: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced") -> Tensor:
+    """The positions (length) in the whole sequence of the `length` tokens that this rank has of it."""
+    rank, ranks = own_rank("shard_positions", group)
+    try:
+        return torch.cat([torch.arange(*span) for span in spans_of(rank, ranks, length, sharding)])
+    except ValueError as error:
+        raise ValueError(f"shard_positions: {error}") from None
 
 
 def gather_sequence(x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None,
                     sharding: str = "balanced") -> Tensor:
     """The whole sequence, on every rank, of the shards x that the ranks have: undoes shard_sequence.
 
-    Without gradients, which ranks that go on differently could not share: x that requires one is refused. ValueError,
-    on every rank, where dtypes or shapes differ.
+    Without gradients, of which ranks that go on differently would have different ones: x that requires one is refused.
+    ValueError, on every rank, where dtypes or shapes differ or a shard cannot be cut.
     """
     rank, ranks = own_rank("gather_sequence", group)
-    refusal = None
-    if torch.is_grad_enabled() and x.requires_grad:
-        refusal = ValueError("gather_sequence: x requires a gradient, which is not passed on: detach it")
-    else:
-        try:
-            require_divisible("gather_sequence", x.shape[dim], 2 if sharding == "balanced" else 1, "a shard", sharding)
-        except (IndexError, ValueError) as error:
-            refusal = error
+    refusal, spans = None, []
+    try:
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise ValueError("x requires a gradient, which is not passed on: detach it")
+        spans = [spans_of(other, ranks, x.shape[dim], sharding) for other in range(ranks)]
+    except (IndexError, ValueError) as error:
+        refusal = ValueError(f"gather_sequence: {error}")
     agree("gather_sequence", group, {"x": described(x), "dim": str(dim), "sharding": sharding}, refusal)
     own = x.contiguous()
     shards = [torch.empty_like(own) for _ in range(ranks)]
@@ -105,8 +119,7 @@ def gather_sequence(x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = 
     shape = list(x.shape)
     shape[dim] *= ranks
     whole = x.new_empty(shape)
-    for other, shard in enumerate(shards):
-        spans = spans_of(other, ranks, x.shape[dim], sharding)
-        for (begin, end), part in zip(spans, shard.chunk(len(spans), dim=dim)):
+    for of_rank, shard in zip(spans, shards):
+        for (begin, end), part in zip(of_rank, shard.chunk(len(of_rank), dim=dim)):
             whole.narrow(dim, begin, end - begin).copy_(part)
     return whole

@@ -29,7 +29,7 @@ def run(ranks, function, *arguments):
     """What function(*arguments), of a module that can be imported, returns on each of the ranks. Fails with the
     traceback of the first rank that raised, or after SECONDS; no process is left behind."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headgate.torch"])
+    context.set_forkserver_preload(["headgate.torch", "torch._dynamo"])  # which the first call of an operation imports
     with tempfile.TemporaryDirectory() as directory:
         pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
         workers = [
