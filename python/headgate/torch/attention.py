@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import headgate
 
@@ -153,6 +154,26 @@ def _refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
 _backward.register_autograd(_refuse_second)
 
 
+def _has_tangent(tensor: Tensor) -> bool:
+    try:
+        return forward_ad.unpack_dual(tensor).tangent is not None
+    except RuntimeError:  # a batch of torch.func.vmap, within forward mode
+        return True
+
+
+def refuse_transforms(what: str, tensors: dict[str, Tensor | None]) -> None:
+    """Derivatives that PyTorch would lose without a word (forward mode) or refuse without a name (torch.func)."""
+    if torch.compiler.is_compiling():
+        return
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            continue
+        if _has_tangent(tensor):
+            raise RuntimeError(f"{what}: {name} has a tangent: forward-mode derivatives, as of jvp, are not supported")
+        if tensor.requires_grad and torch.func.debug_unwrap(tensor) is not tensor:
+            raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
+
+
 def check_tensors(what: str, tensors: dict[str, Tensor | None], recorded: bool) -> None:
     """What the kernels cannot see: devices, and gradients that would be lost. Errors name the function `what`."""
     for name, tensor in tensors.items():
@@ -271,6 +292,7 @@ def gated_attention(
         "precision": precision, "threads": threads, "target": target, "backend": backend,
     }
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
+    refuse_transforms("gated_attention", tensors)
     check_tensors("gated_attention", tensors, recorded)
     if recorded and gate_threshold > 0:
         raise ValueError("gated_attention: with gate_threshold there are no gradients: call it under torch.no_grad()")

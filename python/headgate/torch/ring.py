@@ -14,7 +14,7 @@ from torch import Tensor
 
 import headgate
 
-from .attention import DIFFERENTIABLE, OPTIONS, TENSORS, autocast, check_tensors
+from .attention import DIFFERENTIABLE, OPTIONS, TENSORS, autocast, check_tensors, refuse_transforms
 from .gates import keeps_output
 from .sharding import Span, agree, described, own_rank, spans_of
 
@@ -344,6 +344,7 @@ def _facts(call: Call, sharding: str, tensors: dict[str, Tensor | None], options
     }
 
 
+@torch._disable_dynamo  # torch.compiler.disable, without the seconds of its import where nothing is compiled
 def ring_attention(
     q: Tensor,
     k: Tensor,
@@ -383,6 +384,7 @@ def ring_attention(
     ring = Ring(group, *own_rank(NAME, group))
     tensors = {"q": q, "k": k, "v": v, "gate": gate_logits, "sinks": sinks, "key_lengths": key_lengths,
                "alibi_slopes": alibi_slopes}
+    refuse_transforms(NAME, tensors)  # before ranks meet, which they could not within them
     options = {"layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
                "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "threads": threads}
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())

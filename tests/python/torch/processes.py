@@ -7,7 +7,7 @@ import tempfile
 import traceback
 from datetime import timedelta
 
-SECONDS = 60  # for a group of processes, from its start
+SECONDS = 150  # for a group of processes, from its start
 
 
 def _work(function, arguments, rank, ranks, meeting, answer):
