@@ -27,6 +27,7 @@ from turns import seconds_in_turns  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 TURN_SECONDS = 0.03  # calls in a turn; the median of them counts, so that one that wakes threads does not
+PAUSE_SECONDS = 0.06  # before each: ONNX Runtime's threads spin for 35 ms after their work, those of OpenMP for less
 
 
 def quartiles(values: list[float]) -> list[float]:
@@ -62,7 +63,8 @@ def measure(case: Case, workers: list[WorkerProcess], rounds: int) -> dict[str, 
     precision that is the faster one.
     """
     able, results = checked(case, workers)
-    turns = seconds_in_turns([lambda worker=worker: worker.turn(TURN_SECONDS) for worker in able], rounds)
+    turns = seconds_in_turns([lambda worker=worker: worker.turn(TURN_SECONDS) for worker in able],
+                             rounds, PAUSE_SECONDS)
     times = {worker.name: seconds for worker, seconds in zip(able, turns, strict=True)}
     ours = [name for name in times if name.startswith("headgate")]
     base = min(ours, key=lambda name: statistics.median(times[name]), default=None)

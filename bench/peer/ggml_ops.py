@@ -59,7 +59,7 @@ class Ggml:
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         """K and V in the case's dtype; queries and results are f32, as the kernel has them."""
         if case.op != "forward":
-            raise Refused("no backward pass" if "backward" in case.op else "compared by attention itself")
+            raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
         if self.context:
             self.ggml_free(self.context)
         size = 64 * 2**20 + 4 * case.T * case.S + 16 * sum(inputs[name].nbytes for name in "qkvz")

@@ -18,36 +18,65 @@ class Jax:
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.C:
-            raise Refused("compared by attention itself")
+            raise Refused("layers are compared with PyTorch")
 
-        def as_jax(array: np.ndarray) -> jax.Array:
-            return jnp.asarray(bf16_bits(array).view(ml_dtypes.bfloat16) if case.dtype == "bfloat16" else array)
+        named = ("q", "k", "v", "z", "dy") if case.op == "forward+backward" else ("q", "k", "v", "z")
+        weights_of = self._weights(case)
 
-        # dot_product_attention takes (B,T,H,D).
-        q, k, v, z, dy = (as_jax(inputs[name].swapaxes(1, 2)) for name in ("q", "k", "v", "z", "dy"))
+        def by_einsum(q, k, v, z):
+            return jnp.einsum("bhgts,bhsd->bhgtd", weights_of(q, k).astype(v.dtype), v) * jax.nn.sigmoid(z)
 
-        def attention(q, k, v, z):
+        def by_function(q, k, v, z):
             return jax.nn.dot_product_attention(q, k, v, is_causal=case.causal) * jax.nn.sigmoid(z)
 
-        def training(q, k, v, z, dy):
-            y, pullback = jax.vjp(attention, q, k, v, z)
-            return [y, *pullback(dy)]
-
         def statistics(q, k, v, z):
-            scores = jnp.einsum("bthd,bshd->bhts", q, k) / np.sqrt(case.D).astype(q.dtype)
-            if case.causal:
-                scores = jnp.where(np.tri(case.T, case.S, case.S - case.T, dtype=bool), scores, -np.inf)
-            weights = jax.nn.softmax(scores.astype(jnp.float32), axis=-1)
-            y = jnp.einsum("bhts,bshd->bthd", weights.astype(v.dtype), v) * jax.nn.sigmoid(z)
+            weights = weights_of(q, k)
+            y = jnp.einsum("bhgts,bhsd->bhgtd", weights.astype(v.dtype), v) * jax.nn.sigmoid(z)
             return [y, weights.max(-1), jax.scipy.special.entr(weights).sum(-1), weights[..., 0], weights.sum(-2)]
 
-        arguments = {"forward": (q, k, v, z), "forward+backward": (q, k, v, z, dy), "statistics": (q, k, v, z)}[case.op]
-        function = {"forward": lambda *a: [attention(*a)], "forward+backward": training, "statistics": statistics}
-        jitted = jax.jit(function[case.op])
-        return {"": Way(lambda: jax.block_until_ready(jitted(*arguments)), self._arrays)}
+        # For einsum (B,Hkv,Hq/Hkv,T,D) and (B,Hkv,S,D), for dot_product_attention (B,T,H,D).
+        grouped = {name: inputs[name] if name in "kv" else
+                   inputs[name].reshape(case.B, case.Hkv, -1, case.T, case.D) for name in named}
+        if case.op == "statistics":
+            return {"einsum": self._way(case, statistics, grouped, _ungrouped)}
+        bthd = {name: inputs[name].swapaxes(1, 2) for name in named}
+        return {"einsum": self._way(case, by_einsum, grouped, _ungrouped),
+                "dot_product_attention": self._way(case, by_function, bthd, lambda _, array: array.swapaxes(1, 2))}
 
     @staticmethod
-    def _arrays(results: list[jax.Array]) -> list[np.ndarray]:
-        arrays = [np.asarray(result) for result in results]
-        arrays = [widen_bf16(array) if array.dtype == ml_dtypes.bfloat16 else array for array in arrays]
-        return [array.swapaxes(1, 2) if array.ndim == 4 else array for array in arrays]
+    def _weights(case: Case):
+        def weights(q, k):
+            """softmax(q k^T / sqrt(D)), (B,Hkv,Hq/Hkv,T,S), in f32."""
+            scores = jnp.einsum("bhgtd,bhsd->bhgts", q, k, preferred_element_type=jnp.float32) / np.sqrt(case.D)
+            if case.causal:
+                scores = jnp.where(np.tri(case.T, case.S, case.S - case.T, dtype=bool), scores, -np.inf)
+            return jax.nn.softmax(scores.astype(jnp.float32), axis=-1)
+
+        return weights
+
+    @staticmethod
+    def _way(case: Case, function, arrays: dict[str, np.ndarray], as_bhtd) -> Way:
+        """`function` of q, k, v and z, or it with its gradients, jitted; `as_bhtd` makes (B,H,…) of a result."""
+        def training(q, k, v, z, dy):
+            y, pullback = jax.vjp(function, q, k, v, z)
+            return [y, *pullback(dy)]
+
+        def alone(*inputs):
+            found = function(*inputs)
+            return found if isinstance(found, list) else [found]
+
+        bf16 = case.dtype == "bfloat16"
+        given = [jnp.asarray(bf16_bits(array).view(ml_dtypes.bfloat16) if bf16 else array) for array in arrays.values()]
+        jitted = jax.jit(training if case.op == "forward+backward" else alone)
+
+        def read(results):
+            found = [np.asarray(result) for result in results]
+            found = [widen_bf16(array) if array.dtype == ml_dtypes.bfloat16 else array for array in found]
+            return [as_bhtd(case, array) for array in found]
+
+        return Way(lambda: jax.block_until_ready(jitted(*given)), read)
+
+
+def _ungrouped(case: Case, array: np.ndarray) -> np.ndarray:
+    """(B,Hq,…) of (B,Hkv,Hq/Hkv,…); the gradients of k and v are (B,Hkv,S,D) as they are."""
+    return array if array.shape == (case.B, case.Hkv, case.S, case.D) else array.reshape(case.B, case.Hq, *array.shape[3:])

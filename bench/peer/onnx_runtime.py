@@ -17,7 +17,7 @@ class OnnxRuntime:
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.op != "forward":
-            raise Refused("inference alone" if "backward" in case.op else "compared by attention itself")
+            raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
         builders = {"Attention": self._attention, "MultiHeadAttention": self._multi_head}
         if case.Hq != case.Hkv:
             del builders["MultiHeadAttention"]  # has no groups of query heads

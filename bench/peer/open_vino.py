@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenVINO's ScaledDotProductAttention times a sigmoid, on its CPU plugin."""
 
+import math
+
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
@@ -16,7 +18,7 @@ class OpenVino:
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.op != "forward":
-            raise Refused("inference alone" if "backward" in case.op else "compared by attention itself")
+            raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
         kind = ov.Type.bf16 if case.dtype == "bfloat16" else ov.Type.f32
         # ScaledDotProductAttention has no groups of query heads: with one new token, which sees every key, the queries of a
         # key/value head are rows of one head.
@@ -24,10 +26,21 @@ class OpenVino:
         if case.Hq != case.Hkv and case.T != 1:
             raise Refused("its operation has no groups of query heads")
         arrays = {name: inputs[name].reshape(rows) if name in "qz" else inputs[name] for name in "qkvz"}
+        ways = {"ScaledDotProductAttention": lambda q, k, v: ops.scaled_dot_product_attention(q, k, v, causal=case.causal)}
+        if not case.causal:
+            ways["MatMul and Softmax"] = lambda q, k, v: self._composed(case, kind, q, k, v)
+        return {name: self._way(case, arrays, kind, attention) for name, attention in ways.items()}
+
+    @staticmethod
+    def _composed(case: Case, kind: ov.Type, q: ov.Node, k: ov.Node, v: ov.Node) -> ov.Node:
+        scale = ops.constant(1 / math.sqrt(case.D), kind)
+        scores = ops.matmul(ops.multiply(q, scale), k, False, True)
+        return ops.matmul(ops.softmax(scores, -1), v, False, False)
+
+    def _way(self, case: Case, arrays: dict, kind: ov.Type, attention) -> Way:
         nodes = {name: ops.parameter(array.shape, kind, name=name) for name, array in arrays.items()}
-        attention = ops.scaled_dot_product_attention(nodes["q"], nodes["k"], nodes["v"], causal=case.causal)
-        model = ov.Model([ops.result(ops.multiply(attention, ops.sigmoid(nodes["z"])))], list(nodes.values()))
-        compiled = self.core.compile_model(model, "CPU", {
+        y = ops.multiply(attention(nodes["q"], nodes["k"], nodes["v"]), ops.sigmoid(nodes["z"]))
+        compiled = self.core.compile_model(ov.Model([ops.result(y)], list(nodes.values())), "CPU", {
             "INFERENCE_NUM_THREADS": self.threads, "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_PRECISION_HINT": "bf16" if case.dtype == "bfloat16" else "f32"})
         request = compiled.create_infer_request()
@@ -38,7 +51,7 @@ class OpenVino:
             request.infer()
             return request.get_output_tensor()
 
-        return {"": Way(run, lambda tensor: [self._array(tensor).reshape(case.B, case.Hq, case.T, case.D)])}
+        return Way(run, lambda tensor: [self._array(tensor).reshape(case.B, case.Hq, case.T, case.D)])
 
     @staticmethod
     def _tensor(array: np.ndarray, kind: ov.Type) -> ov.Tensor:

@@ -15,7 +15,7 @@ class Flex:
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.C or case.op == "statistics":
-            raise Refused("compared by attention itself")
+            raise Refused("for attention alone")
         torch._dynamo.reset()
         mask = None
         if case.causal:

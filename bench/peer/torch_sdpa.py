@@ -54,20 +54,10 @@ class Sdpa:
         tensors = tensors_of(case, inputs)
         if case.op == "statistics":
             return self._statistics(case, tensors)
-        group = case.Hq // case.Hkv
+        return {"": attention_way(case, tensors, lambda q, k, v, z: self._attention(case, q, k, v) * torch.sigmoid(z))}
 
-        def attention(q, k, v, z):
-            return scaled_dot_product_attention(q, k, v, is_causal=case.causal, enable_gqa=group > 1) * torch.sigmoid(z)
-
-        def folded(q, k, v, z):
-            # One new token sees every key, so that the queries of a key/value head can stand as rows of one head.
-            y = scaled_dot_product_attention(q.view(case.B, case.Hkv, group, case.D), k, v)
-            return y.view(q.shape) * torch.sigmoid(z)
-
-        ways = {"": attention_way(case, tensors, attention)}
-        if group > 1 and case.T == 1:
-            ways = {"enable_gqa": ways[""], "folded": attention_way(case, tensors, folded)}
-        return ways
+    def _attention(self, case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=case.causal, enable_gqa=case.Hq != case.Hkv)
 
     def _statistics(self, case: Case, tensors: dict[str, Tensor]) -> dict[str, Way]:
         raise Refused("the flash kernel has no weights")
@@ -75,6 +65,19 @@ class Sdpa:
 
 class Flash(Sdpa):
     backend = SDPBackend.FLASH_ATTENTION
+
+
+class FlashFolded(Flash):
+    """With the queries of a key/value head as rows of one head, which is right where a new token sees every key: each key is
+    then read once, not once for every query head."""
+
+    def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
+        if case.Hq == case.Hkv or case.T != 1:
+            raise Refused("for groups of query heads and one new token")
+        return super().ways(case, inputs)
+
+    def _attention(self, case: Case, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q.view(case.B, case.Hkv, -1, case.D), k, v).view(q.shape)
 
 
 class Math(Sdpa):
