@@ -46,6 +46,10 @@ package is missing, has a `version`, and ways(case, inputs), which raises Refuse
 
 TRIAL_SECONDS = 0.05
 
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""Keeps freed memory in the process, for every peer alike. Else large results of those that allocate them in every call
+(headgate, PyTorch, JAX) are mapped anew each time, which others that keep their results' memory do not pay for."""
+
 
 def _seconds(way: Way) -> float:
     start = time.perf_counter()
@@ -138,7 +142,7 @@ class WorkerProcess:
         self.log = tempfile.TemporaryFile()
         bench = Path(__file__).resolve().parent.parent
         path = [str(bench), *map(str, packages), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1",
+        environment = {**os.environ, **ALLOCATOR, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1",
                        "PYTHONPATH": os.pathsep.join(filter(None, path))}
         # No more cores than threads, so that a pool whose size cannot be set, as XLA's, has as many threads as the others.
         chosen = set(sorted(cpus)[:threads])
