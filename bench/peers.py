@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated attention by headgate and by other libraries, on the same shapes, values and threads, in turns.
 
-Every peer has a process of its own (peer/worker.py); its results are compared with f64 before it is timed, and it is not
-timed where they are wrong. Says which peers are missing, or do not compute a case, and why. Needs PyTorch, for the f64
-results, and the Python package of headgate (build/python).
+Every peer has a process of its own (peer/worker.py); its results are compared with f64 before it is timed, and it is
+not timed where they are wrong. Says which peers are missing, or do not compute a case, and why. Needs PyTorch, for the
+f64 results, and the Python package of headgate (build/python).
 """
 
 import argparse
@@ -94,8 +94,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; also a Python file with a class Peer "
-                        "of your own (default: %(default)s)")
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; also a Python file with a "
+                        "class Peer of your own (default: %(default)s)")
     parser.add_argument("--filter", default="", help="the cases whose names match this")
     parser.add_argument("--list", action="store_true", help="print the cases' names and end")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each (default: %(default)s)")
@@ -105,7 +105,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: tables of these files")
     parser.add_argument("--package", type=Path, default=ROOT / "build" / "python",
                         help="the folder that headgate is imported from (default: %(default)s)")
-    parser.add_argument("--tiny", action="store_true", help="sequences of 24 tokens, to try the program; times say nothing")
+    parser.add_argument("--tiny", action="store_true", help="sequences of 24 tokens, to try it; times say nothing")
     arguments = parser.parse_args()
     for name in ("rounds", "threads"):
         if getattr(arguments, name) < 1:
@@ -150,8 +150,8 @@ def line_of(result: dict[str, Any]) -> str:
         return f"{result['peer']:<18} not timed: {result['refused']}"
     low, middle, high = (1e3 * seconds for seconds in result["seconds"])
     ratio = f"{result['ratio'][1]:.2f}" if "ratio" in result else ""
-    return (f"{result['peer']:<18} {middle:9.3f} ms ({low:.3f} to {high:.3f})  {ratio:>6}  {result['gflops']:7.1f} GFLOP/s"
-            f"  error {result['error']:.1e}  {result['way']}")
+    return (f"{result['peer']:<18} {middle:9.3f} ms ({low:.3f} to {high:.3f})  {ratio:>6}  "
+            f"{result['gflops']:7.1f} GFLOP/s  error {result['error']:.1e}  {result['way']}")
 
 
 def main() -> None:

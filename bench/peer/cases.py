@@ -31,7 +31,7 @@ class Refused(Exception):
 
 
 class Way(NamedTuple):
-    """One way in which a peer computes a case: `run` is what is timed, `read` makes arrays of f32 of what it returns."""
+    """A way in which a peer computes a case: `run` is what is timed, `read` makes arrays of f32 of what it returns."""
 
     run: Callable[[], Any]
     read: Callable[[Any], list[np.ndarray]]

@@ -79,4 +79,6 @@ class Jax:
 
 def _ungrouped(case: Case, array: np.ndarray) -> np.ndarray:
     """(B,Hq,…) of (B,Hkv,Hq/Hkv,…); the gradients of k and v are (B,Hkv,S,D) as they are."""
-    return array if array.shape == (case.B, case.Hkv, case.S, case.D) else array.reshape(case.B, case.Hq, *array.shape[3:])
+    if array.shape == (case.B, case.Hkv, case.S, case.D):
+        return array
+    return array.reshape(case.B, case.Hq, *array.shape[3:])

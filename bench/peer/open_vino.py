@@ -20,13 +20,14 @@ class OpenVino:
         if case.op != "forward":
             raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
         kind = ov.Type.bf16 if case.dtype == "bfloat16" else ov.Type.f32
-        # ScaledDotProductAttention has no groups of query heads: with one new token, which sees every key, the queries of a
-        # key/value head are rows of one head.
+        # ScaledDotProductAttention has no groups of query heads: with one new token, which sees every key, the queries
+        # of a key/value head are rows of one head.
         rows = (case.B, case.Hkv, case.Hq // case.Hkv * case.T, case.D)
         if case.Hq != case.Hkv and case.T != 1:
             raise Refused("its operation has no groups of query heads")
         arrays = {name: inputs[name].reshape(rows) if name in "qz" else inputs[name] for name in "qkvz"}
-        ways = {"ScaledDotProductAttention": lambda q, k, v: ops.scaled_dot_product_attention(q, k, v, causal=case.causal)}
+        ways = {"ScaledDotProductAttention":
+                lambda q, k, v: ops.scaled_dot_product_attention(q, k, v, causal=case.causal)}
         if not case.causal:
             ways["MatMul and Softmax"] = lambda q, k, v: self._composed(case, kind, q, k, v)
         return {name: self._way(case, arrays, kind, attention) for name, attention in ways.items()}

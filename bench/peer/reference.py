@@ -57,7 +57,7 @@ def _layer(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def reference(case: Case) -> list[np.ndarray]:
-    """The results of RESULTS[case.op], of layers behind them the gradients of LAYER_WEIGHTS; `checked_heads` of each."""
+    """`checked_heads` of each of the results that `result_names` lists."""
     arrays = {name: checked_heads(case, array) for name, array in inputs_of(case).items()}
     inputs = {name: torch.from_numpy(np.ascontiguousarray(array)).double() for name, array in arrays.items()}
     if case.op == "statistics":

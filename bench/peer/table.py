@@ -2,11 +2,12 @@
 """Reports of peers.py as Markdown."""
 
 import itertools
+import math
 from typing import Any
 
-HEADER = """{cpu}, {threads} threads. A cell has the median time in ms, how far the quartiles are from it, and the ratio to
-headgate's time (the faster precision): above 1 headgate is ahead, **bold** where the peer is. *error*: the largest of the
-group against f64, by the largest element of a result.
+HEADER = """{cpu}, {threads} threads. A cell has the median time in ms, how far the farther quartile is from it, and the
+ratio to headgate's time (the faster precision): above 1 headgate is ahead, **bold** where the peer is. *error*: the
+largest of the group against f64, by the largest element of a result.
 
 {versions}
 """
@@ -28,8 +29,9 @@ def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _milliseconds(seconds: float) -> str:
+    """Three digits or more."""
     value = 1e3 * seconds
-    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
 
 
 def _cell(result: dict[str, Any] | None) -> str:

@@ -68,8 +68,8 @@ class Flash(Sdpa):
 
 
 class FlashFolded(Flash):
-    """With the queries of a key/value head as rows of one head, which is right where a new token sees every key: each key is
-    then read once, not once for every query head."""
+    """With the queries of a key/value head as rows of one head, which is right where a new token sees every key: each
+    key is then read once, not once for every query head."""
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.Hq == case.Hkv or case.T != 1:

@@ -8,7 +8,8 @@ environment, sleeps in a read from a pipe while another has its turn, and takes 
     worker.py NAME THREADS      one line of JSON in, one line of JSON out:
     {"prepare": case, "results": FILE}    -> {"way": which one was the fastest}, its results in FILE (.npz)
     {"turn": seconds}                     -> {"seconds": the median of calls that together take about that long}
-Replies are {"refused": why} where the peer does not compute the case. The first line says {"version": …} or {"missing": why}.
+Replies are {"refused": why} where the peer does not compute the case. The first line says {"version": …} or
+{"missing": why}.
 """
 
 import dataclasses
@@ -144,7 +145,7 @@ class WorkerProcess:
         path = [str(bench), *map(str, packages), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, **ALLOCATOR, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1",
                        "PYTHONPATH": os.pathsep.join(filter(None, path))}
-        # No more cores than threads, so that a pool whose size cannot be set, as XLA's, has as many threads as the others.
+        # No more cores than threads, so that a pool whose size cannot be set, as XLA's, is as large as the others.
         chosen = set(sorted(cpus)[:threads])
         self.process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.worker", name, str(threads)], env=environment, text=True,

@@ -46,7 +46,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("peers")
     (folder / "doubling.py").write_text(WRONG)
     (folder / "absent.py").write_text(MISSING)
-    peers = f"headgate,torch-flash,torch-math,{folder}/doubling.py,{folder}/absent.py"
+    peers = f"headgate,torch-math,{folder}/doubling.py,{folder}/absent.py"
     done = run("--tiny", "--rounds", 2, "--peers", peers, "--json", folder / "report.json",
                "--markdown", folder / "tables.md")
     assert done.returncode == 0, done.stderr
@@ -90,7 +90,7 @@ def test_tables(measured):
     rows = [line for line in tables.splitlines() if line.startswith("| f") or line.startswith("| l")]
     timed = [case for case in report["cases"] if case["group"] in ("attention", "small", "decode", "layer")]
     assert len(rows) == len(timed)
-    assert "| case | headgate | torch-flash | torch-math |" in tables
+    assert "| case | headgate | torch-math |" in tables
     again = run("--table", folder / "report.json", folder / "report.json")
     assert again.stdout == tables
 
