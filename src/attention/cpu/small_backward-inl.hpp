@@ -81,8 +81,11 @@ class SmallBackwardWorker {
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
-      copy_rows(own_.keys, key_rows(p_.inputs.k, sequence_, hkv_), seen.begin, seen.end, seen.end + kMR);
-      copy_rows(own_.values, key_rows(p_.inputs.v, sequence_, hkv_), seen.begin, seen.end, seen.end + kMR);
+      const std::int64_t filled = seen.end + kRowUnit;  // of a tile, what lies behind the last
+      copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, {}, sequence_, hkv_),
+                key_rows(p_.inputs.k, sequence_, hkv_), seen.begin, seen.end, filled);
+      copy_rows(own_.values, dense_keys<T>(p_, p_.inputs.v, {}, sequence_, hkv_),
+                key_rows(p_.inputs.v, sequence_, hkv_), seen.begin, seen.end, filled);
     }
     ask_ahead(next);
     dk_ = begin_sums(p_.gradients.dk, own_.dk);
@@ -141,9 +144,6 @@ class SmallBackwardWorker {
               prefetch_rows(query_rows(p_.inputs.gate, s, h), steps),
               prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
   }
-  void step_ahead() {
-    for (RowPrefetch& rows : ahead_) rows.step();
-  }
 
   /// do, −lse and −(Δ − dlse) of queries i … i + n; writes their dz.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
@@ -167,8 +167,9 @@ class SmallBackwardWorker {
 
   OperandRows<T> place_queries(std::int64_t h, std::int64_t i, std::int64_t n) const {
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h).range(i, n);
-    if (lie_dense<T>(q) && q.row_stride <= kRowStride) return {q.template at<T>(0, 0, p_.D), q.row_stride};
-    copy_rows(own_.query_rows, q, 0, n, n);
+    const OperandRows<T> dense = lie_dense<T>(q) ? rows_in_place<T>(q) : OperandRows<T>{};
+    if (dense.data != nullptr && dense.stride <= kRowStride) return dense;
+    copy_rows(own_.query_rows, dense, q, 0, n, n);
     return {own_.query_rows.data, kRowStride};
   }
 
@@ -198,10 +199,10 @@ class SmallBackwardWorker {
     const KeyRange seen = visibility.rows(i + r, i + r + n);
     const KeyRange narrowest = {visibility.row(i + r + n - 1).begin, visibility.row(i + r).end};
     for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
-      step_ahead();
+      step_all(ahead_);
       make_probabilities<kRows, kVecs>(j, r);
       if (j < narrowest.begin || j + rows > narrowest.end) hide(visibility, j, rows, i, r, n);
-      step_ahead();
+      step_all(ahead_);
       make_score_gradients<kRows, kVecs>(j, r);
     });
     zero_keys(0, seen.begin, r, kVecs * kLanes<T>);

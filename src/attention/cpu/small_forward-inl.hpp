@@ -61,7 +61,9 @@ class SmallForwardWorker {
     sequence_ = head.part->sequence;
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
-    copy_rows(own_.keys, rows_of_keys(p_, sequence_, head.h), seen.begin, seen.end, seen.end + kMR);
+    copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, p_.inputs.k_scale, sequence_, head.h),
+              rows_of_keys(p_, sequence_, head.h), seen.begin, seen.end,
+              seen.end + kRowUnit);
     place_values(head.h, seen);
     ask_ahead(next);
     for (std::int64_t g = 0; g < p_.group; ++g) {
@@ -82,14 +84,9 @@ class SmallForwardWorker {
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
   void place_values(std::int64_t h, const KeyRange& seen) {
-    if (p_.page == 0 && !p_.inputs.v_scale.present()) {
-      const HeadRows<const void> rows = key_rows(p_.inputs.v, sequence_, h);
-      if (lie_dense<T>(rows) && rows.row_stride <= kRowStride) {
-        values_ = {rows.template at<T>(0, 0, p_.Dv), rows.row_stride};
-        return;
-      }
-    }
-    copy_rows(own_.values, rows_of_values(p_, sequence_, h), seen.begin, seen.end, seen.end);
+    values_ = dense_keys<T>(p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h);
+    if (values_.data != nullptr && values_.stride <= kRowStride) return;
+    copy_rows(own_.values, values_, rows_of_values(p_, sequence_, h), seen.begin, seen.end, seen.end);
     values_ = {own_.values.data, kRowStride};
   }
 
@@ -103,9 +100,6 @@ class SmallForwardWorker {
     ahead_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
               prefetch_rows(query_rows(p_.inputs.q, s, h), steps), prefetch_rows(query_rows(p_.inputs.gate, s, h), steps)};
   }
-  void step_ahead() {
-    for (RowPrefetch& rows : ahead_) rows.step();
-  }
 
   /// Queries i … i + n of query head h, at most kVecs vectors.
   template <std::int64_t kVecs>
@@ -113,19 +107,26 @@ class SmallForwardWorker {
                  std::int64_t n) {
     constexpr std::int64_t kWidth = kVecs * kLanes<T>;
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h);
-    transpose_panel<kVecs>(
-        own_.queries.data, [&](std::int64_t r) { return dense_row(q, i + r, own_.query_rows.at(r)); }, n, p_.D,
-        static_cast<T>(p_.scale * kLog2e));
+    const T factor = static_cast<T>(p_.scale * kLog2e);
+    if (lie_dense<T>(q)) {
+      const OperandRows<T> rows = rows_in_place<T>(q);
+      transpose_panel<kVecs>(
+          own_.queries.data, [&](std::int64_t r) { return rows.at(i + r); }, n, p_.D, factor);
+    } else {
+      transpose_panel<kVecs>(
+          own_.queries.data, [&](std::int64_t r) { return dense_row(q, i + r, own_.query_rows.at(r)); }, n, p_.D,
+          factor);
+    }
     const KeyRange seen = visibility.rows(i, i + n);
     for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t) HWY_ATTR {
-      step_ahead();
+      step_all(ahead_);
       multiply_row_tile<kRows, kVecs, LeftLayout<kRowStride, 1>, ProductWrite::overwrite>(
           own_.keys.at(j), own_.queries.data, kWidth, p_.D, own_.scores.at(0) + j * kWidth, kWidth, kRows);
     });
     hide<kWidth>(visibility, seen, i, n);
     softmax<kVecs>(h, seen);
     for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t rows) HWY_ATTR {
-      step_ahead();
+      step_all(ahead_);
       const KeyRange keys = visibility.rows(i + r, i + r + rows);
       multiply_row_tiles<kRows, LeftLayout<1, kWidth>, ProductWrite::overwrite>(
           own_.scores.at(0) + keys.begin * kWidth + r, values_.at(keys.begin), values_.stride, keys.end - keys.begin,

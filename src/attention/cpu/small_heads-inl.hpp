@@ -14,6 +14,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -122,23 +123,40 @@ struct OperandRows {
   const T* at(std::int64_t r) const { return data + r * stride; }
 };
 
+/// Where rows lie dense, they themselves.
+template <typename T>
+OperandRows<T> rows_in_place(const HeadRows<const void>& rows) {
+  return {static_cast<const T*>(rows.data) + rows.start, rows.row_stride};
+}
+
+/// The rows of k or v of a sequence's head, if they lie dense, not in pages and without scales; else null.
+template <typename T>
+OperandRows<T> dense_keys(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
+                          const Sequence& s, std::int64_t h) {
+  if (p.page > 0 || scale.present()) return {};
+  const HeadRows<const void> rows = key_rows(tensor, s, h);
+  return lie_dense<T>(rows) ? rows_in_place<T>(rows) : OperandRows<T>{};
+}
+
 /// Rows [begin, end) of `from` at the same places of `to`, kRowStride apart, with zeros up to whole vectors; then rows
-/// of zeros up to `filled`.
+/// of zeros up to `filled`. dense: the same rows where they lie dense, or null.
 template <typename T, class Rows>
-void copy_rows(const View<T, 2>& to, const Rows& from, std::int64_t begin, std::int64_t end, std::int64_t filled) {
+void copy_rows(const View<T, 2>& to, const OperandRows<T>& dense, const Rows& from, std::int64_t begin,
+               std::int64_t end, std::int64_t filled) {
   const Tag<T> d;
   const std::int64_t padded = round_up(from.cols, kLanes<T>);
   for (std::int64_t r = begin; r < end; ++r) {
     T* HWY_RESTRICT row = to.at(r);
-    const T* HWY_RESTRICT source = padded_row(from, r, row);
+    const T* HWY_RESTRICT source = dense.data != nullptr ? dense.at(r) : padded_row(from, r, row);
     if (source == row) continue;
     for (std::int64_t x = 0; x < padded; x += kLanes<T>) hn::StoreU(hn::LoadU(d, source + x), d, row + x);
   }
-  for (std::int64_t r = end; r < filled; ++r) std::fill_n(to.at(r), padded, T{0});
+  for (std::int64_t r = end; r < filled; ++r) {
+    for (std::int64_t x = 0; x < padded; x += kLanes<T>) hn::StoreU(hn::Zero(d), d, to.at(r) + x);
+  }
 }
 
-/// Rows first … first + n of `rows` as the columns of `to` (cols, kVecs · lanes), times `factor`; zeros in the others.
-/// `buffer`: as many rows.
+/// Rows row_at(0) … row_at(n − 1) as the columns of `to` (cols, kVecs · lanes), times `factor`; zeros in the others.
 template <std::int64_t kVecs, typename T, class RowAt>
 void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, std::int64_t cols, T factor) {
   constexpr std::int64_t kWidth = kVecs * kLanes<T>;
@@ -146,6 +164,16 @@ void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, st
   for (std::int64_t r = 0; r < n; ++r) source[r] = row_at(r);
   if (n < kWidth) std::fill_n(to, kWidth * cols, T{0});
   interleave_rows<kWidth>(to, source, n, cols, factor);
+}
+
+/// Asks for some more of each of several rows to come.
+template <std::size_t kCount>
+HWY_INLINE void step_all(std::array<RowPrefetch, kCount>& ahead) {
+  for (RowPrefetch& rows : ahead) {
+    RowPrefetch in_registers = rows;
+    in_registers.step();
+    rows = in_registers;
+  }
 }
 
 /// What a pass over small heads is cut into: one task a key/value head.
