@@ -83,11 +83,11 @@ template <typename T>
 HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
                                const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT delta) {
   const auto row_of = [&](std::int64_t r) HWY_ATTR {
-    const auto at = [&](const HeadRows<const void>& rows) HWY_ATTR {
-      return rows.present() ? rows.at<T>(i + r, 0, p.Dv) : nullptr;
-    };
-    return GateRowOperands<T>{at(from.dy), at(from.y), at(from.attn), at(from.gate), d_o.at(r),
-                              from.dgate.present() ? from.dgate.at<T>(i + r, 0, p.Dv) : nullptr};
+    const auto at = [&](const HeadRows<const void>& rows)
+                        HWY_ATTR { return rows.present() ? rows.at<T>(i + r, 0, p.Dv) : nullptr; };
+    return GateRowOperands<T>{at(from.dy),   at(from.y),
+                              at(from.attn), at(from.gate),
+                              d_o.at(r),     from.dgate.present() ? from.dgate.at<T>(i + r, 0, p.Dv) : nullptr};
   };
   gate_rows_backward(row_of, n, p.Dv, p.gate_fn, p.gate_op, delta);
   const auto as_column = [](HeadRows<const void> rows) {  // its rows as the columns of one

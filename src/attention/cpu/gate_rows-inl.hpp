@@ -63,7 +63,8 @@ HWY_NOINLINE void gate_rows_forward(const GatedRows<T>& tile, std::int64_t rows,
       const T* HWY_RESTRICT o = tile.o + r * tile.o_stride;
       const T* HWY_RESTRICT z = tile.z + r * tile.z_stride;
       T* HWY_RESTRICT y = tile.y + r * tile.y_stride;
-      for (std::int64_t x = 0; x < n; x += kLanes<T>) hn::StoreU(gated(hn::Mul(hn::LoadU(d, o + x), factor), z + x), d, y + x);
+      for (std::int64_t x = 0; x < n; x += kLanes<T>)
+        hn::StoreU(gated(hn::Mul(hn::LoadU(d, o + x), factor), z + x), d, y + x);
     }
   };
   if (tile.z == nullptr) {

@@ -46,20 +46,25 @@ class OutputRows {
     store_row(lse_, &lse, i, 0, 1);
   }
 
-  /// All of it but lse, of queries i … i + rows; inverses: 1 / sum of each, or 0.
-  void write_tile(std::int64_t i, std::int64_t rows, const View<T, 2>& o, const T* inverses) const {
-    if (!all_dense_) {
-      for (std::int64_t r = 0; r < rows; ++r) write_row(i + r, o.at(r), inverses[r]);
+  /// All of it but lse, of n queries `rows`, ascending; inverses: 1 / sum of each, or 0.
+  void write_tile(const std::int64_t* rows, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
+    const std::int64_t i = rows[0];
+    if (!all_dense_ || !consecutive(rows, n)) {
+      for (std::int64_t r = 0; r < n; ++r) write_row(rows[r], o.at(r), inverses[r]);
       return;
     }
-    const GatedRows<T> tile{y_.template at<T>(i, 0, p_.Dv), y_.row_stride, o.data, o.strides[0],
-                            logits_.present() ? logits_.template at<T>(i, 0, p_.Dv) : nullptr, logits_.row_stride,
+    const GatedRows<T> tile{y_.template at<T>(i, 0, p_.Dv),
+                            y_.row_stride,
+                            o.data,
+                            o.strides[0],
+                            logits_.present() ? logits_.template at<T>(i, 0, p_.Dv) : nullptr,
+                            logits_.row_stride,
                             inverses};
-    gate_rows_forward(tile, rows, p_.Dv, p_.gate_fn, p_.gate_op);
+    gate_rows_forward(tile, n, p_.Dv, p_.gate_fn, p_.gate_op);
   }
 
-  /// lse = (max + log2(sum)) · ln 2 of queries i … i + n.
-  void write_lse(std::int64_t i, std::int64_t n, const T* maxima, const T* sums) const {
+  /// lse = (max + log2(sum)) · ln 2 of n queries `rows`, ascending.
+  void write_lse(const std::int64_t* rows, std::int64_t n, const T* maxima, const T* sums) const {
     if (!lse_.present()) return;
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     constexpr std::int64_t kMost = 8;
@@ -70,15 +75,19 @@ class OutputRows {
     column.stride = lse_.row_stride;
     column.cols = lse_.rows;
     for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
-      const std::int64_t rows = std::min(kMost, n - r0);
-      for (std::int64_t r = 0; r < rows; ++r) buffer[r] = static_cast<double>(sums[r0 + r]);
+      const std::int64_t count = std::min(kMost, n - r0);
+      for (std::int64_t r = 0; r < count; ++r) buffer[r] = static_cast<double>(sums[r0 + r]);
       for (std::int64_t r = 0; r < kMost; r += kLanes<double>) {
         const auto sum = hn::Load(d, buffer + r);
         const auto log = hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), hn::Log2(d, sum));
         hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // ∞ and NaN as they are
       }
-      for (std::int64_t r = 0; r < rows; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
-      store_row(column, lse, 0, i + r0, rows);
+      for (std::int64_t r = 0; r < count; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
+      if (consecutive(rows, n)) {
+        store_row(column, lse, 0, rows[r0], count);
+        continue;
+      }
+      for (std::int64_t r = 0; r < count; ++r) store_row(column, lse + r, 0, rows[r0 + r], 1);
     }
   }
 
@@ -95,6 +104,8 @@ class OutputRows {
   }
 
  private:
+  static bool consecutive(const std::int64_t* rows, std::int64_t n) { return rows[n - 1] - rows[0] == n - 1; }
+
   /// All of query i but lse; `inverse`: what o is multiplied by.
   void write_row(std::int64_t i, T* HWY_RESTRICT o, T inverse) const {
     const std::int64_t padded = gated_.shape[0];

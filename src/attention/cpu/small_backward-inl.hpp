@@ -82,8 +82,8 @@ class SmallBackwardWorker {
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
       const std::int64_t filled = seen.end + kRowUnit;  // of a tile, what lies behind the last
-      copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, {}, sequence_, hkv_),
-                key_rows(p_.inputs.k, sequence_, hkv_), seen.begin, seen.end, filled);
+      copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, {}, sequence_, hkv_), key_rows(p_.inputs.k, sequence_, hkv_),
+                seen.begin, seen.end, filled);
       copy_rows(own_.values, dense_keys<T>(p_, p_.inputs.v, {}, sequence_, hkv_),
                 key_rows(p_.inputs.v, sequence_, hkv_), seen.begin, seen.end, filled);
     }
@@ -137,12 +137,10 @@ class SmallBackwardWorker {
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group;
     const std::int64_t steps = 2 * divide_up(sequence_.T, kNR<T>) * divide_up(sequence_.S, kMR);
-    ahead_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps),
-              prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
-              prefetch_rows(query_rows(p_.incoming.dy, s, h), steps),
-              prefetch_rows(query_rows(p_.saved.y, s, h), steps),
-              prefetch_rows(query_rows(p_.inputs.gate, s, h), steps),
-              prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
+    ahead_ = {
+        prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
+        prefetch_rows(query_rows(p_.incoming.dy, s, h), steps), prefetch_rows(query_rows(p_.saved.y, s, h), steps),
+        prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
   }
 
   /// do, −lse and −(Δ − dlse) of queries i … i + n; writes their dz.
@@ -153,7 +151,8 @@ class SmallBackwardWorker {
       prepare_rows(p_, from, i, n, own_.d_o, lse, delta);
     } else {
       double sink_part = 0;  // without sinks unused
-      for (std::int64_t r = 0; r < n; ++r) prepare_row(p_, own_, from, i + r, own_.d_o.at(r), lse + r, delta + r, &sink_part);
+      for (std::int64_t r = 0; r < n; ++r)
+        prepare_row(p_, own_, from, i + r, own_.d_o.at(r), lse + r, delta + r, &sink_part);
     }
     // Lanes beyond n: zero operands and lse = ∞, hence P = 0.
     const std::int64_t padded = round_up(n, kNR<T>);
@@ -198,13 +197,15 @@ class SmallBackwardWorker {
         own_.d_o_t.data, [&](std::int64_t m) { return own_.d_o.at(r + m); }, n, p_.Dv, T{1});
     const KeyRange seen = visibility.rows(i + r, i + r + n);
     const KeyRange narrowest = {visibility.row(i + r + n - 1).begin, visibility.row(i + r).end};
-    for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
-      step_all(ahead_);
-      make_probabilities<kRows, kVecs>(j, r);
-      if (j < narrowest.begin || j + rows > narrowest.end) hide(visibility, j, rows, i, r, n);
-      step_all(ahead_);
-      make_score_gradients<kRows, kVecs>(j, r);
-    });
+    for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end,
+                                      [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
+                                        step_all(ahead_);
+                                        make_probabilities<kRows, kVecs>(j, r);
+                                        if (j < narrowest.begin || j + rows > narrowest.end)
+                                          hide(visibility, j, rows, i, r, n);
+                                        step_all(ahead_);
+                                        make_score_gradients<kRows, kVecs>(j, r);
+                                      });
     zero_keys(0, seen.begin, r, kVecs * kLanes<T>);
     zero_keys(seen.end, sequence_.S, r, kVecs * kLanes<T>);
   }
@@ -230,8 +231,8 @@ class SmallBackwardWorker {
     multiply_rows<RowsLeft, kRows, kVecs>(x, own_.keys.at(j), own_.queries_t.data, kVecs * kN, p_.D);
     T* HWY_RESTRICT to = own_.probabilities.at(j, r);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v)
-        hn::Store(exp2_fast(d, x[m][v]), d, to + m * kScoreStride + v * kN);
+      HWY_UNROLL(4)
+      for (std::int64_t v = 0; v < kVecs; ++v) hn::Store(exp2_fast(d, x[m][v]), d, to + m * kScoreStride + v * kN);
     }
   }
 
@@ -282,7 +283,8 @@ class SmallBackwardWorker {
     });
   }
 
-  /// Rows j … j + rows of `to` = or += left (rows, count) · right (count, cols); both from query `begin` of the tile on.
+  /// Rows j … j + rows of `to` = or += left (rows, count) · right (count, cols); both from query `begin` of the tile
+  /// on.
   template <std::int64_t kRows>
   HWY_INLINE void add_rows(const Sums& to, const View<T, 2>& left, const OperandRows<T>& right, std::int64_t j,
                            std::int64_t rows, std::int64_t begin, std::int64_t count, std::int64_t cols,
@@ -311,8 +313,8 @@ class SmallBackwardWorker {
       const std::int64_t middle = std::clamp(kBackwardKeys, seen.begin, std::max(seen.begin, seen.end));
       const auto keys = [&](std::int64_t j) { return own_.keys.data + j * kRowStride; };
       const auto left = [&](std::int64_t j) { return own_.ds.data + j * kScoreStride + r; };
-      multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(
-          left(seen.begin), keys(seen.begin), kRowStride, middle - seen.begin, c, ldc, rows, D_padded_);
+      multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(left(seen.begin), keys(seen.begin), kRowStride,
+                                                                     middle - seen.begin, c, ldc, rows, D_padded_);
       if (middle < seen.end) {
         multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::accumulate>(left(middle), keys(middle), kRowStride,
                                                                         seen.end - middle, c, ldc, rows, D_padded_);

@@ -12,7 +12,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
+#include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/small_heads-inl.hpp"
 
@@ -36,6 +38,8 @@ struct SmallForwardScratch {
     maxima = ws.take<T>("maxima", kNR<T>);
     sums = ws.take<T>("sums", kNR<T>);
     inverses = ws.take<T>("inverses", kNR<T>);
+    rows = ws.take<std::int64_t>("rows", p.group, plan.longest.T);
+    counts = ws.take<std::int64_t>("rows", p.group);
     gate = ws.take<T>("gate", Dv_padded);
     gated = ws.take<T>("gated", Dv_padded);
   }
@@ -47,6 +51,8 @@ struct SmallForwardScratch {
   View<T, 2> out;                     ///< of a tile of queries
   View<T, 1> maxima, sums, inverses;  ///< of a panel's queries: of the scores in units of log2(e), of the exponentials
   View<T, 1> gate, gated;             ///< of one query
+  View<std::int64_t, 2> rows;         ///< the queries of each query head of the group, ascending
+  View<std::int64_t, 1> counts;       ///< how many they are
 };
 
 template <typename T>
@@ -55,26 +61,29 @@ class SmallForwardWorker {
   using Plan = SmallForwardPlan;
 
   SmallForwardWorker(const Plan& plan, std::byte* scratch)
-      : p_(plan.p), own_(place_buffers<SmallForwardScratch<T>>(scratch, plan)), Dv_padded_(round_up(p_.Dv, kLanes<T>)) {}
+      : p_(plan.p),
+        own_(place_buffers<SmallForwardScratch<T>>(scratch, plan)),
+        Dv_padded_(round_up(p_.Dv, kLanes<T>)) {}
 
   void run_head(const HeldHead& head, const HeldHead& next) {
     sequence_ = head.part->sequence;
     const Visibility visibility(p_, sequence_);
-    const KeyRange seen = visibility.rows(0, sequence_.T);
-    copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, p_.inputs.k_scale, sequence_, head.h),
-              rows_of_keys(p_, sequence_, head.h), seen.begin, seen.end,
-              seen.end + kRowUnit);
-    place_values(head.h, seen);
+    const KeyRange seen = select_rows(visibility, head.h);
+    if (!seen.empty()) {
+      copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, p_.inputs.k_scale, sequence_, head.h),
+                rows_of_keys(p_, sequence_, head.h), seen.begin, seen.end, seen.end + kRowUnit);
+      place_values(head.h, seen);
+    }
     ask_ahead(next);
     for (std::int64_t g = 0; g < p_.group; ++g) {
       const std::int64_t h = head.h * p_.group + g;
       const OutputRows<T> outputs(p_, sequence_, h, own_.gate, own_.gated);
-      for (std::int64_t i = 0; i < sequence_.T; i += kNR<T>) {
-        const std::int64_t n = std::min(kNR<T>, sequence_.T - i);
+      for (std::int64_t r = 0; r < own_.counts(g); r += kNR<T>) {
+        const std::int64_t n = std::min(kNR<T>, own_.counts(g) - r);
         if (n > kLanes<T>) {
-          run_panel<kNV>(visibility, outputs, h, i, n);
+          run_panel<kNV>(visibility, outputs, h, own_.rows.at(g, r), n);
         } else {
-          run_panel<1>(visibility, outputs, h, i, n);
+          run_panel<1>(visibility, outputs, h, own_.rows.at(g, r), n);
         }
       }
     }
@@ -82,6 +91,31 @@ class SmallForwardWorker {
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+
+  /// Lists the queries of each query head of key/value head h, those alone that a gate threshold leaves open; writes
+  /// the outputs of the others. Returns the hull of the keys that they see.
+  KeyRange select_rows(const Visibility& visibility, std::int64_t h) const {
+    KeyRange hull{sequence_.S, 0};
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      std::int64_t* const rows = own_.rows.at(g);
+      std::int64_t& count = own_.counts(g);
+      if (p_.gate_threshold > 0) {
+        const OutputRows<T> outputs(p_, sequence_, h * p_.group + g, own_.gate, own_.gated);
+        count = 0;
+        OpenRows<T>(p_, sequence_, h * p_.group + g)
+            .visit(
+                0, sequence_.T, [&](std::int64_t i) { rows[count++] = i; },
+                [&](std::int64_t i) { outputs.write_closed(i); });
+      } else {
+        count = sequence_.T;
+        std::iota(rows, rows + count, std::int64_t{0});
+      }
+      if (count == 0) continue;
+      const KeyRange seen = visibility.rows(rows[0], rows[count - 1] + 1);
+      hull = {std::min(hull.begin, seen.begin), std::max(hull.end, seen.end)};
+    }
+    return hull;
+  }
 
   void place_values(std::int64_t h, const KeyRange& seen) {
     values_ = dense_keys<T>(p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h);
@@ -96,57 +130,60 @@ class SmallForwardWorker {
     if (next.part == nullptr || p_.page > 0) return;
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group;
-    const std::int64_t steps = divide_up(sequence_.T, kNR<T>) * (divide_up(sequence_.S, kMR) + divide_up(sequence_.T, kMR));
-    ahead_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
-              prefetch_rows(query_rows(p_.inputs.q, s, h), steps), prefetch_rows(query_rows(p_.inputs.gate, s, h), steps)};
+    const std::int64_t steps =
+        divide_up(sequence_.T, kNR<T>) * (divide_up(sequence_.S, kMR) + divide_up(sequence_.T, kMR));
+    ahead_ = {
+        prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
+        prefetch_rows(query_rows(p_.inputs.q, s, h), steps), prefetch_rows(query_rows(p_.inputs.gate, s, h), steps)};
   }
 
-  /// Queries i … i + n of query head h, at most kVecs vectors.
+  /// The n queries `rows` of query head h, at most kVecs vectors.
   template <std::int64_t kVecs>
-  void run_panel(const Visibility& visibility, const OutputRows<T>& outputs, std::int64_t h, std::int64_t i,
+  void run_panel(const Visibility& visibility, const OutputRows<T>& outputs, std::int64_t h, const std::int64_t* rows,
                  std::int64_t n) {
     constexpr std::int64_t kWidth = kVecs * kLanes<T>;
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h);
     const T factor = static_cast<T>(p_.scale * kLog2e);
     if (lie_dense<T>(q)) {
-      const OperandRows<T> rows = rows_in_place<T>(q);
+      const OperandRows<T> dense = rows_in_place<T>(q);
       transpose_panel<kVecs>(
-          own_.queries.data, [&](std::int64_t r) { return rows.at(i + r); }, n, p_.D, factor);
+          own_.queries.data, [&](std::int64_t r) { return dense.at(rows[r]); }, n, p_.D, factor);
     } else {
       transpose_panel<kVecs>(
-          own_.queries.data, [&](std::int64_t r) { return dense_row(q, i + r, own_.query_rows.at(r)); }, n, p_.D,
+          own_.queries.data, [&](std::int64_t r) { return dense_row(q, rows[r], own_.query_rows.at(r)); }, n, p_.D,
           factor);
     }
-    const KeyRange seen = visibility.rows(i, i + n);
-    for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t) HWY_ATTR {
-      step_all(ahead_);
-      multiply_row_tile<kRows, kVecs, LeftLayout<kRowStride, 1>, ProductWrite::overwrite>(
-          own_.keys.at(j), own_.queries.data, kWidth, p_.D, own_.scores.at(0) + j * kWidth, kWidth, kRows);
-    });
-    hide<kWidth>(visibility, seen, i, n);
+    const KeyRange seen = visibility.rows(rows[0], rows[n - 1] + 1);
+    for_row_tiles<kVecs == 1 ? 4 : 3>(
+        seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t) HWY_ATTR {
+          step_all(ahead_);
+          multiply_row_tile<kRows, kVecs, LeftLayout<kRowStride, 1>, ProductWrite::overwrite>(
+              own_.keys.at(j), own_.queries.data, kWidth, p_.D, own_.scores.at(0) + j * kWidth, kWidth, kRows);
+        });
+    hide<kWidth>(visibility, seen, rows, n);
     softmax<kVecs>(h, seen);
-    for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t rows) HWY_ATTR {
+    for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t count) HWY_ATTR {
       step_all(ahead_);
-      const KeyRange keys = visibility.rows(i + r, i + r + rows);
+      const KeyRange keys = visibility.rows(rows[r], rows[r + count - 1] + 1);
       multiply_row_tiles<kRows, LeftLayout<1, kWidth>, ProductWrite::overwrite>(
           own_.scores.at(0) + keys.begin * kWidth + r, values_.at(keys.begin), values_.stride, keys.end - keys.begin,
-          own_.out.data, Dv_padded_, rows, Dv_padded_);
-      outputs.write_tile(i + r, rows, own_.out, own_.inverses.at(r));
+          own_.out.data, Dv_padded_, count, Dv_padded_);
+      outputs.write_tile(rows + r, count, own_.out, own_.inverses.at(r));
     });
-    outputs.write_lse(i, n, own_.maxima.data, own_.sums.data);
+    outputs.write_lse(rows, n, own_.maxima.data, own_.sums.data);
   }
 
   /// −∞ where a query of the panel does not see a key.
   template <std::int64_t kWidth>
-  void hide(const Visibility& visibility, const KeyRange& seen, std::int64_t i, std::int64_t n) const {
-    const KeyRange first = visibility.row(i), last = visibility.row(i + n - 1);
+  void hide(const Visibility& visibility, const KeyRange& seen, const std::int64_t* rows, std::int64_t n) const {
+    const KeyRange first = visibility.row(rows[0]), last = visibility.row(rows[n - 1]);
     if (first.begin == last.begin && first.end == last.end) return;
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
       const KeyRange seeing = visibility.queries(j, j + 1, sequence_.T);
       T* row = own_.scores.at(0) + j * kWidth;
-      const std::int64_t begin = std::clamp<std::int64_t>(seeing.begin - i, 0, n);
-      std::fill(row, row + begin, kHidden);
-      std::fill(row + std::clamp<std::int64_t>(seeing.end - i, begin, n), row + n, kHidden);
+      const auto lane = [&](std::int64_t i) { return std::lower_bound(rows, rows + n, i) - rows; };
+      std::fill(row, row + lane(seeing.begin), kHidden);
+      std::fill(row + lane(seeing.end), row + n, kHidden);
     }
   }
 

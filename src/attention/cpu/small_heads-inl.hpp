@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Heads with few queries and few keys: what the forward and the backward pass of those share; once per Highway target.
 //
-// All scores of a panel of queries are made at once, transposed: queries lie along the lanes, keys down the rows. Maxima
-// and sums of the softmax are then operations of whole vectors, K is read by broadcasts from rows and needs no
+// All scores of a panel of queries are made at once, transposed: queries lie along the lanes, keys down the rows.
+// Maxima and sums of the softmax are then operations of whole vectors, K is read by broadcasts from rows and needs no
 // transposition, and no running maximum follows from block to block.
 #if defined(HEADGATE_ATTENTION_SMALL_HEADS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_SMALL_HEADS_INL_

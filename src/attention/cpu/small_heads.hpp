@@ -23,7 +23,7 @@ inline bool has_small_heads(const Problem& p, const Sequence& s) {
 
 /// Whether the small kernels compute the sequence.
 inline bool suits_small_heads(const ForwardProblem& p, const Sequence& s) {
-  return has_small_heads(p, s) && p.gate_threshold == 0.0 && !p.outputs.weights.present() && !suits_few_queries(p, s);
+  return has_small_heads(p, s) && !p.outputs.weights.present() && !suits_few_queries(p, s);
 }
 inline bool suits_small_heads(const BackwardProblem& p, const Sequence& s) {
   return has_small_heads(p, s) && !p.inputs.sinks.present();
