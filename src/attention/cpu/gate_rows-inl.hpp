@@ -61,21 +61,21 @@ HWY_NOINLINE void gate_rows_forward(const GatedRows<T>& tile, std::int64_t rows,
     for (std::int64_t r = 0; r < rows; ++r) {
       const auto factor = hn::Set(d, tile.factors[r]);
       const T* HWY_RESTRICT o = tile.o + r * tile.o_stride;
-      const T* HWY_RESTRICT z = tile.z + r * tile.z_stride;
       T* HWY_RESTRICT y = tile.y + r * tile.y_stride;
       for (std::int64_t x = 0; x < n; x += kLanes<T>)
-        hn::StoreU(gated(hn::Mul(hn::LoadU(d, o + x), factor), z + x), d, y + x);
+        hn::StoreU(gated(hn::Mul(hn::LoadU(d, o + x), factor), r * tile.z_stride + x), d, y + x);
     }
   };
   if (tile.z == nullptr) {
-    each_row([](auto o, const T* /*z*/) HWY_ATTR { return o; });
+    each_row([](auto o, std::int64_t /*at*/) HWY_ATTR { return o; });
     return;
   }
+  const T* HWY_RESTRICT z = tile.z;
   with_gate(fn, [&](auto gate) HWY_ATTR {
     if (op == GateOp::mul) {
-      each_row([&](auto o, const T* z) HWY_ATTR { return hn::Mul(o, gate.value(d, hn::LoadU(d, z))); });
+      each_row([&](auto o, std::int64_t at) HWY_ATTR { return hn::Mul(o, gate.value(d, hn::LoadU(d, z + at))); });
     } else {
-      each_row([&](auto o, const T* z) HWY_ATTR { return hn::Add(o, gate.value(d, hn::LoadU(d, z))); });
+      each_row([&](auto o, std::int64_t at) HWY_ATTR { return hn::Add(o, gate.value(d, hn::LoadU(d, z + at))); });
     }
   });
 }

@@ -39,7 +39,7 @@ struct SmallForwardScratch {
     sums = ws.take<T>("sums", kNR<T>);
     inverses = ws.take<T>("inverses", kNR<T>);
     rows = ws.take<std::int64_t>("rows", p.group, plan.longest.T);
-    counts = ws.take<std::int64_t>("rows", p.group);
+    counts = ws.take<std::int64_t>("row counts", p.group);
     gate = ws.take<T>("gate", Dv_padded);
     gated = ws.take<T>("gated", Dv_padded);
   }
@@ -68,60 +68,79 @@ class SmallForwardWorker {
   void run_head(const HeldHead& head, const HeldHead& next) {
     sequence_ = head.part->sequence;
     const Visibility visibility(p_, sequence_);
-    const KeyRange seen = select_rows(visibility, head.h);
-    if (!seen.empty()) {
-      copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, p_.inputs.k_scale, sequence_, head.h),
-                rows_of_keys(p_, sequence_, head.h), seen.begin, seen.end, seen.end + kRowUnit);
-      place_values(head.h, seen);
-    }
+    const std::int64_t panels = select_rows(head);
+    // Under a causal mask the last queries cost most: they go first, so that threads end together.
+    const std::int64_t piece = head.pieces - 1 - head.piece;
+    const std::int64_t begin = panels * piece / head.pieces, end = panels * (piece + 1) / head.pieces;
+    KeyRange seen{sequence_.S, 0};
+    each_panel(begin, end, [&](std::int64_t /*g*/, const std::int64_t* rows, std::int64_t n) {
+      const KeyRange keys = visibility.rows(rows[0], rows[n - 1] + 1);
+      seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
+    });
+    place_keys(head.h, seen);
     ask_ahead(next);
-    for (std::int64_t g = 0; g < p_.group; ++g) {
+    each_panel(begin, end, [&](std::int64_t g, const std::int64_t* rows, std::int64_t n) {
       const std::int64_t h = head.h * p_.group + g;
       const OutputRows<T> outputs(p_, sequence_, h, own_.gate, own_.gated);
-      for (std::int64_t r = 0; r < own_.counts(g); r += kNR<T>) {
-        const std::int64_t n = std::min(kNR<T>, own_.counts(g) - r);
-        if (n > kLanes<T>) {
-          run_panel<kNV>(visibility, outputs, h, own_.rows.at(g, r), n);
-        } else {
-          run_panel<1>(visibility, outputs, h, own_.rows.at(g, r), n);
-        }
+      if (n > kLanes<T>) {
+        run_panel<kNV>(visibility, outputs, h, rows, n);
+      } else {
+        run_panel<1>(visibility, outputs, h, rows, n);
       }
-    }
+    });
   }
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// Lists the queries of each query head of key/value head h, those alone that a gate threshold leaves open; writes
-  /// the outputs of the others. Returns the hull of the keys that they see.
-  KeyRange select_rows(const Visibility& visibility, std::int64_t h) const {
-    KeyRange hull{sequence_.S, 0};
+  /// Lists the queries of each query head of a key/value head, those alone that a gate threshold leaves open. The head's
+  /// first piece writes the outputs of the others. Returns how many panels the listed ones are.
+  std::int64_t select_rows(const HeldHead& head) const {
+    std::int64_t panels = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
       std::int64_t* const rows = own_.rows.at(g);
       std::int64_t& count = own_.counts(g);
       if (p_.gate_threshold > 0) {
-        const OutputRows<T> outputs(p_, sequence_, h * p_.group + g, own_.gate, own_.gated);
+        const std::int64_t h = head.h * p_.group + g;
+        const OutputRows<T> outputs(p_, sequence_, h, own_.gate, own_.gated);
+        const auto write_closed = [&](std::int64_t i) {
+          if (head.piece == 0) outputs.write_closed(i);
+        };
         count = 0;
-        OpenRows<T>(p_, sequence_, h * p_.group + g)
-            .visit(
-                0, sequence_.T, [&](std::int64_t i) { rows[count++] = i; },
-                [&](std::int64_t i) { outputs.write_closed(i); });
+        OpenRows<T>(p_, sequence_, h).visit(
+            0, sequence_.T, [&](std::int64_t i) { rows[count++] = i; }, write_closed);
       } else {
         count = sequence_.T;
         std::iota(rows, rows + count, std::int64_t{0});
       }
-      if (count == 0) continue;
-      const KeyRange seen = visibility.rows(rows[0], rows[count - 1] + 1);
-      hull = {std::min(hull.begin, seen.begin), std::max(hull.end, seen.end)};
+      panels += divide_up(count, kNR<T>);
     }
-    return hull;
+    return panels;
   }
 
-  void place_values(std::int64_t h, const KeyRange& seen) {
-    values_ = dense_keys<T>(p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h);
-    if (values_.data != nullptr && values_.stride <= kRowStride) return;
-    copy_rows(own_.values, values_, rows_of_values(p_, sequence_, h), seen.begin, seen.end, seen.end);
+  /// visit(g, rows, n) for panels begin … end of the head: n listed queries of query head g of its group.
+  template <class Visit>
+  void each_panel(std::int64_t begin, std::int64_t end, const Visit& visit) const {
+    std::int64_t panel = 0;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      for (std::int64_t r = 0; r < own_.counts(g); r += kNR<T>, ++panel) {
+        if (panel >= begin && panel < end) visit(g, own_.rows.at(g, r), std::min(kNR<T>, own_.counts(g) - r));
+      }
+    }
+  }
+
+  /// Has the rows of k and v of keys `seen` where the products read them.
+  void place_keys(std::int64_t h, const KeyRange& seen) {
     values_ = {own_.values.data, kRowStride};
+    if (seen.empty()) return;
+    copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, p_.inputs.k_scale, sequence_, h),
+              rows_of_keys(p_, sequence_, h), seen.begin, seen.end, seen.end + kRowUnit);
+    const OperandRows<T> dense = dense_keys<T>(p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h);
+    if (dense.data != nullptr && dense.stride <= kRowStride) {
+      values_ = dense;
+      return;
+    }
+    copy_rows(own_.values, dense, rows_of_values(p_, sequence_, h), seen.begin, seen.end, seen.end);
   }
 
   /// Has the products ask for the rows of the head that this thread is likely to take next.

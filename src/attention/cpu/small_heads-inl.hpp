@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/head_tasks.hpp"
@@ -176,9 +177,13 @@ HWY_INLINE void step_all(std::array<RowPrefetch, kCount>& ahead) {
   }
 }
 
-/// What a pass over small heads is cut into: one task a key/value head.
+/// What a pass over small heads is cut into: one task a key/value head, or several where heads are few and the pass sums
+/// nothing over queries. The bits of a query do not depend on it.
 template <class Problem>
 struct SmallHeadsPlan {
+  static constexpr bool kCutsHeads = std::is_same_v<Problem, ForwardProblem>;
+  static constexpr std::int64_t kTasksPerThread = 3;
+
   // For HeadBatches.
   static constexpr std::int64_t tile_rows = kSmallHeadRows, kBlock = kSmallHeadRows, kPanel = kSmallHeadRows;
   static constexpr bool whole_heads = true;
@@ -189,18 +194,23 @@ struct SmallHeadsPlan {
     const HeadBatches batches(*this);
     HeadCursor end;
     most = batches.most(end);
-    threads = static_cast<int>(std::clamp<std::int64_t>(most.heads, 1, p.context.threads));
     for (std::int64_t n = 0; n < p.sequences(); ++n) {
       const Sequence each = p.sequence(n);
       if (!takes(each)) continue;
       longest.T = std::max(longest.T, each.T);
       longest.S = std::max(longest.S, each.S);
     }
+    if (kCutsHeads && most.heads > 0) {
+      const std::int64_t panels = p.group * divide_up(longest.T, kNR<float>);
+      pieces = std::min(divide_up(std::int64_t{kTasksPerThread} * p.context.threads, most.heads), panels);
+    }
+    threads = static_cast<int>(std::clamp<std::int64_t>(most.heads * pieces, 1, p.context.threads));
   }
 
   const Problem& p;
   HeldSizes most;
   Sequence longest;  ///< the most queries and keys of a sequence
+  std::int64_t pieces = 1;  ///< of a head
   int threads = 1;
 };
 
@@ -236,7 +246,7 @@ class SmallHeads {
       Worker worker(plan, shared.scratch.at(omp_get_thread_num()));
       while (held.parts > 0) {
         const bool last = held.is_last();  // before the loop's barrier: then another thread may go on
-        run_heads(worker, parts, held, plan.threads);
+        run_heads(worker, parts, held, plan.threads, plan.pieces);
         if (last) break;
 #pragma omp single
         held.next();

@@ -5,6 +5,7 @@
 
 #include "attention/cpu/kernels.hpp"
 #include "attention/problem.hpp"
+#include "core/sum_blocks.hpp"
 
 namespace headgate {
 
@@ -26,7 +27,10 @@ inline bool suits_small_heads(const ForwardProblem& p, const Sequence& s) {
   return has_small_heads(p, s) && !p.outputs.weights.present() && !suits_few_queries(p, s);
 }
 inline bool suits_small_heads(const BackwardProblem& p, const Sequence& s) {
-  return has_small_heads(p, s) && !p.inputs.sinks.present();
+  // More keys are several blocks, which the other kernels share out among threads where heads are few.
+  constexpr std::int64_t kManyHeads = 8;
+  const bool one_thread_a_head = s.S <= kBackwardKeys || p.B * p.Hkv >= kManyHeads;
+  return has_small_heads(p, s) && one_thread_a_head && !p.inputs.sinks.present();
 }
 
 }  // namespace headgate
