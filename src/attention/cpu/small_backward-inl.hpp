@@ -136,7 +136,7 @@ class SmallBackwardWorker {
     if (next.part == nullptr) return;
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group;
-    const std::int64_t steps = 2 * divide_up(sequence_.T, kNR<T>) * divide_up(sequence_.S, kMR);
+    const std::int64_t steps = 2 * score_tiles<T>(sequence_.T, sequence_.S);
     ahead_ = {
         prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
         prefetch_rows(query_rows(p_.incoming.dy, s, h), steps), prefetch_rows(query_rows(p_.saved.y, s, h), steps),

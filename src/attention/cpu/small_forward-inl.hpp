@@ -149,8 +149,7 @@ class SmallForwardWorker {
     if (next.part == nullptr || p_.page > 0) return;
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group;
-    const std::int64_t steps =
-        divide_up(sequence_.T, kNR<T>) * (divide_up(sequence_.S, kMR) + divide_up(sequence_.T, kMR));
+    const std::int64_t steps = score_tiles<T>(sequence_.T, sequence_.S) + divide_up(sequence_.T, kMR);
     ahead_ = {
         prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
         prefetch_rows(query_rows(p_.inputs.q, s, h), steps), prefetch_rows(query_rows(p_.inputs.gate, s, h), steps)};

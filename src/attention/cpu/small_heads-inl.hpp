@@ -66,6 +66,13 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
   }
 }
 
+/// How many tiles for_row_tiles makes of the scores of `keys`, for all panels of `queries`.
+template <typename T>
+std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
+  const bool one_vector = queries <= kLanes<T>, four_units = divide_up(keys, kRowUnit) % 3 == 1 && keys > kMR;
+  return divide_up(queries, kNR<T>) * (divide_up(keys, kMR) - (one_vector && four_units ? 1 : 0));
+}
+
 /// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes], m < kRows, n < kVecs. b need not be aligned.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void multiply_rows(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
