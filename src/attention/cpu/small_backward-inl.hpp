@@ -228,7 +228,7 @@ class SmallBackwardWorker {
     HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
     }
-    multiply_rows<RowsLeft, kRows, kVecs>(x, own_.keys.at(j), own_.queries_t.data, kVecs * kN, p_.D);
+    multiply_add<RowsLeft, kRows, kVecs>(x, own_.keys.at(j), own_.queries_t.data, kVecs * kN, p_.D);
     T* HWY_RESTRICT to = own_.probabilities.at(j, r);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       HWY_UNROLL(4)
@@ -246,7 +246,7 @@ class SmallBackwardWorker {
     HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
     }
-    multiply_rows<RowsLeft, kRows, kVecs>(x, own_.values.at(j), own_.d_o_t.data, kVecs * kN, p_.Dv);
+    multiply_add<RowsLeft, kRows, kVecs>(x, own_.values.at(j), own_.d_o_t.data, kVecs * kN, p_.Dv);
     const auto scale = hn::Set(d, static_cast<T>(p_.scale));
     const T* HWY_RESTRICT probabilities = own_.probabilities.at(j, r);
     T* HWY_RESTRICT to = own_.ds.at(j, r);
@@ -301,7 +301,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// dq = dsᵀ k of queries i … i + n, in the order of the blocks of keys.
+  /// dq = dsᵀ k of queries i … i + n, summed by blocks of kBackwardKeys.
   void write_query_gradients(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n) const {
     if (!p_.gradients.dq.present()) return;
     const HeadRows<void> to = query_rows(p_.gradients.dq, sequence_, h);

@@ -93,8 +93,8 @@ class SmallForwardWorker {
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// Lists the queries of each query head of a key/value head, those alone that a gate threshold leaves open. The head's
-  /// first piece writes the outputs of the others. Returns how many panels the listed ones are.
+  /// Lists the queries of each query head of a key/value head, those alone that a gate threshold leaves open. The
+  /// head's first piece writes the outputs of the others. Returns how many panels the listed ones are.
   std::int64_t select_rows(const HeldHead& head) const {
     std::int64_t panels = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
@@ -107,8 +107,9 @@ class SmallForwardWorker {
           if (head.piece == 0) outputs.write_closed(i);
         };
         count = 0;
-        OpenRows<T>(p_, sequence_, h).visit(
-            0, sequence_.T, [&](std::int64_t i) { rows[count++] = i; }, write_closed);
+        OpenRows<T>(p_, sequence_, h)
+            .visit(
+                0, sequence_.T, [&](std::int64_t i) { rows[count++] = i; }, write_closed);
       } else {
         count = sequence_.T;
         std::iota(rows, rows + count, std::int64_t{0});

@@ -31,8 +31,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Elements from one row of an operand to the next: a cache line more than the longest, so that rows lie in different
-/// sets. One for all D, as broadcasts ask for strides that are known when this is compiled.
+/// Elements from one row of an operand to the next: a cache line (f64: two) more than the longest, so that rows lie in
+/// different sets. One for all D, as broadcasts ask for strides that are known when this is compiled.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
 /// Rows by which register tiles grow: three make kMR.
@@ -73,27 +73,7 @@ std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   return divide_up(queries, kNR<T>) * (divide_up(keys, kMR) - (one_vector && four_units ? 1 : 0));
 }
 
-/// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes], m < kRows, n < kVecs. b need not be aligned.
-template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
-HWY_INLINE void multiply_rows(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
-                              std::int64_t ldb, std::int64_t K) {
-  const Tag<T> d;
-  constexpr std::int64_t kN = kLanes<T>;
-  using V = hn::Vec<Tag<T>>;
-#pragma GCC unroll 4
-  for (std::int64_t k = 0; k < K; ++k) {
-    V right[kVecs];
-    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::LoadU(d, b + n * kN);
-    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-      const V left = hn::Set(d, a[m * Layout::kRow]);
-      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::MulAdd(left, right[n], tile[m][n]);
-    }
-    a += Layout::kCol;
-    b += ldb;
-  }
-}
-
-/// Rows m < rows ≤ kRows of c = ab, or c += ab. Layout, a and b as for multiply_rows, of which kRows rows are read.
+/// Rows m < rows ≤ kRows of c = ab, or c += ab. Layout, a and b as for multiply_add; kRows rows of a are read.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
                                     T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows) {
@@ -103,7 +83,7 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::Zero(d);
   }
-  multiply_rows<Layout, kRows, kVecs>(tile, a, b, ldb, K);
+  multiply_add<Layout, kRows, kVecs>(tile, a, b, ldb, K);
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     if (m >= rows) break;
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
@@ -184,8 +164,8 @@ HWY_INLINE void step_all(std::array<RowPrefetch, kCount>& ahead) {
   }
 }
 
-/// What a pass over small heads is cut into: one task a key/value head, or several where heads are few and the pass sums
-/// nothing over queries. The bits of a query do not depend on it.
+/// What a pass over small heads is cut into: one task a key/value head, or several where heads are few and the pass
+/// sums nothing over queries. The bits of a query do not depend on it.
 template <class Problem>
 struct SmallHeadsPlan {
   static constexpr bool kCutsHeads = std::is_same_v<Problem, ForwardProblem>;
@@ -216,7 +196,7 @@ struct SmallHeadsPlan {
 
   const Problem& p;
   HeldSizes most;
-  Sequence longest;  ///< the most queries and keys of a sequence
+  Sequence longest;         ///< the most queries and keys of a sequence
   std::int64_t pieces = 1;  ///< of a head
   int threads = 1;
 };
