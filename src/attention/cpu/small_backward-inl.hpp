@@ -72,8 +72,8 @@ class SmallBackwardWorker {
   SmallBackwardWorker(const Plan& plan, std::byte* scratch)
       : p_(plan.p),
         own_(place_buffers<Scratch>(scratch, plan)),
-        D_padded_(round_up(p_.D, kLanes<T>)),
-        Dv_padded_(round_up(p_.Dv, kLanes<T>)) {}
+        key_cols_(round_up(p_.D, kLanes<T>)),
+        value_cols_(round_up(p_.Dv, kLanes<T>)) {}
 
   void run_head(const HeldHead& head, const HeldHead& next) {
     sequence_ = head.part->sequence;
@@ -278,8 +278,8 @@ class SmallBackwardWorker {
       const std::int64_t begin = std::max<std::int64_t>(seeing.begin - i, 0);
       const std::int64_t count = std::max<std::int64_t>(std::min(seeing.end - i, n) - begin, 0);
       if (count == 0 && !first) return;
-      add_rows<kRows>(dv_, own_.probabilities, {own_.d_o.data, kRowStride}, j, rows, begin, count, Dv_padded_, first);
-      add_rows<kRows>(dk_, own_.ds, q, j, rows, begin, count, D_padded_, first);
+      add_rows<kRows>(dv_, own_.probabilities, {own_.d_o.data, kRowStride}, j, rows, begin, count, value_cols_, first);
+      add_rows<kRows>(dk_, own_.ds, q, j, rows, begin, count, key_cols_, first);
     });
   }
 
@@ -308,16 +308,16 @@ class SmallBackwardWorker {
     const bool in_place = lie_dense<T>(to);
     for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t rows) HWY_ATTR {
       T* const c = in_place ? to.at<T>(i + r, 0, p_.D) : own_.dq.data;
-      const std::int64_t ldc = in_place ? to.row_stride : D_padded_;
+      const std::int64_t ldc = in_place ? to.row_stride : key_cols_;
       const KeyRange seen = visibility.rows(i + r, i + r + rows);
       const std::int64_t middle = std::clamp(kBackwardKeys, seen.begin, std::max(seen.begin, seen.end));
       const auto keys = [&](std::int64_t j) { return own_.keys.data + j * kRowStride; };
       const auto left = [&](std::int64_t j) { return own_.ds.data + j * kScoreStride + r; };
       multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(left(seen.begin), keys(seen.begin), kRowStride,
-                                                                     middle - seen.begin, c, ldc, rows, D_padded_);
+                                                                     middle - seen.begin, c, ldc, rows, key_cols_);
       if (middle < seen.end) {
         multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::accumulate>(left(middle), keys(middle), kRowStride,
-                                                                        seen.end - middle, c, ldc, rows, D_padded_);
+                                                                        seen.end - middle, c, ldc, rows, key_cols_);
       }
       if (in_place) return;
       for (std::int64_t m = 0; m < rows; ++m) store_row(to, own_.dq.at(m), i + r + m, 0, p_.D);
@@ -326,7 +326,7 @@ class SmallBackwardWorker {
 
   const BackwardProblem& p_;
   const Scratch own_;
-  const std::int64_t D_padded_, Dv_padded_;
+  const std::int64_t key_cols_, value_cols_;  // D and Dv in whole vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
   Sums dk_, dv_;

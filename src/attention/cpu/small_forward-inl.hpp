@@ -63,7 +63,7 @@ class SmallForwardWorker {
   SmallForwardWorker(const Plan& plan, std::byte* scratch)
       : p_(plan.p),
         own_(place_buffers<SmallForwardScratch<T>>(scratch, plan)),
-        Dv_padded_(round_up(p_.Dv, kLanes<T>)) {}
+        value_cols_(round_up(p_.Dv, kLanes<T>)) {}
 
   void run_head(const HeldHead& head, const HeldHead& next) {
     sequence_ = head.part->sequence;
@@ -186,7 +186,7 @@ class SmallForwardWorker {
       const KeyRange keys = visibility.rows(rows[r], rows[r + count - 1] + 1);
       multiply_row_tiles<kRows, LeftLayout<1, kWidth>, ProductWrite::overwrite>(
           own_.scores.at(0) + keys.begin * kWidth + r, values_.at(keys.begin), values_.stride, keys.end - keys.begin,
-          own_.out.data, Dv_padded_, count, Dv_padded_);
+          own_.out.data, value_cols_, count, value_cols_);
       outputs.write_tile(rows + r, count, own_.out, own_.inverses.at(r));
     });
     outputs.write_lse(rows, n, own_.maxima.data, own_.sums.data);
@@ -242,7 +242,7 @@ class SmallForwardWorker {
 
   const ForwardProblem& p_;
   const SmallForwardScratch<T> own_;
-  const std::int64_t Dv_padded_;
+  const std::int64_t value_cols_;  // Dv in whole vectors
   Sequence sequence_;
   OperandRows<T> values_;
   std::array<RowPrefetch, 4> ahead_{};  // rows of the next head
