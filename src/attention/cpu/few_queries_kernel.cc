@@ -14,6 +14,8 @@
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/kernels.hpp"
+#include "attention/cpu/native16.hpp"
+#include "attention/cpu/small_heads.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
 #include "core/sum_blocks.hpp"
@@ -577,14 +579,16 @@ HEADGATE_TARGET_TABLE(few_queries_typed);
 
 bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence) {
   // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md), and earlier where what is
-  // packed stays in the second-level cache of the thread that uses it (docs/notes/2026-11-22-dense-speed.md).
-  // The two kernels differ in their last bits: threads, and the other sequences of a packed batch (B = 1), have no say.
-  constexpr std::int64_t kMostSharedRows = 64, kMostQueriesOfManyHeads = 8, kManyHeads = 32;
+  // packed stays in the second-level cache of the thread that uses it (docs/notes/2026-11-22-dense-speed.md), or where
+  // the heads are small (docs/notes/2026-11-23-small-sequences.md).
+  // The kernels differ in their last bits: threads, and the other sequences of a packed batch (B = 1), have no say.
+  constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kManyHeads = 32;
   if (sequence.T == 0 || sequence.T * problem.group > kMostSharedRows || problem.outputs.weights.present())
     return false;
+  if (sequence.T <= kMostQueriesBesidesOthers) return true;
   const double bytes = sizeof(float) * static_cast<double>(sequence.S) * static_cast<double>(problem.D + problem.Dv);
   const bool many = problem.B * problem.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
-  return !many || sequence.T <= kMostQueriesOfManyHeads;
+  return !many && (takes_native16(problem) || !has_small_heads(problem, sequence));
 }
 
 void few_queries_forward(const ForwardProblem& problem) {
