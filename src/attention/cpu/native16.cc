@@ -71,6 +71,9 @@ constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16U
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
 bool takes(const Problem& p) {
+  // Squares of 32 queries and keys would be less than half full: f32 is faster (docs/notes/2026-11-23-native16.md).
+  constexpr std::int64_t kFewRows = 16;
+  if (p.T <= kFewRows && p.S <= kFewRows) return false;
   return p.precision == Precision::native16 && p.inputs.q.dtype == DType::bf16 && p.inputs.k.dtype == DType::bf16 &&
          native16_unit(p.context.target) != Native16Unit::none;
 }
