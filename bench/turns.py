@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing of compared calls, alternately within one process."""
+"""Timing of compared calls, alternately."""
 
 import time
 
@@ -18,11 +18,11 @@ def timed(call):
     return run
 
 
-def seconds_in_turns(runs, rounds):
+def seconds_in_turns(runs, rounds, pause=PAUSE_SECONDS):
     """For each of `runs`, calls that return seconds, a list with an entry a round.
 
-    Each is called twice to warm up. In every round each is called once, after a pause in which the threads of the others
-    go to sleep; the order is reversed from round to round.
+    Each is called twice to warm up. In every round each is called once, after a pause, in seconds, in which the
+    threads of the others go to sleep; the order is reversed from round to round.
     """
     seconds = [[] for _ in runs]
     for run in runs:
@@ -31,7 +31,7 @@ def seconds_in_turns(runs, rounds):
     order = list(range(len(runs)))
     for _ in range(rounds):
         for i in order:
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(pause)
             seconds[i].append(runs[i]())
         order.reverse()
     return seconds

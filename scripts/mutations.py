@@ -47,8 +47,7 @@ GROUPS = (
         ("a maximum that rises", "std::exp2(max - new_max)", "std::exp2(new_max - max)"),
         ("sum under a new maximum", "sum *= decay;", "sum /= decay;"),
         ("exponent", "hn::Sub(hn::Load(d, s + j), shift)", "hn::Add(hn::Load(d, s + j), shift)"),
-        ("slot of a streamed key", "key % kStreamKeys * kTileKeys + key / kStreamKeys",
-         "key % kStreamKeys * kTileKeys + kTileKeys - 1 - key / kStreamKeys"),
+        ("slot of a streamed key", "keys[s * kStreamKeys + k]", "keys[(kTileKeys - 1 - s) * kStreamKeys + k]"),
         ("head of the next split", "rows_of_keys(p_, sequence, at.h)", "rows_of_keys(p_, sequence, h_)"),
     )),
     ("attention/merge_test", "src/attention/cpu/merge_kernel.cc", (

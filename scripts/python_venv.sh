@@ -1,33 +1,73 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# python_venv.sh [BUILD]: a virtual environment in BUILD/python-venv (default: build) with what pyproject.toml pins for
-# building and testing the Python package, fetched from PyPI once. Prints the arguments of CMake that build the package
-# with it. Where PyPI cannot be reached it says in one line what is left out and prints those that leave it out; with
-# CI=true that is a failure.
+# python_venv.sh [BUILD [GROUP]]: a virtual environment in BUILD (default: build) with what pyproject.toml pins, fetched
+# from PyPI once.
+#   test, the default: BUILD/python-venv, for building and testing the Python package. Prints the arguments of CMake that
+#     build the package with it. Where PyPI cannot be reached it says in one line what is left out and prints those that
+#     leave it out; with CI=true that is a failure.
+#   peers: BUILD/peers-venv, for bench/peers.py. A package that cannot be had is left out, and named in a line. Prints the
+#     interpreter. ggml is compiled for this CPU, which takes some minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-venv=${1:-build}/python-venv
-wanted=$(python3 - <<'PYTHON'
+build=${1:-build}
+group=${2:-test}
+case $group in
+  test) venv=$build/python-venv ;;
+  peers) venv=$build/peers-venv ;;
+  *) echo "python_venv: no group '$group'; there are test and peers" >&2 && exit 1 ;;
+esac
+stamp=$venv/installed.txt
+log=$venv.log
+wanted=$(
+  python3 - "$group" <<'PYTHON'
+import sys
 import tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)
-print("\n".join(project["build-system"]["requires"] + project["dependency-groups"]["test"]))
+needed = project["build-system"]["requires"] if sys.argv[1] == "test" else []
+print("\n".join(needed + project["dependency-groups"][sys.argv[1]]))
 PYTHON
 )
-stamp=$venv/installed.txt
-log=${1:-build}/python-venv.log
+
+install() {
+  "$venv/bin/python" -m pip install --disable-pip-version-check --timeout 20 --retries 2 "$@"
+}
+
+reason() {
+  grep -m1 '^ERROR' "$log" || tail -n 1 "$log"
+}
+
+install_tests() {
+  { python3 -m venv "$venv" && install $wanted; } >"$log" 2>&1 && return
+  echo "python_venv: the Python package is left out, not built and not tested: $(reason)" >&2
+  [[ "${CI:-}" != true ]] || exit 1
+  echo "-DHEADGATE_PYTHON=OFF"
+  exit 0
+}
+
+# One by one, so that one which cannot be had takes none of the others away; it is tried again the next time.
+install_peers() {
+  local package left_out=
+  python3 -m venv "$venv" >"$log" 2>&1 || { echo "python_venv: no peers: $(reason)" >&2 && exit 1; }
+  for package in $wanted; do
+    CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS:-}" install "$package" >"$log" 2>&1 && continue
+    echo "python_venv: $package is left out: $(reason)" >&2
+    left_out=yes
+  done
+  [[ -z $left_out ]] || wanted=
+}
 
 if [[ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]]; then
-  mkdir -p "${1:-build}"
-  echo "== headgate: a virtual environment for the Python package in $venv" >&2
-  if ! { python3 -m venv "$venv" && "$venv/bin/python" -m pip install --disable-pip-version-check --timeout 20 --retries 2 \
-    $wanted; } >"$log" 2>&1; then
-    echo "python_venv: the Python package is left out, not built and not tested: $(grep -m1 '^ERROR' "$log" || tail -n 1 "$log")" >&2
-    [[ "${CI:-}" != true ]] || exit 1
-    echo "-DHEADGATE_PYTHON=OFF"
-    exit 0
-  fi
+  mkdir -p "$build"
+  echo "== headgate: a virtual environment in $venv, for $group" >&2
+  case $group in
+    test) install_tests ;;
+    peers) install_peers ;;
+  esac
   echo "$wanted" >"$stamp"
 fi
-echo "-DHEADGATE_PYTHON=ON -DPython_EXECUTABLE=$PWD/$venv/bin/python"
+case $group in
+  test) echo "-DHEADGATE_PYTHON=ON -DPython_EXECUTABLE=$PWD/$venv/bin/python" ;;
+  peers) echo "$PWD/$venv/bin/python" ;;
+esac

@@ -581,9 +581,9 @@ HEADGATE_API headgate_status headgate_set_target(const char* name);
  * "amx_bf16", "avx512_bf16", or nothing. The list is handed out as that of headgate_supported_targets. */
 HEADGATE_API headgate_status headgate_supported_native16_products(const char** names, size_t capacity, size_t* count);
 
-/* The one that native16 uses now on the active target: amx_bf16 where the CPU has it, or what
- * headgate_set_native16_products chose; "" where there is none, and native16 computes as exact does. *name lives as
- * long as the library. */
+/* The one that native16 uses now on the active target: amx_bf16 where the CPU has it, avx512_bf16 on AMD's CPUs since
+ * Zen 5, or what headgate_set_native16_products chose; "" where there is none, and native16 computes as exact does.
+ * *name lives as long as the library. */
 HEADGATE_API headgate_status headgate_native16_products(const char** name);
 
 /* Makes native16 use `name` in every later call of this process; NULL or "" returns to the default choice.

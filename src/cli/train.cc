@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "bench/machine.hpp"
 #include "cli/signals.hpp"
@@ -27,29 +25,16 @@ namespace {
 
 using console::say;
 
-/// Starts or resumes the run in each process of the group. If that fails anywhere, the error is that of the first such
-/// process, and there is no run in the others.
+/// Starts or resumes the run in each process of the group; none where another process reports why there is no run.
 std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
   const auto note = [&group](const std::string& line) {
     if (group.leads()) say(stdout, fmt::format("note: {}\n", line));
   };
-  std::optional<train::Run> run;
-  std::exception_ptr error;
   try {
-    run = o.resume ? train::resume_run(o.run, note, group) : train::start_run(o.run, note, group);
-  } catch (...) {
-    error = std::current_exception();
-  }
-  const std::vector<double> failed = group.gather(error != nullptr ? 1.0 : 0.0);
-  const auto first = std::find(failed.begin(), failed.end(), 1.0);
-  if (first != failed.end()) {
-    if (first - failed.begin() == group.rank()) std::rethrow_exception(error);
+    return o.resume ? train::resume_run(o.run, note, group) : train::start_run(o.run, note, group);
+  } catch (const train::OtherProcessFailed&) {
     return std::nullopt;
   }
-  const std::string different = train::disagreement(*run);
-  if (different.empty()) return run;
-  if (group.leads()) throw Error(fmt::format("the processes of the run differ in their {}", different));
-  return std::nullopt;
 }
 
 /// Called in a handler of an error that the other processes of the group do not have: they would wait for this one.

@@ -28,7 +28,10 @@ std::unique_ptr<Tokenizer> bytes_by_config(const std::string& directory, const s
   const io::Json json = io::parse_json(config, io::read_text(config, kMaxConfigBytes), kMaxConfigDepth);
   const auto vocab = json.is_object() ? json.find("vocab_size") : json.end();
   if (vocab != json.end() && *vocab == 256) return byte_tokenizer();
-  io::fail(directory, "no tokenizer.json, and by config.json the model does not read bytes (vocab_size 256)");
+  if (vocab != json.end() && *vocab == kVocabWithByteBos) return byte_tokenizer_with_bos();
+  io::fail(directory,
+           "no tokenizer.json, and by config.json the model does not read bytes (vocab_size 256, or {} with BOS)",
+           kVocabWithByteBos);
 }
 
 std::unique_ptr<Tokenizer> read_file(const std::string& path) {

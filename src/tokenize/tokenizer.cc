@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenize/tokenizer.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <utility>
 
@@ -12,36 +14,48 @@ namespace headgate::tokenize {
 namespace {
 
 constexpr std::int32_t kBytes = 256;
+static_assert(kByteBos == kBytes);
+constexpr std::string_view kBosSpelling = "<bos>";
 
 class ByteTokenizer final : public Tokenizer {
  public:
-  ByteTokenizer() {
+  explicit ByteTokenizer(bool has_bos) : has_bos_(has_bos) {
     for (std::size_t b = 0; b < kBytes; ++b) bytes_[b] = static_cast<char>(b);
   }
 
-  std::int32_t vocab() const override { return kBytes; }
+  std::int32_t vocab() const override { return has_bos_ ? kByteBos + 1 : kBytes; }
 
   Encoding encode(std::string_view text, const EncodeOptions& options) const override {
     Encoding out;
-    out.ids.reserve(text.size());
+    out.ids.reserve(text.size() + 1);
+    if (has_bos_ && options.add_special) out.ids.push_back(kByteBos);
+    const std::size_t front = out.ids.size();
     for (const char c : text) out.ids.push_back(static_cast<std::uint8_t>(c));
-    for (std::size_t i = 0; options.spans && i < text.size(); ++i) out.spans.push_back({i, i + 1});
+    if (!options.spans) return out;
+    out.spans.resize(front);
+    for (std::size_t i = 0; i < text.size(); ++i) out.spans.push_back({i, i + 1});
     return out;
   }
 
   std::string_view bytes(std::int32_t id) const override {
-    require(id >= 0 && id < kBytes, "no token has id {}: they are bytes, 0 to {}", id, kBytes - 1);
+    if (special(id)) return {};
+    require(id >= 0 && id < kBytes, "no token has id {}: they are bytes, 0 to {}{}", id, kBytes - 1,
+            has_bos_ ? fmt::format(", and {}, {}", kBosSpelling, kByteBos) : "");
     return {&bytes_[static_cast<std::size_t>(id)], 1};
   }
-  std::string spelling(std::int32_t id) const override { return spelling_of(bytes(id)); }
-  bool special(std::int32_t) const override { return false; }
+  std::string spelling(std::int32_t id) const override {
+    return special(id) ? std::string(kBosSpelling) : spelling_of(bytes(id));
+  }
+  bool special(std::int32_t id) const override { return has_bos_ && id == kByteBos; }
 
   std::int32_t find(std::string_view spelling) const override {
+    if (has_bos_ && spelling == kBosSpelling) return kByteBos;
     const auto bytes = bytes_of(spelling);
     return bytes && bytes->size() == 1 ? static_cast<std::uint8_t>(bytes->front()) : kNoToken;
   }
 
  private:
+  bool has_bos_;
   std::array<char, kBytes> bytes_{};
 };
 
@@ -56,7 +70,9 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
   return out;
 }
 
-std::unique_ptr<Tokenizer> byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+std::unique_ptr<Tokenizer> byte_tokenizer() { return std::make_unique<ByteTokenizer>(false); }
+
+std::unique_ptr<Tokenizer> byte_tokenizer_with_bos() { return std::make_unique<ByteTokenizer>(true); }
 
 std::string StreamDecoder::next(std::int32_t id) {
   pending_ += tokenizer_.decode({&id, 1}, skip_special_);

@@ -57,6 +57,13 @@ class Tokenizer {
 /// 256 ids, the values of bytes; what models of `headgate train` read.
 std::unique_ptr<Tokenizer> byte_tokenizer();
 
+/// The same and `<bos>`, which follows the bytes and stands in front of every text: what models of `headgate train
+/// --bos on` read.
+std::unique_ptr<Tokenizer> byte_tokenizer_with_bos();
+inline constexpr std::int32_t kByteBos = 256;
+/// The vocabulary of those models: their tokens, rounded up to a multiple of 8.
+inline constexpr std::int32_t kVocabWithByteBos = 264;
+
 /// Decodes ids as they come, without ever cutting a character in two.
 class StreamDecoder {
  public:

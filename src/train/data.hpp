@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/words.hpp"
+#include "tokenize/tokenizer.hpp"
 #include "train/text_files.hpp"
 
 namespace headgate::train {
@@ -20,7 +21,7 @@ enum class Task { text, bigram_backcopy };
 /// Whether every sequence of a text begins with a token of its own, kBos. Those of bigram_backcopy always do.
 enum class Bos { off, on };
 
-inline constexpr std::int32_t kBos = 256;  ///< follows the 256 bytes
+inline constexpr std::int32_t kBos = tokenize::kByteBos;
 
 /// The targets of a sequence that count, and the bytes of text that they stand for.
 struct TargetText {

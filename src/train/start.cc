@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string_view>
 #include <utility>
@@ -57,9 +58,57 @@ TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings&
   return settings;
 }
 
-}  // namespace
+/// Calls work() in each process of the group. If it fails in any, throws the error in the first of those, and
+/// OtherProcessFailed in the others.
+template <class Work>
+void in_each_process(ProcessGroup& group, const Work& work) {
+  std::exception_ptr error;
+  try {
+    work();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::vector<double> failed = group.gather(error != nullptr ? 1.0 : 0.0);
+  const auto first = std::find(failed.begin(), failed.end(), 1.0);
+  if (first == failed.end()) return;
+  if (first - failed.begin() == group.rank()) std::rethrow_exception(error);
+  throw OtherProcessFailed("another process of the run has failed");
+}
 
-Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
+/// What the processes of the group do not have in common though they must, in words; empty if nothing.
+std::string disagreement(const Run& run) {
+  const Trainer& trainer = *run.trainer;
+  const auto differs = [&trainer](std::uint64_t own) {
+    // As a double, half of the bits at a time are exact.
+    bool same = true;
+    for (const std::uint64_t half : {own >> 32, own & 0xFFFFFFFF}) {
+      const std::vector<double> all = trainer.group().gather(static_cast<double>(half));
+      same = same && std::all_of(all.begin(), all.end(), [&all](double each) { return each == all.front(); });
+    }
+    return !same;
+  };
+  const auto hash = [](std::string_view text) { return std::uint64_t{std::hash<std::string_view>()(text)}; };
+  const std::vector<float>& parameters = trainer.parameters();
+  const std::string_view bytes(reinterpret_cast<const char*>(parameters.data()), parameters.size() * sizeof(float));
+  std::vector<std::string> different;
+  if (differs(run.source->fingerprint())) different.emplace_back("data");
+  TrainerState settings;
+  settings.settings = trainer.settings();
+  if (differs(hash(write_state(settings)))) different.emplace_back("settings");
+  if (differs(hash(bytes))) different.emplace_back("parameters");
+  if (differs(hash(active_target()))) different.emplace_back("vector targets (HEADGATE_ISA)");
+  return fmt::format("{}", fmt::join(different, ", "));
+}
+
+void require_agreement(const Run& run) {
+  if (run.trainer->group().size() == 1) return;
+  const std::string different = disagreement(run);
+  in_each_process(run.trainer->group(),
+                  [&] { require(different.empty(), "the processes of the run differ in their {}", different); });
+}
+
+/// All of a new run but its directory.
+Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const std::string& out = request.directory;
   require(!request.settings.of<&TrainSettings::paths>().empty(), "--data is required");
   require(checkpoints_of(out).empty(),
@@ -73,11 +122,11 @@ Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group) 
   run.source = open_data(data_of(settings, out));
   run.trainer = with_memory(training_memory(config, settings, *run.source, group), 0,
                             [&] { return std::make_unique<Trainer>(config, settings, *run.source, group); });
-  if (group.leads()) run.directory = open_directory(out, RunStart::fresh, note);
   return run;
 }
 
-Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
+/// A run that goes on from the newest checkpoint of its directory.
+Run continued_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
   const std::string& out = request.directory;
   const std::vector<std::string> checkpoints = checkpoints_of(out);
   require(!checkpoints.empty(), "--resume: {} holds no checkpoint", newest_checkpoint(out));
@@ -108,28 +157,23 @@ Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group)
   return run;
 }
 
-std::string disagreement(const Run& run) {
-  const Trainer& trainer = *run.trainer;
-  const auto differs = [&trainer](std::uint64_t own) {
-    // As a double, half of the bits at a time are exact.
-    bool same = true;
-    for (const std::uint64_t half : {own >> 32, own & 0xFFFFFFFF}) {
-      const std::vector<double> all = trainer.group().gather(static_cast<double>(half));
-      same = same && std::all_of(all.begin(), all.end(), [&all](double each) { return each == all.front(); });
-    }
-    return !same;
-  };
-  const auto hash = [](std::string_view text) { return std::uint64_t{std::hash<std::string_view>()(text)}; };
-  const std::vector<float>& parameters = trainer.parameters();
-  const std::string_view bytes(reinterpret_cast<const char*>(parameters.data()), parameters.size() * sizeof(float));
-  std::vector<std::string> different;
-  if (differs(run.source->fingerprint())) different.emplace_back("data");
-  TrainerState settings;
-  settings.settings = trainer.settings();
-  if (differs(hash(write_state(settings)))) different.emplace_back("settings");
-  if (differs(hash(bytes))) different.emplace_back("parameters");
-  if (differs(hash(active_target()))) different.emplace_back("vector targets (HEADGATE_ISA)");
-  return fmt::format("{}", fmt::join(different, ", "));
+}  // namespace
+
+Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
+  Run run;
+  in_each_process(group, [&] { run = prepared_run(request, group); });
+  require_agreement(run);
+  in_each_process(group, [&] {
+    if (group.leads()) run.directory = open_directory(request.directory, RunStart::fresh, note);
+  });
+  return run;
+}
+
+Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group) {
+  Run run;
+  in_each_process(group, [&] { run = continued_run(request, note, group); });
+  require_agreement(run);
+  return run;
 }
 
 }  // namespace headgate::train

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "train/choices.hpp"
@@ -29,12 +30,16 @@ struct Run {
 /// Called with one line that the user should know and that is not an error.
 using Note = std::function<void(const std::string& line)>;
 
-/// Start a new run or resume one, in each process of the group, which must outlive the run. Both throw Error, whose
-/// message names options, and io::FileError; nothing is written in that case.
+/// Thrown where a run cannot begin because of another process of its group, which throws the reason.
+class OtherProcessFailed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Start a new run or resume one, together in all processes of the group, which must outlive the run. Both throw Error,
+/// whose message names options, and io::FileError, also if the processes do not agree on data, settings, parameters or
+/// vector target; the other processes then throw OtherProcessFailed. Nothing is written in that case.
 Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
-
-/// What the processes of the run's group do not have in common though they must, in words; empty if nothing.
-std::string disagreement(const Run& run);
 
 }  // namespace headgate::train

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "models/config.hpp"
+#include "tokenize/tokenizer.hpp"
 #include "train/settings.hpp"
 
 // The default model and settings of each task.
@@ -12,8 +13,8 @@ namespace headgate::train {
 
 models::DecoderConfig task_model(Task task);
 
-/// The vocabulary of models whose sequences begin with kBos: rounded up to a multiple of 8.
-inline constexpr std::int64_t kVocabWithBos = 264;
+/// The vocabulary of models whose sequences begin with kBos.
+inline constexpr std::int64_t kVocabWithBos = tokenize::kVocabWithByteBos;
 
 /// Without data. The warm-up is default_warmup of the steps; the caller sets seq_len to that of the model.
 TrainSettings task_settings(Task task);

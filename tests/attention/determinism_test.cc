@@ -97,6 +97,27 @@ TEST(Determinism, HeadsThatAreTasks) {
   }
 }
 
+/// Few small heads are cut into pieces by the number of threads.
+TEST(Determinism, SmallHeads) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const std::int64_t heads : {1, 3, 8}) {
+      for (const double closed_share : {-1.0, 0.4}) {
+        CaseSpec spec = reducing();
+        spec.Hkv = heads;
+        spec.group = 2;
+        spec.T = 190;
+        spec.S = 150;
+        spec.dtype = dtype;
+        spec.causality = Causality::causal;
+        spec.sinks = DType::none;
+        spec.weights = false;
+        spec.closed_share = closed_share;
+        expect_same_bits(spec);
+      }
+    }
+  }
+}
+
 TEST(Determinism, OneKeyHeadForAllQueries) {
   CaseSpec spec = reducing();
   spec.group = 8;

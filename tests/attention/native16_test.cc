@@ -102,9 +102,15 @@ TEST(Native16, IsExactWhereItHasNoKernel) {
   expect_exact("gate_threshold", [](CaseSpec& s) { s.closed_share = 0.5; });
   expect_exact("int8", [](CaseSpec& s) { s.quantized = true; });
   expect_exact("few queries", [](CaseSpec& s) { s.T = 3; });
+  expect_exact("few queries of few keys", [](CaseSpec& s) { s.T = s.S = 16; });
   CaseSpec spec = many_queries();
   spec.bias = {true, true, true, true};
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
+  spec = many_queries();
+  spec.T = spec.S = 16;
+  EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
+  spec.S = 17;
+  EXPECT_EQ(backward_bits(in_native16(spec)) == backward_bits(spec), native16_products().empty());
 }
 
 std::string refusal_of(DType dtype, Precision precision) {

@@ -49,13 +49,19 @@ TEST(Targets, AnUnknownTargetIsRefusedAndChangesNothing) {
   EXPECT_EQ(active_target(), last);
 }
 
-/// Bits of one forward pass on `target`. Sums in another order, or without fused multiply-add, round otherwise.
+/// Few queries, whose scores are sums over the lanes of a vector: each target has another number of them or, without
+/// fused multiply-add, other roundings.
+verify::CaseSpec summed_over_lanes() {
+  verify::CaseSpec spec;
+  spec.T = 8;
+  spec.S = spec.D = spec.Dv = 64;
+  return spec;
+}
+
+/// Bits of one forward pass on `target`.
 std::vector<std::uint8_t> forward_bits(const std::string& target) {
   set_target(target);
-  verify::CaseSpec spec;
-  spec.T = spec.S = 64;
-  spec.D = spec.Dv = 64;
-  verify::Case problem(spec);
+  verify::Case problem(summed_over_lanes());
   attention_forward(problem.outputs(), problem.inputs(), problem.options());
   return problem.output_bytes();
 }
@@ -74,10 +80,7 @@ TEST(Targets, EachRunsItsOwnCode) {
 
 TEST(Targets, ACallsContextNamesItsTarget) {
   const TargetGuard guard;
-  verify::CaseSpec spec;
-  spec.T = spec.S = 64;
-  spec.D = spec.Dv = 64;
-  verify::Case problem(spec);
+  verify::Case problem(summed_over_lanes());
   for (const std::string& name : supported_targets()) {
     const std::vector<std::uint8_t> expected = forward_bits(name);
     set_target("");

@@ -26,6 +26,7 @@ class GenerateVerb : public ::testing::Test {
     g_verbs = new TrainVerb;
     ASSERT_EQ(g_verbs->train("run").status, 0);
     ASSERT_EQ(g_verbs->train("gated", {"--gate", "headwise"}).status, 0);
+    ASSERT_EQ(g_verbs->train("with-bos", {"--bos", "on"}).status, 0);
   }
   static void TearDownTestSuite() { delete g_verbs; }
 
@@ -66,6 +67,12 @@ TEST_F(GenerateVerb, PrintsTheTextThatItSaysInJson) {
   EXPECT_GT(out["bytes_per_token"].get<double>(), 0.0);
   EXPECT_GT(out["machine_read_gbps"].get<double>(), 0.0);
   EXPECT_GT(out["read_share"].get<double>(), 0.0);
+}
+
+TEST_F(GenerateVerb, AModelWithBosReadsItInFrontOfThePrompt) {
+  const Json out = json({"--prompt", "it is", "--max-tokens", "8"}, "with-bos");
+  EXPECT_EQ(out["prompt_ids"], Json({256, 'i', 't', ' ', 'i', 's'}));
+  EXPECT_EQ(out["ids"].size(), 8U);
 }
 
 TEST_F(GenerateVerb, StopsWhereThePositionsEnd) {

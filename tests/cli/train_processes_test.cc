@@ -109,10 +109,7 @@ TEST_F(TrainProcessesTest, RefusalsAreOneLineAndWriteNothing) {
   std::string line = testing::headgate_path();
   for (const std::string& argument : verb.command("run")) line += " " + argument;
   command.insert(command.end(), {"sh", "-c", line + " --threads 1 " + own_text});
-  const Outcome outcome = testing::run_program(command);
-  EXPECT_EQ(outcome.status, 2) << outcome.err;
-  EXPECT_NE(outcome.err.find("headgate train: the processes of the run differ in their data"), std::string::npos)
-      << outcome.err;
+  expect_refused(testing::run_program(command), "the processes of the run differ in their data");
 }
 
 TEST_F(TrainProcessesTest, AKilledProcessEndsTheRunInOneLineWithItsCheckpointWhole) {

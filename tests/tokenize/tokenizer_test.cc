@@ -133,6 +133,20 @@ TEST(Tokenizer, Bytes) {
             "a");
 }
 
+TEST(Tokenizer, BytesBehindATokenOfTheirOwn) {
+  const auto tokenizer = byte_tokenizer_with_bos();
+  EXPECT_EQ(tokenizer->vocab(), 257);
+  EXPECT_EQ(tokenizer->encode("a").ids, (Ids{256, 97}));
+  EXPECT_EQ(tokenizer->encode("a", {.add_special = false}).ids, (Ids{97}));
+  EXPECT_EQ(tokenizer->encode("a", {.spans = true}).spans, (std::vector<Span>{{0, 0}, {0, 1}}));
+  EXPECT_EQ(tokenizer->decode(Ids{256, 97}), "a");
+  EXPECT_EQ(tokenizer->spelling(256), "<bos>");
+  EXPECT_EQ(tokenizer->find("<bos>"), 256);
+  EXPECT_TRUE(tokenizer->special(256));
+  EXPECT_FALSE(tokenizer->special(97));
+  EXPECT_THROW(tokenizer->bytes(257), Error);
+}
+
 TEST(Tokenizer, OfAModel) {
   const Scratch scratch;
   const auto reason = [&] {
@@ -148,9 +162,11 @@ TEST(Tokenizer, OfAModel) {
   EXPECT_NE(reason().find("no tokenizer.json, and by config.json the model does not read bytes"), std::string::npos);
   write_bytes(scratch / "config.json", R"({"vocab_size": 256})");
   EXPECT_EQ(open_tokenizer(scratch.path())->vocab(), 256);
+  write_bytes(scratch / "config.json", R"({"vocab_size": 264})");
+  EXPECT_EQ(open_tokenizer(scratch.path())->vocab(), 257);
   std::filesystem::create_directory(scratch / "checkpoint");
   std::filesystem::rename(scratch / "config.json", scratch / "checkpoint/config.json");
-  EXPECT_EQ(open_tokenizer(scratch.path())->vocab(), 256) << "a run";
+  EXPECT_EQ(open_tokenizer(scratch.path())->vocab(), 257) << "a run";
   std::filesystem::copy(golden_path("gpt2"), scratch / "tokenizer.json");
   EXPECT_GT(open_tokenizer(scratch.path())->vocab(), 256);
   EXPECT_GT(open_tokenizer(scratch / "tokenizer.json")->vocab(), 256);

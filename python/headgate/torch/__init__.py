@@ -5,6 +5,8 @@ from .attention import gated_attention
 from .gates import GATE_FUNCTIONS
 from .module import AttentionCache, GatedAttention
 from .retrofit import gate_parameters, retrofit
+from .ring import ring_attention
+from .sharding import gather_sequence, shard_sequence
 from .variant import GateVariant, parse_gate
 
 __all__ = [
@@ -14,6 +16,9 @@ __all__ = [
     "GatedAttention",
     "gate_parameters",
     "gated_attention",
+    "gather_sequence",
     "parse_gate",
     "retrofit",
+    "ring_attention",
+    "shard_sequence",
 ]

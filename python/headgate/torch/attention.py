@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import headgate
 
@@ -153,30 +154,48 @@ def _refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:
 _backward.register_autograd(_refuse_second)
 
 
-def _check(tensors: dict[str, Tensor | None], options: dict[str, Any], recorded: bool) -> None:
-    """What the kernels cannot see: devices, and gradients that would be lost."""
+def _has_tangent(tensor: Tensor) -> bool:
+    try:
+        return forward_ad.unpack_dual(tensor).tangent is not None
+    except RuntimeError:  # a batch of torch.func.vmap, within forward mode
+        return True
+
+
+def refuse_transforms(what: str, tensors: dict[str, Tensor | None]) -> None:
+    """Derivatives that PyTorch would lose without a word (forward mode) or refuse without a name (torch.func)."""
+    if torch.compiler.is_compiling():
+        return
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            continue
+        if _has_tangent(tensor):
+            raise RuntimeError(f"{what}: {name} has a tangent: forward-mode derivatives, as of jvp, are not supported")
+        if tensor.requires_grad and torch.func.debug_unwrap(tensor) is not tensor:
+            raise RuntimeError(f"{what}: {name} is differentiated by torch.func, which is not supported: use autograd")
+
+
+def check_tensors(what: str, tensors: dict[str, Tensor | None], recorded: bool) -> None:
+    """What the kernels cannot see: devices, and gradients that would be lost. Errors name the function `what`."""
     for name, tensor in tensors.items():
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"gated_attention: {name} is a {type(tensor).__name__} but must be a tensor")
+            raise TypeError(f"{what}: {name} is a {type(tensor).__name__} but must be a tensor")
         if tensor.device.type not in ("cpu", "meta"):
-            raise ValueError(f"gated_attention: {name} lies on {tensor.device} but must be in the CPU's memory")
+            raise ValueError(f"{what}: {name} lies on {tensor.device} but must be in the CPU's memory")
         if recorded and tensor.requires_grad and name not in DIFFERENTIABLE:
-            raise ValueError(f"gated_attention: {name} requires a gradient but has none: detach it")
+            raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
         if recorded and name in FORWARD_ONLY:
-            raise ValueError(f"gated_attention: with {name} there are no gradients: call it under torch.no_grad()")
-    if recorded and options["gate_threshold"] > 0:
-        raise ValueError("gated_attention: with gate_threshold there are no gradients: call it under torch.no_grad()")
+            raise ValueError(f"{what}: with {name} there are no gradients: call it under torch.no_grad()")
 
 
-def _autocast(tensors: dict[str, Tensor | None]) -> None:
+def autocast(tensors: dict[str, Tensor | None]) -> None:
     """Under autocast q, k and v become of its dtype; gate and bias too, unless they are f32, which the kernels take."""
     if not torch.is_autocast_enabled("cpu") or tensors["q"].dtype == torch.float64:
         return
     dtype = torch.get_autocast_dtype("cpu")
     for name in ("q", "k", "v", "gate", "bias"):
-        tensor = tensors[name]
+        tensor = tensors.get(name)
         kept = tensor is None or not tensor.is_floating_point() or (name in OPTIONAL and tensor.dtype == torch.float32)
         if not kept:
             tensors[name] = tensor.to(dtype)
@@ -273,9 +292,12 @@ def gated_attention(
         "precision": precision, "threads": threads, "target": target, "backend": backend,
     }
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
-    _check(tensors, options, recorded)
+    refuse_transforms("gated_attention", tensors)
+    check_tensors("gated_attention", tensors, recorded)
+    if recorded and gate_threshold > 0:
+        raise ValueError("gated_attention: with gate_threshold there are no gradients: call it under torch.no_grad()")
     nested = _unnest(tensors, layout)
-    _autocast(tensors)
+    autocast(tensors)
     keep_attn = recorded and gate_logits is not None and keeps_output(gate_fn, gate_op)
     y, lse, _ = torch.ops.headgate.gated_attention(*tensors.values(), **options, keep_attn=keep_attn)
     if nested is not None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,6 +19,8 @@ import headgate
 
 from .attention import gated_attention
 from .layouts import FUSED, Heads, blocks_of
+from .ring import ring_attention
+from .sharding import shard_positions
 from .variant import KEYS, GateVariant
 
 
@@ -93,6 +96,12 @@ class AttentionCache:
         for new, old in zip(grown, self._held):
             new[:, : self.length] = old[:, : self.length]
         self._held = grown
+
+
+def _refuse_beside(what: str, others: dict[str, Any]) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"GatedAttention: {name} cannot be given with {what}")
 
 
 _CHOICES = {
@@ -273,22 +282,29 @@ class GatedAttention(nn.Module):
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
         causality: str = "causal",
+        ring: "dist.ProcessGroup | None" = None,
     ) -> Tensor:
         """The layer's output (B,T,C).
 
         `cache` goes on from the tokens that it holds. `positions` (B|1,T) are RoPE's, by default those of the tokens in
         their sequence. `key_lengths` (B) hides padding behind each sequence, `mask` (B|1,Hq|1,T|1,S) whatever is false
         in it. `cu_seqlens` (N+1) makes h (1,T,C) a packed batch; a jagged nested tensor (N,T*,C) is one too.
-        `causality` "none" lets every token see those behind it too, as in an encoder.
+        `causality` "none" lets every token see those behind it too, as in an encoder. With `ring`, a process group, h is
+        this rank's part of longer sequences, shard_sequence(…, 1, group=ring), attention is ring_attention, key_lengths
+        count the whole, and gradients of parameters are the part of this rank's tokens.
         """
+        others = {"cache": cache, "mask": mask, "cu_seqlens": cu_seqlens}
         if h.is_nested:
-            others = {"cache": cache, "positions": positions, "key_lengths": key_lengths, "mask": mask,
-                      "cu_seqlens": cu_seqlens}
+            others |= {"positions": positions, "key_lengths": key_lengths, "ring": ring}
             return self._forward_nested(h, others, causality)
+        if ring is not None:
+            _refuse_beside("a ring", others)
+            positions = shard_positions(h.shape[1], group=ring).unsqueeze(0) if positions is None else positions
         if cu_seqlens is not None and (cache is not None or h.shape[0] != 1):
             raise ValueError("GatedAttention: cu_seqlens needs h of shape (1,T,C) and no cache")
         q, k, v, z = self._inputs(h, cache, positions, cu_seqlens)
-        rules = {"key_lengths": key_lengths, "mask": mask, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
+        alone = {"mask": mask, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
+        rules = {"key_lengths": key_lengths, **(alone if ring is None else {"group": ring})}
         y = self._attend(q, k, v, z, causality, rules)
         out = self.o_proj(y.flatten(-2))
         return self._gated("g5", out.unsqueeze(-2), z).squeeze(-2)
@@ -336,9 +352,7 @@ class GatedAttention(nn.Module):
         return q, k, v, z
 
     def _forward_nested(self, h: Tensor, others: dict[str, Any], causality: str) -> Tensor:
-        for name, value in others.items():
-            if value is not None:
-                raise ValueError(f"GatedAttention: {name} cannot be given with a nested h")
+        _refuse_beside("a nested h", others)
         if h.layout != torch.jagged or h.dim() != 3 or h.lengths() is not None:
             raise ValueError("GatedAttention: a nested h must be jagged, (N,T*,C), without holes")
         out = self(h.values().unsqueeze(0), cu_seqlens=h.offsets(), causality=causality)
@@ -353,7 +367,8 @@ class GatedAttention(nn.Module):
                 rules: dict[str, Any]) -> Tensor:
         """Attention with the gate of g1, and the control: (B,T,Hq,D)."""
         gate = self.variant.kernel_arguments(z) if self.variant.gate_site == "g1" else {}
-        y = gated_attention(q, k, v, **gate, layout="bthd", **self._rules(causality), **rules)
+        attention = ring_attention if "group" in rules else gated_attention
+        y = attention(q, k, v, **gate, layout="bthd", **self._rules(causality), **rules)
         if self.variant.attention_output_control == "head_rmsnorm":
             return self.head_norm(y)
         return F.silu(y) if self.variant.attention_output_control == "output_silu" else y

@@ -27,6 +27,7 @@
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
+#include "attention/cpu/small_backward-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -463,7 +464,9 @@ void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
 
 template <typename T>
 void backward_typed(const BackwardProblem& p) {
+  const SmallBackward<T> small(p);
   run_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(p);
+  small.run();
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -15,6 +15,7 @@
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
+#include "attention/cpu/small_heads.hpp"
 #include "attention/problem.hpp"
 #include "core/sum_blocks.hpp"
 #include "core/view.hpp"
@@ -66,8 +67,8 @@ struct BackwardPlan {
     dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
-  /// Every sequence: of one without queries dk and dv are 0.
-  bool takes(const Sequence& /*sequence*/) const { return true; }
+  /// Also a sequence without queries: its dk and dv are 0. Small heads have kernels of their own.
+  bool takes(const Sequence& sequence) const { return !suits_small_heads(p, sequence); }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
   double head_bytes(const HeldHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * kBlock;

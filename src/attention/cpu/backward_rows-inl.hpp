@@ -31,6 +31,14 @@ struct QueryRows {
         dgate(query_rows(p.gradients.dgate, sequence, head)),
         h(head) {}
 
+  /// Whether all rows are read and written in place, with a gate for each feature or none.
+  template <typename T>
+  bool all_dense() const {
+    const auto dense = [](const auto& rows) { return !rows.present() || lie_dense<T>(rows); };
+    return dense(dy) && dense(y) && dense(attn) && dense(gate) && dense(dgate) && gate.present() == dgate.present() &&
+           (!gate.present() || gate.cols == y.cols);
+  }
+
   HeadRows<const void> dy, y, attn, gate, lse, dlse;
   HeadRows<void> dgate;
   std::int64_t h;
@@ -67,6 +75,38 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   *lse = nothing_seen ? std::numeric_limits<T>::infinity() : static_cast<T>(lse_natural * kLog2e);
   if (p.inputs.sinks.present() && !nothing_seen) {
     *sink_part -= std::exp(p.sink(from.h) - lse_natural) * static_cast<double>(*delta);
+  }
+}
+
+/// The same of queries i … i + n whose rows are all_dense: do, lse and Δ − dlse, without dsinks.
+template <typename T>
+HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
+                               const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT delta) {
+  const auto row_of = [&](std::int64_t r) HWY_ATTR {
+    const auto at = [&](const HeadRows<const void>& rows)
+                        HWY_ATTR { return rows.present() ? rows.at<T>(i + r, 0, p.Dv) : nullptr; };
+    return GateRowOperands<T>{at(from.dy),   at(from.y),
+                              at(from.attn), at(from.gate),
+                              d_o.at(r),     from.dgate.present() ? from.dgate.at<T>(i + r, 0, p.Dv) : nullptr};
+  };
+  gate_rows_backward(row_of, n, p.Dv, p.gate_fn, p.gate_op, delta);
+  const auto as_column = [](HeadRows<const void> rows) {  // its rows as the columns of one
+    rows.stride = rows.row_stride;
+    rows.cols = rows.rows;
+    return rows;
+  };
+  if (from.dlse.present()) {
+    load_row(lse, as_column(from.dlse), 0, i, n);
+    for (std::int64_t r = 0; r < n; ++r) delta[r] -= lse[r];
+  }
+  constexpr std::int64_t kMost = 16;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  double natural[kMost];
+  for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
+    const std::int64_t rows = std::min(kMost, n - r0);
+    load_row(natural, as_column(from.lse), 0, i + r0, rows);
+    for (std::int64_t r = 0; r < rows; ++r)
+      lse[r0 + r] = natural[r] == -kInfinity ? std::numeric_limits<T>::infinity() : static_cast<T>(natural[r] * kLog2e);
   }
 }
 

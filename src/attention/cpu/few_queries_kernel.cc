@@ -10,9 +10,12 @@
 #include <limits>
 #include <optional>
 
+#include "attention/cpu/cache_requests.hpp"
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/kernels.hpp"
+#include "attention/cpu/native16.hpp"
+#include "attention/cpu/small_heads.hpp"
 #include "attention/cpu/visibility.hpp"
 #include "core/dispatch.hpp"
 #include "core/sum_blocks.hpp"
@@ -145,7 +148,7 @@ struct FewQueriesBuffers {
 template <typename T, typename E>
 class StepRows {
  public:
-  explicit StepRows(const View<T, 2>& widened) : widened_(widened) {}
+  StepRows(const View<T, 2>& widened, const CacheRequests& requests) : widened_(widened), requests_(requests) {}
 
   /// Rows that several tiles of queries read (`rows_against`) are widened to T once.
   void select(const KeyRows& rows, std::int64_t rows_against) {
@@ -154,30 +157,45 @@ class StepRows {
                 (std::is_same_v<T, E> || rows_against <= kHighRows);
   }
 
-  /// Makes rows j … j + n the step's, n at most kStepKeys; streamed only with all of them.
-  void place(std::int64_t j, std::int64_t n, bool streamed) {
+  /// Makes rows j … j + n the step's, 1 ≤ n ≤ kStepKeys; streamed only with all of them. `slots`: where their addresses
+  /// are put, up to a multiple of kTileKeys. Returns the end of the slots.
+  const E** place(const E** slots, std::int64_t j, std::int64_t n, bool streamed) {
     first_ = j;
     count_ = n;
     streamed_ = streamed;
-    if (n <= 0 || rows_->stride() != 1) return;
-    rows_->each_row<E>(j, n, [this](std::int64_t r, const E* row) { stored_[slot(r)] = row; });
-    for (std::int64_t r = n; r < round_up(n, kTileKeys); ++r) stored_[r] = stored_[n - 1];
+    slots_ = slots;
+    const E* rows[kStepKeys];
+    rows_->each_row<E>(j, n, [&rows](std::int64_t r, const E* row) { rows[r] = row; });
+    to_slots(slots, rows);
+    const std::int64_t end = round_up(n, kTileKeys);
+    std::fill(slots + n, slots + end, slots[n - 1]);
+    return slots + end;
+  }
+
+  /// Other slots for the same rows.
+  const E** move(const E** slots) {
+    const E** end = std::copy(slots_, slots_ + round_up(count_, kTileKeys), slots);
+    slots_ = slots;
+    return end;
   }
 
   bool streamed() const { return streamed_; }
 
-  /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots of the step.
+  /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots of the step. While
+  /// they are used, those `ahead` slots later are asked for.
   template <class Visit>
-  void with(const Visit& visit) const {
+  void with(std::int64_t ahead, const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
-      if (in_place_) return visit(StoredRows<E>{stored_}, 0, count_);
+      if (in_place_) return visit(StoredRows<E>{slots_, ahead, requests_.into_first_level}, 0, count_);
     }
     for (std::int64_t first = 0; first < count_; first += kWidenedKeys) {
       const std::int64_t n = std::min(kWidenedKeys, count_ - first);
       const T* wide[kWidenedKeys];
+      ComingRows<E> coming = coming_rows(first + ahead, n);
       for (std::int64_t r = 0; r < n; ++r) {
         T* row = widened_.at(r);
         wide[r] = row;
+        if (r % kTileKeys == 0) ask_whole_rows(coming);
         load_row(row, rows_->row(first_ + key(first + r)), 0, 0, rows_->cols);
         std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
       }
@@ -186,25 +204,29 @@ class StepRows {
     }
   }
 
-  /// Rows that fit `bytes`, or all that are widened together: so many are asked for ahead of their use.
-  std::int64_t rows_in(std::int64_t bytes) const {
-    if (!in_place_) return kWidenedKeys;
-    const std::int64_t rows = bytes / (rows_->cols * std::int64_t{sizeof(E)});
-    return std::max(rows / kTileKeys, std::int64_t{1}) * kTileKeys;
+  /// How many slots before their use rows are asked for.
+  std::int64_t ahead() const { return rows_in(requests_.ahead_bytes); }
+
+  /// How many of the rows, as values, are used at a time. Memory streams best where they are used in the order in which
+  /// they are asked for; elements that are widened take arithmetic longer, and more rows at a time spare some of it.
+  std::int64_t values_at_a_time(std::int64_t rows_against) const {
+    if (!in_place_ || rows_against > kHighRows) return kWidenedKeys;
+    return std::is_same_v<T, E> ? kTileKeys : rows_in(kChunk_bytes);
   }
 
-  /// Adds the rows of the slots from `first` to before `end`, multiples of kTileKeys or the step's end.
-  void ask(Prefetch& prefetch, std::int64_t first, std::int64_t end) const {
-    if (rows_->stride() != 1) return;
-    const auto* rows = reinterpret_cast<const void* const*>(stored_);
-    prefetch.add(rows + first, std::min(end, count_) - first, rows_->cols * std::int64_t{sizeof(E)});
+  /// Asks for the rows of the first `n` slots.
+  void ask_first(std::int64_t n) const {
+    ComingRows<E> coming = coming_rows(0, std::min(n, count_));
+    for (std::int64_t r = 0; r < n; r += kTileKeys) ask_whole_rows(coming);
   }
 
   /// Each row of `x` times the scales of the rows in the step's slots. `buffer`: kStepKeys elements.
   void scale_columns(const View<T, 2>& x, T* HWY_RESTRICT buffer) const {
     if (!rows_->scaled()) return;
+    T scales[kStepKeys];
     rows_->each_scale(first_, count_,
-                      [&](std::int64_t r, const float* scale) { buffer[slot(r)] = static_cast<T>(*scale); });
+                      [&scales](std::int64_t r, const float* scale) { scales[r] = static_cast<T>(*scale); });
+    to_slots(buffer, scales);
     for (std::int64_t i = 0; i < x.shape[0]; ++i) {
       T* HWY_RESTRICT row = x.at(i);
       for (std::int64_t r = 0; r < count_; ++r) row[r] *= buffer[r];
@@ -213,18 +235,44 @@ class StepRows {
 
  private:
   static constexpr std::int64_t kStreamKeys = kStepKeys / kTileKeys;
-  std::int64_t slot(std::int64_t key) const {
-    return streamed_ ? key % kStreamKeys * kTileKeys + key / kStreamKeys : key;
+  static constexpr std::int64_t kChunk_bytes = 8192;  ///< of values: they stay in the first level of the cache
+
+  /// What belongs to the step's keys, in the order of its slots.
+  template <typename Each>
+  void to_slots(Each* HWY_RESTRICT slots, const Each* HWY_RESTRICT keys) const {
+    if (!streamed_) {
+      std::copy(keys, keys + count_, slots);
+      return;
+    }
+    for (std::int64_t k = 0; k < kStreamKeys; ++k) {
+      for (std::int64_t s = 0; s < kTileKeys; ++s) slots[k * kTileKeys + s] = keys[s * kStreamKeys + k];
+    }
   }
   std::int64_t key(std::int64_t slot) const {
     return streamed_ ? slot % kTileKeys * kStreamKeys + slot / kTileKeys : slot;
   }
 
+  /// So many rows fit `bytes`, in multiples of kTileKeys up to a step.
+  std::int64_t rows_in(std::int64_t bytes) const {
+    const std::int64_t rows = bytes / (rows_->cols * std::int64_t{sizeof(E)});
+    return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kStepKeys);
+  }
+
+  /// Those of n slots, if their elements are neighbours.
+  ComingRows<E> coming_rows(std::int64_t slot, std::int64_t n) const {
+    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests_.into_first_level};
+  }
+  /// Asks for kTileKeys rows.
+  static void ask_whole_rows(ComingRows<E>& coming) {
+    for (std::int64_t line = 0; line < coming.lines_a_row(); ++line) coming.ask_lines();
+  }
+
   View<T, 2> widened_;
+  CacheRequests requests_;
   std::optional<KeyRows> rows_;
   bool in_place_ = false, streamed_ = false;
   std::int64_t first_ = 0, count_ = 0;
-  const E* stored_[kStepKeys] = {};
+  const E** slots_ = nullptr;
 };
 
 /// Split `split` of key/value head h of a sequence.
@@ -245,8 +293,8 @@ class FewQueriesWorker {
         p_(plan.p),
         shared_(shared),
         own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)),
-        key_steps_{StepRows<T, E>(own_.widened), StepRows<T, E>(own_.widened)},
-        values_(own_.widened) {}
+        key_steps_{StepRows<T, E>(own_.widened, requests_of_cpu()), StepRows<T, E>(own_.widened, requests_of_cpu())},
+        values_(own_.widened, requests_of_cpu()) {}
 
   /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
   void select_rows(const FewQueries& each, std::int64_t h) const {
@@ -277,48 +325,37 @@ class FewQueriesWorker {
     const KeyRange range = keys_of(at);
     if (range.empty()) return;
     if (!(coming_ == at)) {
-      begin_split(at);
-      Prefetch first_keys;
-      next_keys_->ask(first_keys, 0, next_keys_->rows_in(kAhead_bytes));
-      first_keys.spread(first_keys.groups(), 1);
-      first_keys.step();
+      begin_split(at, slots_);
+      next_keys_->ask_first(next_keys_->ahead());
     }
     coming_ = {};
     values_.select(rows_of_values(p_, sequence_, h_), all_rows);
-    const std::int64_t chunk = all_rows <= kHighRows ? values_.rows_in(kChunk_bytes) : kWidenedKeys;
+    const std::int64_t chunk = values_.values_at_a_time(all_rows);
     const Visibility visibility(p_, sequence_);
     for (std::int64_t j = range.begin; j < range.end; j += kStepKeys) {
       const std::int64_t n = std::min(kStepKeys, range.end - j);
       const bool all_seen = sees_all(visibility, sequence_, j, n);
       std::swap(keys_, next_keys_);
-      values_.place(j, n, keys_->streamed());
-      // Rows in the order of their use, 16 KiB before it. Half of them belong to the values' part of the step.
-      Prefetch coming;
-      keys_->ask(coming, keys_->rows_in(kAhead_bytes), n);
-      values_.ask(coming, 0, n);
+      // The slots are in the order of their use: the step's keys, its values, the keys of the next step.
+      const E** end = values_.place(keys_->move(slots_), j, n, keys_->streamed());
+      const E** const coming = end;
       if (j + n < range.end) {
         next_keys_->select(rows_of_keys(p_, sequence_, h_), all_rows);
-        place_keys(*next_keys_, visibility, sequence_, j + n, range.end);
-        next_keys_->ask(coming, 0, next_keys_->rows_in(kAhead_bytes));
-      } else if (following.each != nullptr && begin_split(following)) {
-        next_keys_->ask(coming, 0, next_keys_->rows_in(kAhead_bytes));
+        end = place_keys(*next_keys_, end, visibility, sequence_, j + n, range.end);
+      } else if (following.each != nullptr) {
+        end = begin_split(following, end);
       }
-      const std::int64_t groups = coming.groups();
-      coming.spread(groups * 7 / 16, score_steps(all_rows, plan_.D_padded / kLanes<T>, n));
-      keys_->with([&](const auto& rows, std::int64_t first, std::int64_t count) {
-        score_rows<kStepKeys>(scores_.range(1, first, count), queries_, rows, count, coming);
+      const std::int64_t ahead = keys_->ahead();
+      std::fill(end, std::max(end, coming + ahead), end[-1]);
+      keys_->with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+        score_rows<kStepKeys>(scores_.range(1, first, count), queries_, rows, count);
       });
       keys_->scale_columns(scores_, own_.scale_row.data);
       if (!all_seen || plan_.rules.any()) rule_and_hide(visibility, j, n);
-      coming.spread(coming.groups() - groups / 2, all_rows);
-      for (std::int64_t r = 0; r < all_rows; ++r) {
-        coming.step();
-        exponentials(r, n);
-      }
+      for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, n);
       values_.scale_columns(scores_, own_.scale_row.data);
-      coming.spread(coming.groups(), value_steps(all_rows, plan_.Dv_padded / kLanes<T>, n));
-      values_.with([&](const auto& rows, std::int64_t first, std::int64_t count) {
-        add_weighted_rows<kStepKeys>(out, scores_.range(1, first, count), rows, count, chunk, coming);
+      values_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+        add_weighted_rows<kStepKeys>(out, scores_.range(1, first, count), rows, count, chunk);
       });
     }
   }
@@ -351,10 +388,6 @@ class FewQueriesWorker {
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  /// Rows are asked for so long before their use, and values used so many at a time, that all of it stays in the first
-  /// two levels of the cache (docs/notes/2026-11-22-few-queries.md).
-  static constexpr std::int64_t kAhead_bytes = 16384;
-  static constexpr std::int64_t kChunk_bytes = 8192;
   /// How far, in powers of two, scores may exceed a row's maximum before it follows: exp2 of it, times the number of
   /// keys, stays far from overflow.
   static constexpr T kSlack = 16;
@@ -375,22 +408,21 @@ class FewQueriesWorker {
     return n == kStepKeys && visibility.row(sequence.T - 1).begin <= j && visibility.row(0).end >= j + n;
   }
 
-  void place_keys(StepRows<T, E>& keys, const Visibility& visibility, const Sequence& sequence, std::int64_t j,
-                  std::int64_t end) const {
+  const E** place_keys(StepRows<T, E>& keys, const E** slots, const Visibility& visibility, const Sequence& sequence,
+                       std::int64_t j, std::int64_t end) const {
     const std::int64_t n = std::min(kStepKeys, end - j);
-    keys.place(j, n, sees_all(visibility, sequence, j, n) && !plan_.rules.by_position());
+    return keys.place(slots, j, n, sees_all(visibility, sequence, j, n) && !plan_.rules.by_position());
   }
 
-  /// Makes the next step of keys the first of the split; false if there is none.
-  bool begin_split(const KeySplit& at) {
+  /// Makes the next step of keys, if there is one, the first of the split. Returns the end of their slots.
+  const E** begin_split(const KeySplit& at, const E** slots) {
     const Sequence& sequence = at.each->sequence;
     const KeyRange range = keys_of(at);
     const std::int64_t rows = rows_of(*at.each, at.h);
-    if (rows == 0 || range.empty()) return false;
+    if (rows == 0 || range.empty()) return slots;
     next_keys_->select(rows_of_keys(p_, sequence, at.h), rows);
-    place_keys(*next_keys_, Visibility(p_, sequence), sequence, range.begin, range.end);
     coming_ = at;
-    return true;
+    return place_keys(*next_keys_, slots, Visibility(p_, sequence), sequence, range.begin, range.end);
   }
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
@@ -479,6 +511,8 @@ class FewQueriesWorker {
   Sequence sequence_;
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
   View<T, 2> queries_, scores_;       // of the open rows of the head
+  // Addresses of rows: a step's keys and values, the next step's keys, and up to a step's more for requests.
+  const E* slots_[4 * kStepKeys] = {};
   StepRows<T, E> key_steps_[2], values_;
   StepRows<T, E>* keys_ = &key_steps_[0];
   StepRows<T, E>* next_keys_ = &key_steps_[1];
@@ -545,14 +579,16 @@ HEADGATE_TARGET_TABLE(few_queries_typed);
 
 bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence) {
   // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md), and earlier where what is
-  // packed stays in the second-level cache of the thread that uses it (docs/notes/2026-11-22-dense-speed.md).
-  // The two kernels differ in their last bits: threads, and the other sequences of a packed batch (B = 1), have no say.
-  constexpr std::int64_t kMostSharedRows = 64, kMostQueriesOfManyHeads = 8, kManyHeads = 32;
+  // packed stays in the second-level cache of the thread that uses it (docs/notes/2026-11-22-dense-speed.md), or where
+  // the heads are small (docs/notes/2026-11-23-small-sequences.md).
+  // The kernels differ in their last bits: threads, and the other sequences of a packed batch (B = 1), have no say.
+  constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kManyHeads = 32;
   if (sequence.T == 0 || sequence.T * problem.group > kMostSharedRows || problem.outputs.weights.present())
     return false;
+  if (sequence.T <= kMostQueriesBesidesOthers) return true;
   const double bytes = sizeof(float) * static_cast<double>(sequence.S) * static_cast<double>(problem.D + problem.Dv);
   const bool many = problem.B * problem.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
-  return !many || sequence.T <= kMostQueriesOfManyHeads;
+  return !many && (takes_native16(problem) || !has_small_heads(problem, sequence));
 }
 
 void few_queries_forward(const ForwardProblem& problem) {

@@ -27,6 +27,7 @@
 #include "attention/cpu/raise_maximum-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
+#include "attention/cpu/small_forward-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -548,7 +549,9 @@ class ForwardWorker {
 
 template <typename T>
 void forward_typed(const ForwardProblem& p) {
+  const SmallForward<T> small(p);
   run_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(p);
+  small.run();
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -16,6 +16,7 @@
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
+#include "attention/cpu/small_heads.hpp"
 #include "attention/problem.hpp"
 #include "core/sum_blocks.hpp"
 #include "core/view.hpp"
@@ -63,7 +64,9 @@ struct ForwardPlan {
   /// Whether rows that the gate closes are left out.
   bool selects() const { return p.gate_threshold > 0; }
   /// The others have a kernel of their own, or nothing to compute.
-  bool takes(const Sequence& sequence) const { return sequence.T > 0 && !suits_few_queries(p, sequence); }
+  bool takes(const Sequence& sequence) const {
+    return sequence.T > 0 && !suits_few_queries(p, sequence) && !suits_small_heads(p, sequence);
+  }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
   double head_bytes(const HeldHeads& part) const {
     return sizeof(T) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (p.D + Dv_padded));

@@ -41,6 +41,45 @@ HWY_NOINLINE void gate_row_forward(T* HWY_RESTRICT y, const T* HWY_RESTRICT o, c
   });
 }
 
+/// Rows and their distances in elements: y = (o · factors) ∘ g(z), whole vectors of each. Without z there is no gate.
+template <typename T>
+struct GatedRows {
+  T* y;
+  std::int64_t y_stride;
+  const T* o;
+  std::int64_t o_stride;
+  const T* z;
+  std::int64_t z_stride;
+  const T* factors;  ///< one a row
+};
+
+/// The same for `rows` rows of n elements, a multiple of the lanes.
+template <typename T>
+HWY_NOINLINE void gate_rows_forward(const GatedRows<T>& tile, std::int64_t rows, std::int64_t n, GateFn fn, GateOp op) {
+  const Tag<T> d;
+  const auto each_row = [&](const auto& gated) HWY_ATTR {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto factor = hn::Set(d, tile.factors[r]);
+      const T* HWY_RESTRICT o = tile.o + r * tile.o_stride;
+      T* HWY_RESTRICT y = tile.y + r * tile.y_stride;
+      for (std::int64_t x = 0; x < n; x += kLanes<T>)
+        hn::StoreU(gated(hn::Mul(hn::LoadU(d, o + x), factor), r * tile.z_stride + x), d, y + x);
+    }
+  };
+  if (tile.z == nullptr) {
+    each_row([](auto o, std::int64_t /*at*/) HWY_ATTR { return o; });
+    return;
+  }
+  const T* HWY_RESTRICT z = tile.z;
+  with_gate(fn, [&](auto gate) HWY_ATTR {
+    if (op == GateOp::mul) {
+      each_row([&](auto o, std::int64_t at) HWY_ATTR { return hn::Mul(o, gate.value(d, hn::LoadU(d, z + at))); });
+    } else {
+      each_row([&](auto o, std::int64_t at) HWY_ATTR { return hn::Add(o, gate.value(d, hn::LoadU(d, z + at))); });
+    }
+  });
+}
+
 /// One row's operands and results, each Dv rounded up to vectors; operands are zero from Dv on.
 template <typename T>
 struct GateRowOperands {
@@ -52,47 +91,68 @@ struct GateRowOperands {
   T* dz;        ///< out: gradient of the gate logits; unwritten without a gate
 };
 
-/// mul: do = dy ∘ g, dz = dy ∘ o ∘ g′ (or dy ∘ y ∘ g′/g without o); returns Δ = rowsum(dy ∘ y).
-/// add: o = y − g unless saved, do = dy, dz = dy ∘ g′; returns Δ = rowsum(dy ∘ o).
-/// n: a multiple of the lanes.
-template <typename T>
-HWY_NOINLINE T gate_row_backward(const GateRowOperands<T>& row, std::int64_t n, GateFn fn, GateOp op) {
+/// What gate_row_backward does, with the gate's own code.
+template <typename T, class Gate>
+HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, std::int64_t n, GateOp op) {
   const Tag<T> d;
   auto delta = hn::Zero(d);
-  if (fn == GateFn::none) {
-    for (std::int64_t x = 0; x < n; x += kLanes<T>) {
-      const auto dy = hn::LoadU(d, row.dy + x);
+  for (std::int64_t x = 0; x < n; x += kLanes<T>) {
+    const auto dy = hn::LoadU(d, row.dy + x);
+    const auto y = hn::LoadU(d, row.y + x);
+    const auto z = hn::LoadU(d, row.z + x);
+    const auto g = gate.value(d, z);
+    if (op == GateOp::add) {
+      const auto o = row.o != nullptr ? hn::LoadU(d, row.o + x) : hn::Sub(y, g);
       hn::StoreU(dy, d, row.d_o + x);
-      delta = hn::MulAdd(dy, hn::LoadU(d, row.y + x), delta);
+      delta = hn::MulAdd(dy, o, delta);
+      hn::StoreU(hn::Mul(dy, gate.derivative(d, z)), d, row.dz + x);
+      continue;
     }
-    return hn::GetLane(hn::SumOfLanes(d, delta));
-  }
-  with_gate(fn, [&](auto gate) HWY_ATTR {
-    for (std::int64_t x = 0; x < n; x += kLanes<T>) {
-      const auto dy = hn::LoadU(d, row.dy + x);
-      const auto y = hn::LoadU(d, row.y + x);
-      const auto z = hn::LoadU(d, row.z + x);
-      const auto g = gate.value(d, z);
-      if (op == GateOp::add) {
-        const auto o = row.o != nullptr ? hn::LoadU(d, row.o + x) : hn::Sub(y, g);
-        hn::StoreU(dy, d, row.d_o + x);
-        delta = hn::MulAdd(dy, o, delta);
-        hn::StoreU(hn::Mul(dy, gate.derivative(d, z)), d, row.dz + x);
+    hn::StoreU(hn::Mul(dy, g), d, row.d_o + x);
+    const auto dy_y = hn::Mul(dy, y);
+    delta = hn::Add(delta, dy_y);
+    if constexpr (!decltype(gate)::kHasZero) {
+      if (row.o == nullptr) {
+        hn::StoreU(hn::Mul(dy_y, gate.ratio(d, z)), d, row.dz + x);
         continue;
       }
-      hn::StoreU(hn::Mul(dy, g), d, row.d_o + x);
-      const auto dy_y = hn::Mul(dy, y);
-      delta = hn::Add(delta, dy_y);
-      if constexpr (!decltype(gate)::kHasZero) {
-        if (row.o == nullptr) {
-          hn::StoreU(hn::Mul(dy_y, gate.ratio(d, z)), d, row.dz + x);
-          continue;
-        }
-      }
-      hn::StoreU(hn::Mul(hn::Mul(dy, hn::LoadU(d, row.o + x)), gate.derivative(d, z)), d, row.dz + x);
     }
-  });
+    hn::StoreU(hn::Mul(hn::Mul(dy, hn::LoadU(d, row.o + x)), gate.derivative(d, z)), d, row.dz + x);
+  }
   return hn::GetLane(hn::SumOfLanes(d, delta));
+}
+
+/// Rows row_of(r) of n elements, a multiple of the lanes, r < rows. mul: do = dy ∘ g, dz = dy ∘ o ∘ g′ (or
+/// dy ∘ y ∘ g′/g without o), Δ = rowsum(dy ∘ y). add: o = y − g unless saved, do = dy, dz = dy ∘ g′,
+/// Δ = rowsum(dy ∘ o). Δ into deltas[r].
+template <typename T, class RowOf>
+HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::int64_t n, GateFn fn, GateOp op,
+                                   T* HWY_RESTRICT deltas) {
+  if (fn == GateFn::none) {
+    const Tag<T> d;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const GateRowOperands<T> row = row_of(r);
+      auto delta = hn::Zero(d);
+      for (std::int64_t x = 0; x < n; x += kLanes<T>) {
+        const auto dy = hn::LoadU(d, row.dy + x);
+        hn::StoreU(dy, d, row.d_o + x);
+        delta = hn::MulAdd(dy, hn::LoadU(d, row.y + x), delta);
+      }
+      deltas[r] = hn::GetLane(hn::SumOfLanes(d, delta));
+    }
+    return;
+  }
+  with_gate(fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t r = 0; r < rows; ++r) deltas[r] = gate_row_backward_with(gate, row_of(r), n, op);
+  });
+}
+
+/// The same of one row; returns Δ.
+template <typename T>
+HWY_NOINLINE T gate_row_backward(const GateRowOperands<T>& row, std::int64_t n, GateFn fn, GateOp op) {
+  T delta = 0;
+  gate_rows_backward([&row](std::int64_t /*r*/) HWY_ATTR { return row; }, 1, n, fn, op, &delta);
+  return delta;
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -36,10 +36,11 @@ struct HeldHeads {
   }
 };
 
-/// One key/value head of a part.
+/// One key/value head of a part, or one of the pieces that its queries are cut into.
 struct HeldHead {
   const HeldHeads* part = nullptr;  ///< null: none
   std::int64_t h = 0;
+  std::int64_t piece = 0, pieces = 1;
 
   /// As a part of its own, in the `place`-th of places that each have room for `largest`.
   HeldHeads alone(const HeadPieces& largest, std::int64_t group, std::int64_t place) const {

@@ -50,14 +50,19 @@ inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
   return share < 1 ? 1 : share > kMost ? kMost : share;
 }
 
-/// All heads of a batch as tasks of the enclosing parallel region, whose threads each call this.
+/// All heads of a batch, each in `pieces`, as tasks of the enclosing parallel region, whose threads each call this.
 template <class Worker>
-void run_heads(Worker& worker, const HeldHeads* parts, const HeldSizes& held, int threads) {
-  const std::int64_t in_turn = heads_in_turn(held.heads, threads);
+void run_heads(Worker& worker, const HeldHeads* parts, const HeldSizes& held, int threads, std::int64_t pieces = 1) {
+  const std::int64_t tasks = held.heads * pieces;
+  const std::int64_t in_turn = heads_in_turn(tasks, threads);
+  const auto task = [&](std::int64_t n) {
+    HeldHead head = held_head(parts, held, n / pieces);
+    head.piece = n % pieces;
+    head.pieces = pieces;
+    return head;
+  };
 #pragma omp for schedule(dynamic, in_turn)
-  for (std::int64_t n = 0; n < held.heads; ++n) {
-    worker.run_head(held_head(parts, held, n), held_head(parts, held, n + 1));
-  }
+  for (std::int64_t n = 0; n < tasks; ++n) worker.run_head(task(n), task(n + 1));
 }
 
 }  // namespace headgate

@@ -28,25 +28,32 @@ struct LeftLayout {
 /// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
 enum class ProductWrite { overwrite, overwrite_from, accumulate };
 
-/// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
-/// b: (K, kVecs · lanes) dense, vector-aligned.
+/// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows, n < kVecs vectors; b need not be
+/// aligned.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
-                             std::int64_t K) {
+                             std::int64_t ldb, std::int64_t K) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
 #pragma GCC unroll 4
   for (std::int64_t k = 0; k < K; ++k) {
     V right[kVecs];
-    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::Load(d, b + n * kN);
+    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::LoadU(d, b + n * kN);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       const V left = hn::Set(d, a[m * Layout::kRow]);
       HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::MulAdd(left, right[n], tile[m][n]);
     }
     a += Layout::kCol;
-    b += kVecs * kN;
+    b += ldb;
   }
+}
+
+/// The same of a dense b, (K, kVecs · lanes).
+template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
+HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
+                             std::int64_t K) {
+  multiply_add<Layout, kRows, kVecs>(tile, a, b, kVecs * kLanes<T>, K);
 }
 
 /// c[m][n] (+)= Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.

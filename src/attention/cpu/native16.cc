@@ -32,12 +32,31 @@ Native16Unit find_unit() {
   const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22U & 1U) != 0 && (d >> 24U & 1U) != 0;
   return tiles && may_use_tiles() ? Native16Unit::tiles : Native16Unit::dots;
 }
+/// Whether the CPU makes twice as many bf16 products in a cycle as f32 products, without tiles: AMD's since Zen 5. On
+/// Intel's the dots are slower than f32 products (docs/notes/2026-11-23-native16.md has both).
+bool has_fast_dots() {
+  constexpr unsigned kZen5Family = 0x1A;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(0, &a, &b, &c, &d) == 0) return false;
+  if (b != signature_AMD_ebx || c != signature_AMD_ecx || d != signature_AMD_edx) return false;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return false;
+  const unsigned base_family = a >> 8U & 0xFU, extended_family = a >> 20U & 0xFFU;
+  return base_family == 0xFU && base_family + extended_family >= kZen5Family;
+}
 #else
 Native16Unit find_unit() { return Native16Unit::none; }
+bool has_fast_dots() { return false; }
 #endif
 
 Native16Unit unit_of_cpu() {
   static const Native16Unit unit = find_unit();
+  return unit;
+}
+
+/// The unit of the CPU if it is faster than f32 products.
+Native16Unit fast_unit_of_cpu() {
+  static const Native16Unit unit =
+      unit_of_cpu() == Native16Unit::dots && !has_fast_dots() ? Native16Unit::none : unit_of_cpu();
   return unit;
 }
 
@@ -48,10 +67,13 @@ struct UnitName {
 /// Best first.
 constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16Unit::dots, "avx512_bf16"}};
 
-/// The unit that set_native16_products chose; none: tiles, or what f32 products compute.
+/// The unit that set_native16_products chose; none: the fast one of the CPU.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
 bool takes(const Problem& p) {
+  // Squares of 32 queries and keys would be less than half full: f32 is faster (docs/notes/2026-11-23-native16.md).
+  constexpr std::int64_t kFewRows = 16;
+  if (p.T <= kFewRows && p.S <= kFewRows) return false;
   return p.precision == Precision::native16 && p.inputs.q.dtype == DType::bf16 && p.inputs.k.dtype == DType::bf16 &&
          native16_unit(p.context.target) != Native16Unit::none;
 }
@@ -61,9 +83,7 @@ bool takes(const Problem& p) {
 Native16Unit native16_unit(std::int64_t target) {
   if (target != HWY_AVX3) return Native16Unit::none;
   const Native16Unit forced = forced_unit.load(std::memory_order_relaxed);
-  if (forced != Native16Unit::none) return forced;
-  // Dots by themselves are slower than f32 products where that was measured (docs/notes/2026-11-23-native16.md).
-  return unit_of_cpu() == Native16Unit::tiles ? Native16Unit::tiles : Native16Unit::none;
+  return forced != Native16Unit::none ? forced : fast_unit_of_cpu();
 }
 
 bool takes_native16(const ForwardProblem& problem) {

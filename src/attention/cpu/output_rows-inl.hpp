@@ -33,27 +33,62 @@ class OutputRows {
         weights_(query_rows(p_.outputs.weights, sequence, h)),
         logits_(query_rows(p_.inputs.gate, sequence, h)),
         gate_(gate),
-        gated_(gated) {}
+        gated_(gated),
+        all_dense_(!attn_.present() && lie_dense<T>(y_) &&
+                   (!logits_.present() || (lie_dense<T>(logits_) && logits_.cols == p_.Dv))) {}
 
   /// Normalises, gates and writes query i. o: Σ exp2(s − max) v, Dv rounded up to vectors, divided by the sum on
   /// return; sum: Σ exp2(s − max), sink included; max in units of log2(e).
   void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum) const {
-    const std::int64_t padded = gated_.shape[0];
-    const T inverse = sum == T{0} ? T{0} : T{1} / sum;
-    for (std::int64_t x = 0; x < padded; ++x) o[x] *= inverse;
-    if (attn_.present()) store_row(attn_, o, i, 0, p_.Dv);
-    const T* y = o;
-    if (logits_.present()) {
-      const T* z = gate_logits(logits_, i, p_.Dv, gate_.data);
-      const bool in_place = y_.dtype == dtype_of<T>() && y_.stride == 1 && p_.Dv == padded;
-      T* gated = in_place ? y_.template at<T>(i, 0, p_.Dv) : gated_.data;
-      gate_row_forward(gated, o, z, padded, p_.gate_fn, p_.gate_op);
-      y = in_place ? nullptr : gated;
-    }
-    if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
+    write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
     if (!lse_.present()) return;
     const double lse = (static_cast<double>(max) + std::log2(static_cast<double>(sum))) * kLn2;
     store_row(lse_, &lse, i, 0, 1);
+  }
+
+  /// All of it but lse, of n queries `rows`, ascending; inverses: 1 / sum of each, or 0.
+  void write_tile(const std::int64_t* rows, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
+    const std::int64_t i = rows[0];
+    if (!all_dense_ || !consecutive(rows, n)) {
+      for (std::int64_t r = 0; r < n; ++r) write_row(rows[r], o.at(r), inverses[r]);
+      return;
+    }
+    const GatedRows<T> tile{y_.template at<T>(i, 0, p_.Dv),
+                            y_.row_stride,
+                            o.data,
+                            o.strides[0],
+                            logits_.present() ? logits_.template at<T>(i, 0, p_.Dv) : nullptr,
+                            logits_.row_stride,
+                            inverses};
+    gate_rows_forward(tile, n, p_.Dv, p_.gate_fn, p_.gate_op);
+  }
+
+  /// lse = (max + log2(sum)) · ln 2 of n queries `rows`, ascending.
+  void write_lse(const std::int64_t* rows, std::int64_t n, const T* maxima, const T* sums) const {
+    if (!lse_.present()) return;
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    constexpr std::int64_t kMost = 8;
+    const Tag<double> d;
+    HWY_ALIGN double buffer[kMost] = {};
+    HWY_ALIGN double lse[kMost];
+    HeadRows<void> column = lse_;  // its rows as columns
+    column.stride = lse_.row_stride;
+    column.cols = lse_.rows;
+    for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
+      const std::int64_t count = std::min(kMost, n - r0);
+      for (std::int64_t r = 0; r < count; ++r) buffer[r] = static_cast<double>(sums[r0 + r]);
+      for (std::int64_t r = 0; r < kMost; r += kLanes<double>) {
+        const auto sum = hn::Load(d, buffer + r);
+        const auto log = hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), hn::Log2(d, sum));
+        hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // ∞ and NaN as they are
+      }
+      for (std::int64_t r = 0; r < count; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
+      if (consecutive(rows, n)) {
+        store_row(column, lse, 0, rows[r0], count);
+        continue;
+      }
+      for (std::int64_t r = 0; r < count; ++r) store_row(column, lse + r, 0, rows[r0 + r], 1);
+    }
   }
 
   /// Query i, which the gate closes: it has not been computed.
@@ -69,10 +104,29 @@ class OutputRows {
   }
 
  private:
+  static bool consecutive(const std::int64_t* rows, std::int64_t n) { return rows[n - 1] - rows[0] == n - 1; }
+
+  /// All of query i but lse; `inverse`: what o is multiplied by.
+  void write_row(std::int64_t i, T* HWY_RESTRICT o, T inverse) const {
+    const std::int64_t padded = gated_.shape[0];
+    for (std::int64_t x = 0; x < padded; ++x) o[x] *= inverse;
+    if (attn_.present()) store_row(attn_, o, i, 0, p_.Dv);
+    const T* y = o;
+    if (logits_.present()) {
+      const T* z = gate_logits(logits_, i, p_.Dv, gate_.data);
+      const bool in_place = y_.dtype == dtype_of<T>() && y_.stride == 1 && p_.Dv == padded;
+      T* gated = in_place ? y_.template at<T>(i, 0, p_.Dv) : gated_.data;
+      gate_row_forward(gated, o, z, padded, p_.gate_fn, p_.gate_op);
+      y = in_place ? nullptr : gated;
+    }
+    if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
+  }
+
   const ForwardProblem& p_;
   HeadRows<void> y_, attn_, lse_, weights_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
+  bool all_dense_;  // y is all that is written of a row, in place, and its gates are read in place
 };
 
 }  // namespace headgate::HWY_NAMESPACE

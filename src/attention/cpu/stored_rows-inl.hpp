@@ -18,11 +18,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of E, each dense in itself and a whole number of vectors of T long.
+/// Rows of E in the order of their use, each dense in itself and a whole number of vectors of T long. While kTileKeys
+/// rows are used, the cache lines of those that are `ahead` later are asked for, which may lie behind the rows that are
+/// used now; 0: none are.
 template <typename E>
 struct StoredRows {
   const E* const* rows = nullptr;
-  const E* row(std::int64_t j) const { return rows[j]; }
+  std::int64_t ahead = 0;
+  bool into_first_level = false;  ///< of the cache; else into the second
 };
 
 /// Whether load_stored has vector code for E.
@@ -72,61 +75,50 @@ inline constexpr std::int64_t kTileKeys = 4;
 inline constexpr std::int64_t kTileVectors = 4;
 static_assert(kHighRows == 2 * kTileRows);
 
-/// Cache lines of rows to come, asked for a few at a time while others are worked on, so that memory is never idle:
-/// one line of each of kTileKeys rows, then the next line of each, which streams faster than row after row
+inline constexpr std::int64_t kLine_bytes = 64;
+
+/// Of the kTileKeys rows from `rows` on, asks for the t-th kCount lines: one line of each row, then the next of each.
+/// What lies there need not be readable. Rows in turn stream faster than row after row
 /// (docs/notes/2026-11-22-few-queries.md).
-class Prefetch {
+template <std::int64_t kCount, typename E>
+HWY_INLINE void ask_in_turn(const E* const* rows, std::int64_t t, bool into_first_level) {
+  constexpr std::int64_t kParts = kTileKeys / kCount;
+  constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;
+  const E* const* part = rows + t % kParts * kCount;
+  const std::int64_t in_row = t / kParts * kLine_bytes;
+  const auto line = [&](std::int64_t k) HWY_ATTR { return reinterpret_cast<const char*>(part[k]) + in_row; };
+  if (into_first_level) {
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kCount; ++k) __builtin_prefetch(line(k), kReads, kFirstLevel);
+  } else {
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kCount; ++k) __builtin_prefetch(line(k), kReads, kSecondLevel);
+  }
+}
+
+/// The cache lines of `count` rows, to be asked for in the order of ask_in_turn.
+template <typename E>
+class ComingRows {
  public:
-  /// Puts `count` rows of `row_bytes` at the end, rounded up to a multiple of kTileKeys.
-  void add(const void* const* rows, std::int64_t count, std::int64_t row_bytes) {
-    if (count <= 0) return;
-    count = round_up(count, kTileKeys);
-    parts_[parts_added_++] = {rows, rows + count, row_bytes};
-    groups_ += (row_bytes + kLine_bytes - 1) / kLine_bytes * (count / kTileKeys);
-  }
-  /// Groups of kTileKeys lines not yet asked for.
-  std::int64_t groups() const { return groups_; }
+  ComingRows(const E* const* rows, std::int64_t count, std::int64_t columns, bool into_first_level)
+      : rows_(rows),
+        into_first_level_(into_first_level),
+        lines_(divide_up(columns * std::int64_t{sizeof(E)}, kLine_bytes)),
+        left_(divide_up(count, kTileKeys) * lines_) {}
 
-  /// The next `groups` groups are asked for in as many calls of step() as said.
-  void spread(std::int64_t groups, std::int64_t steps) {
-    left_ = std::min(groups, groups_);
-    due_ = 0;
-    a_step_ = (left_ * kWhole + steps - 1) / std::max<std::int64_t>(steps, 1);
-  }
+  std::int64_t lines_a_row() const { return lines_; }
 
-  HWY_INLINE void step() {
-    for (due_ += a_step_; due_ >= kWhole; due_ -= kWhole) ask();
+  /// Asks for the next line of each of kTileKeys rows, if there is one.
+  HWY_INLINE void ask_lines() {
+    if (--left_ < 0) return;
+    ask_in_turn<kTileKeys>(rows_, line_, into_first_level_);
+    if (++line_ < lines_) return;
+    line_ = 0;
+    rows_ += kTileKeys;
   }
 
  private:
-  struct Part {
-    const void* const* row;
-    const void* const* end;
-    std::int64_t row_bytes;
-  };
-
-  HWY_INLINE void ask() {
-    if (left_ <= 0) return;
-    Part& part = parts_[at_];
-    constexpr int kReads = 0, kIntoSecondLevel = 2;
-    HWY_UNROLL(4) for (std::int64_t r = 0; r < kTileKeys; ++r) {
-      __builtin_prefetch(static_cast<const char*>(part.row[r]) + in_row_, kReads, kIntoSecondLevel);
-    }
-    --left_;
-    --groups_;
-    in_row_ += kLine_bytes;
-    if (in_row_ < part.row_bytes) return;
-    in_row_ = 0;
-    part.row += kTileKeys;
-    if (part.row == part.end) ++at_;
-  }
-
-  static constexpr std::int64_t kLine_bytes = 64;
-  static constexpr std::int64_t kWhole = 1 << 16;  ///< one group, in the units of due_ and a_step_
-  static constexpr std::size_t kMostParts = 3;
-  Part parts_[kMostParts + 1] = {};
-  std::size_t parts_added_ = 0, at_ = 0;
-  std::int64_t in_row_ = 0, groups_ = 0, left_ = 0, due_ = 0, a_step_ = 0;
+  const E* const* rows_;
+  bool into_first_level_;
+  std::int64_t lines_, left_, line_ = 0;
 };
 
 #if HWY_TARGET != HWY_SCALAR
@@ -209,27 +201,40 @@ void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& 
   });
 }
 
-/// s[r · s_stride + k] = query r · key k for kRows rows and kKeys keys of `vectors` vectors. q: of pack_queries.
-template <std::int64_t kRows, std::int64_t kKeys, std::int64_t s_stride, typename T, typename E>
-HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const E* const* keys, std::int64_t vectors, T* HWY_RESTRICT s,
-                           Prefetch& prefetch) {
+/// s[r · s_stride + k] = query r · key k for kRows rows and the kKeys keys from `first` on, of `columns` elements. q:
+/// of pack_queries. kAsk: asks for as much of the rows that are keys.ahead after those of the register tile, kTileKeys.
+template <std::int64_t kRows, std::int64_t kKeys, bool kAsk, std::int64_t s_stride, typename T, typename E>
+HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
+                           T* HWY_RESTRICT s) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
+  constexpr std::int64_t kLine = std::max(kLine_bytes / std::int64_t{sizeof(E)}, kN);
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kKeys];
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) acc[r][k] = hn::Zero(d);
   }
   const E* row[kKeys];
-  HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) row[k] = keys[k];
-  for (std::int64_t x = 0; x < vectors * kN; x += kN, q += kRows * kN) {
-    prefetch.step();
+  HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) row[k] = keys.rows[first + k];
+  const E* const* coming = keys.rows + keys.ahead;
+  std::int64_t t = first / kKeys * divide_up(columns, kLine);
+  const auto multiply = [&](std::int64_t x) HWY_ATTR {
     V key[kKeys];
     HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) key[k] = load_stored<T>(row[k] + x);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
       const V query = in_register(hn::Load(d, q + r * kN));
       HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) acc[r][k] = hn::MulAdd(query, key[k], acc[r][k]);
     }
+    q += kRows * kN;
+  };
+  std::int64_t x = 0;
+  for (; x + kLine <= columns; x += kLine) {
+    if constexpr (kAsk) ask_in_turn<kKeys>(coming, t++, keys.into_first_level);
+    HWY_UNROLL(4) for (std::int64_t in_line = 0; in_line < kLine; in_line += kN) multiply(x + in_line);
+  }
+  if (x < columns) {
+    if constexpr (kAsk) ask_in_turn<kKeys>(coming, t, keys.into_first_level);
+    for (; x < columns; x += kN) multiply(x);
   }
   store_sums<T>(acc, s, s_stride);
 }
@@ -238,41 +243,51 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const E* const* keys, std::i
 /// be read and so many more columns of `scores` be written, whose rows are s_stride apart.
 template <std::int64_t s_stride, typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
-                             std::int64_t n, Prefetch& prefetch) {
+                             std::int64_t n) {
   assert(scores.strides[0] == s_stride);
-  const std::int64_t vectors = queries.shape[1] / kLanes<T>;
+  const std::int64_t columns = queries.shape[1];
   for (std::int64_t j = 0; j < n; j += kTileKeys) {
-    const E* const* key = keys.rows + j;
-    row_tiles(queries.shape[0], [&](auto tile, std::int64_t r) {
+    const StoredRows<E> rows{keys.rows + j, keys.ahead, keys.into_first_level};
+    row_tiles(queries.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       constexpr std::int64_t kKeys = tile == kHighRows ? kHighKeys : kTileKeys;
+      const T* q = queries.at(r);
       T* s = scores.at(r) + j;
       HWY_UNROLL(2) for (std::int64_t k = 0; k < kTileKeys; k += kKeys) {
-        score_tile<tile, kKeys, s_stride>(queries.at(r), key + k, vectors, s + k, prefetch);
+        if (r == 0 && keys.ahead > 0) {
+          score_tile<tile, kKeys, true, s_stride>(q, rows, k, columns, s + k);
+        } else {
+          score_tile<tile, kKeys, false, s_stride>(q, rows, k, columns, s + k);
+        }
       }
     });
   }
 }
 
-/// Calls of Prefetch::step() in score_rows, for queries of `vectors` vectors.
-constexpr std::int64_t score_steps(std::int64_t rows, std::int64_t vectors, std::int64_t n) {
-  return vectors * ((n + kTileKeys - 1) / kTileKeys) * (rows / kTileRows + rows % kTileRows);
-}
-
-/// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
-template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E>
+/// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on. kAsk:
+/// asks for as much of `all_coming`.
+template <std::int64_t kRows, std::int64_t kVecs, bool kAsk, std::int64_t weights_stride, typename T, typename E>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                            const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
-                           Prefetch& prefetch) {
+                           ComingRows<E>& all_coming) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
+  // kRequests in every kEach-th row, for as many bytes as are read.
+  constexpr std::int64_t kRead_bytes = kVecs * kN * std::int64_t{sizeof(E)}, kRequest_bytes = kTileKeys * kLine_bytes;
+  constexpr std::int64_t kEach = std::max(kRequest_bytes / kRead_bytes, std::int64_t{1});
+  constexpr std::int64_t kRequests = std::max(kRead_bytes / kRequest_bytes, std::int64_t{1});
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   out += first;
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, out + r * out_stride + x * kN);
   }
+  ComingRows<E> coming = all_coming;
   for (std::int64_t j = 0; j < n; ++j) {
-    prefetch.step();
+    if constexpr (kAsk) {
+      if (j % kEach == 0) {
+        HWY_UNROLL(2) for (std::int64_t i = 0; i < kRequests; ++i) coming.ask_lines();
+      }
+    }
     const E* v = values[j] + first;
     V value[kVecs];
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) value[x] = load_stored<T>(v + x * kN);
@@ -284,6 +299,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, out + r * out_stride + x * kN);
   }
+  if constexpr (kAsk) all_coming = coming;
 }
 
 /// Vectors of a tile of values of so many rows.
@@ -295,35 +311,29 @@ constexpr std::int64_t value_vectors(std::int64_t rows) {
 /// weights_stride apart.
 template <std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
-                                    std::int64_t n, std::int64_t chunk, Prefetch& prefetch) {
+                                    std::int64_t n, std::int64_t chunk) {
   assert(weights.strides[0] == weights_stride);
   constexpr std::int64_t kN = kLanes<T>;
   const std::int64_t columns = out.shape[1], out_stride = out.strides[0];
   for (std::int64_t j = 0; j < n; j += chunk) {
     const E* const* rows = values.rows + j;
     const std::int64_t count = std::min(chunk, n - j);
-    row_tiles(weights.shape[0], [&](auto tile, std::int64_t r) {
-      constexpr std::int64_t kVecs = value_vectors(tile);
+    ComingRows<E> coming(rows + values.ahead, count, columns, values.into_first_level);
+    row_tiles(weights.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       const T* w = weights.at(r) + j;
+      const auto add = [&](auto vectors, std::int64_t x) HWY_ATTR {
+        if (r == 0 && values.ahead > 0) {
+          value_tile<tile, vectors, true, weights_stride>(out.at(r), out_stride, w, rows, x, count, coming);
+        } else {
+          value_tile<tile, vectors, false, weights_stride>(out.at(r), out_stride, w, rows, x, count, coming);
+        }
+      };
+      constexpr std::int64_t kVecs = value_vectors(tile);
       std::int64_t x = 0;
-      for (; x + kVecs * kN <= columns; x += kVecs * kN) {
-        value_tile<tile, kVecs, weights_stride>(out.at(r), out_stride, w, rows, x, count, prefetch);
-      }
-      for (; x < columns; x += kN) {
-        value_tile<tile, 1, weights_stride>(out.at(r), out_stride, w, rows, x, count, prefetch);
-      }
+      for (; x + kVecs * kN <= columns; x += kVecs * kN) add(std::integral_constant<std::int64_t, kVecs>{}, x);
+      for (; x < columns; x += kN) add(std::integral_constant<std::int64_t, 1>{}, x);
     });
   }
-}
-
-/// Calls of Prefetch::step() in add_weighted_rows, for outputs of `vectors` vectors.
-constexpr std::int64_t value_steps(std::int64_t rows, std::int64_t vectors, std::int64_t n) {
-  const auto tiles = [vectors](std::int64_t of_rows) {
-    const std::int64_t width = value_vectors(of_rows);
-    return vectors / width + vectors % width;
-  };
-  return n * (rows / kHighRows * tiles(kHighRows) + rows % kHighRows / kTileRows * tiles(kTileRows) +
-              rows % kTileRows * tiles(1));
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -42,7 +42,8 @@ class Visibility {
     // Row i sees some key below j1 iff at − left < j1, and some key from j0 on iff at + right ≥ j0.
     if (j0 >= std::min(j1, keys_)) return {};
     const std::int64_t begin = right_ < 0 ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
-    const std::int64_t end = left_ < 0 ? T : std::clamp<std::int64_t>(j1 + left_ - first_position_, 0, T);
+    const std::int64_t end =
+        left_ < 0 ? T : std::clamp<std::int64_t>(std::min(j1, keys_) + left_ - first_position_, 0, T);
     return {begin, std::max(begin, end)};
   }
 

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured: the cases, their inputs, and what each operation returns. Needs nothing but NumPy.
+
+Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ROPE_BASE = 10000.0
+NORM_EPS = 1e-6
+
+RESULTS = {
+    "forward": ("y",),
+    "forward+backward": ("y", "dq", "dk", "dv", "dz"),
+    "statistics": ("y", "row_max", "entropy", "first", "key_mass"),
+    "layer": ("y",),
+    "layer+backward": ("y", "dh"),
+}
+"""The names of an operation's results, in order. Behind dh come the gradients of LAYER_WEIGHTS."""
+
+LAYER_WEIGHTS = ("q_proj", "gate_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
+
+
+class Refused(Exception):
+    """A peer does not compute a case; its text says why."""
+
+
+class Way(NamedTuple):
+    """A way in which a peer computes a case: `run` is what is timed, `read` makes arrays of f32 of what it returns."""
+
+    run: Callable[[], Any]
+    read: Callable[[Any], list[np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a layer around it."""
+
+    group: str  # a table of its own
+    op: str  # of RESULTS
+    dtype: str  # float32, bfloat16
+    B: int
+    Hq: int
+    Hkv: int
+    T: int
+    S: int
+    D: int
+    causal: bool = False
+    C: int = 0  # layers alone
+
+    @property
+    def sizes(self) -> str:
+        heads = f"H{self.Hq}" if self.Hq == self.Hkv else f"H{self.Hq}of{self.Hkv}"
+        length = f"T{self.T}" if self.T == self.S else f"T{self.T}/S{self.S}"
+        parts = [f"B{self.B}", heads, length, f"D{self.D}"] + ([f"C{self.C}"] if self.C else [])
+        return "/".join(parts) + ("/causal" if self.causal else "")
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}/{self.op}/{self.dtype}/{self.sizes}"
+
+    @property
+    def pairs(self) -> int:
+        """(query, key) pairs of a head that the mask leaves; query i stands at key i + S - T."""
+        return self.T * self.S - (self.T * (self.T - 1) // 2 if self.causal else 0)
+
+    @property
+    def flops(self) -> float:
+        """2 for each multiply-add of the products of matrices, 2.5 times as many backward; statistics as forward."""
+        attention = 4.0 * self.B * self.Hq * self.pairs * self.D
+        total = attention * (3.5 if self.op.endswith("+backward") else 1.0)
+        if self.C:
+            rows = (3 * self.Hq + 2 * self.Hkv) * self.D  # q, gate, k, v and the projection of the output
+            total += 2.0 * self.B * self.T * self.C * rows * (3.0 if self.op.endswith("+backward") else 1.0)
+        return total
+
+
+def _attention_sizes() -> list[tuple[int, int, int, bool]]:
+    """Hq, T, D, causal."""
+    return [(8, 512, 64, False), (8, 2048, 64, False), (8, 2048, 64, True), (8, 2048, 128, False),
+            (8, 2048, 128, True), (8, 2048, 256, False), (1, 4096, 64, False), (16, 4096, 128, True)]
+
+
+def _of_dtype(dtype: str) -> list[Case]:
+    cases = [Case("attention", op, dtype, 1, H, H, T, T, D, causal)
+             for op in ("forward", "forward+backward") for H, T, D, causal in _attention_sizes()]
+    cases += [Case("layer", op, dtype, B, Hq, Hkv, T, T, D, True, C)
+              for op in ("layer", "layer+backward")
+              for B, Hq, Hkv, T, D, C in ((4, 8, 8, 512, 64, 512), (1, 8, 2, 2048, 128, 1024))]
+    cases += [Case("decode", "forward", dtype, 1, Hq, 8, 1, 16384, 128) for Hq in (8, 32)]
+    cases += [Case("small", op, dtype, 64, 8, 8, T, T, 64)
+              for op in ("forward", "forward+backward") for T in (16, 32, 64, 128, 256)]
+    cases += [Case("statistics", "statistics", dtype, 1, 8, 8, 2048, 2048, 128, causal) for causal in (False, True)]
+    return cases
+
+
+def all_cases(tiny: bool = False) -> list[Case]:
+    """Every case; tiny: with few and short sequences, to try the program out."""
+    cases = [case for dtype in ("float32", "bfloat16") for case in _of_dtype(dtype)]
+    if not tiny:
+        return cases
+    cut = [dataclasses.replace(c, B=min(c.B, 2), T=min(c.T, 24), S=min(c.S, 24), D=16, C=min(c.C, 32)) for c in cases]
+    return list(dict.fromkeys(cut))
+
+
+def round_to_bf16(array: np.ndarray) -> np.ndarray:
+    """To nearest, ties to even, kept as f32; of finite numbers."""
+    bits = array.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def bf16_bits(array: np.ndarray) -> np.ndarray:
+    """The bf16 numbers, as uint16, of f32 numbers that are bf16 already."""
+    return (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def widen_bf16(bits: np.ndarray) -> np.ndarray:
+    """f32 of bf16 numbers, whatever 16-bit type they are viewed by."""
+    return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def inputs_of(case: Case) -> dict[str, np.ndarray]:
+    """The values of a case, the same in every process, in f32; numbers of bf16 where that is the case's dtype.
+
+    q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D). Layers: h and dy (B,T,C), matrices (rows,columns), norms' weights (D).
+    """
+    generator = np.random.default_rng(1)
+
+    def normal(*shape: int, std: float = 1.0) -> np.ndarray:
+        values = generator.standard_normal(shape, dtype=np.float32) * np.float32(std)
+        return round_to_bf16(values) if case.dtype == "bfloat16" else values
+
+    queries, keys = (case.B, case.Hq, case.T, case.D), (case.B, case.Hkv, case.S, case.D)
+    if not case.C:
+        return {"q": normal(*queries), "k": normal(*keys), "v": normal(*keys), "z": normal(*queries),
+                "dy": normal(*queries)}
+    C, rows, kv_rows = case.C, case.Hq * case.D, case.Hkv * case.D
+    inputs = {"h": normal(case.B, case.T, C), "dy": normal(case.B, case.T, C)}
+    for name, shape in (("q_proj", (rows, C)), ("gate_proj", (rows, C)), ("k_proj", (kv_rows, C)),
+                        ("v_proj", (kv_rows, C)), ("o_proj", (C, rows))):
+        inputs[name] = normal(*shape, std=1 / math.sqrt(shape[1]))
+    for name in ("q_norm", "k_norm"):
+        inputs[name] = normal(case.D, std=0.1) + np.float32(1)
+        inputs[name] = round_to_bf16(inputs[name]) if case.dtype == "bfloat16" else inputs[name]
+    return inputs
+
+
+def rope_angles(case: Case) -> np.ndarray:
+    """(T,D/2) in f64; feature i turns with feature i + D/2."""
+    frequencies = ROPE_BASE ** (-np.arange(0, case.D, 2) / case.D)
+    return np.outer(np.arange(case.T), frequencies)
+
+
+def checked_heads(case: Case, array: np.ndarray) -> np.ndarray:
+    """Of (B,H,...) the heads that are checked: those of the first and of the last key/value head, in the first and the
+    last sequence. Layers are checked whole."""
+    if case.C:
+        return array
+    group = array.shape[1] // case.Hkv
+    heads = np.arange(array.shape[1]).reshape(case.Hkv, group)[sorted({0, case.Hkv - 1})].ravel()
+    return array[sorted({0, case.B - 1})][:, heads]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ggml's flash_attn_ext times a sigmoid, from the libraries that the package llama-cpp-python builds."""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+
+from .cases import Case, Refused, Way, bf16_bits
+
+F32, F16, BF16 = 0, 1, 30  # ggml_type
+STATUS_SUCCESS = 0
+
+
+class InitParams(ctypes.Structure):
+    """ggml_init_params."""
+
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+
+POINTER, INT, LONG, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+FUNCTIONS = {
+    "ggml_init": (POINTER, InitParams),
+    "ggml_free": (None, POINTER),
+    "ggml_new_tensor_4d": (POINTER, POINTER, INT, LONG, LONG, LONG, LONG),
+    "ggml_get_data": (POINTER, POINTER),
+    "ggml_flash_attn_ext": (POINTER, POINTER, POINTER, POINTER, POINTER, POINTER, FLOAT, FLOAT, FLOAT),
+    "ggml_sigmoid": (POINTER, POINTER, POINTER),
+    "ggml_mul": (POINTER, POINTER, POINTER, POINTER),
+    "ggml_new_graph": (POINTER, POINTER),
+    "ggml_build_forward_expand": (None, POINTER, POINTER),
+    "ggml_backend_graph_compute": (INT, POINTER, POINTER),
+    "ggml_backend_cpu_init": (POINTER,),
+    "ggml_backend_cpu_set_n_threads": (None, POINTER, INT),
+}
+"""Results and arguments, as in ggml.h, ggml-backend.h and ggml-cpu.h."""
+
+
+class Ggml:
+    def __init__(self, threads: int):
+        spec = importlib.util.find_spec("llama_cpp")  # not imported: it would load llama.cpp as well
+        if spec is None:
+            raise ImportError("No module named 'llama_cpp'")
+        folder = Path(spec.origin).parent / "lib"
+        libraries = [ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
+                     for name in ("libggml-base.so", "libggml-cpu.so")]
+        for name, (result, *arguments) in FUNCTIONS.items():
+            function = getattr(libraries[0] if hasattr(libraries[0], name) else libraries[1], name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+        self.version = f"of llama-cpp-python {importlib.metadata.version('llama-cpp-python')}"
+        self.backend = self.ggml_backend_cpu_init()
+        self.ggml_backend_cpu_set_n_threads(self.backend, threads)
+        self.context = None
+
+    def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
+        """K and V in the case's dtype; queries and results are f32, as the kernel has them."""
+        if case.op != "forward":
+            raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
+        if self.context:
+            self.ggml_free(self.context)
+        size = 64 * 2**20 + 4 * case.T * case.S + 16 * sum(inputs[name].nbytes for name in "qkvz")
+        self.context = self.ggml_init(InitParams(size, None, False))
+        stored = BF16 if case.dtype == "bfloat16" else F32
+        q = self._tensor(inputs["q"], F32)
+        k, v = self._tensor(inputs["k"], stored), self._tensor(inputs["v"], stored)
+        z = self._tensor(inputs["z"].swapaxes(1, 2), F32)  # the order of the results, (B,T,H,D)
+        mask = self._tensor(self._causal_mask(case), F16) if case.causal else None
+        y = self.ggml_flash_attn_ext(self.context, q, k, v, mask, 1 / math.sqrt(case.D), 0.0, 0.0)
+        y = self.ggml_mul(self.context, y, self.ggml_sigmoid(self.context, z))
+        graph = self.ggml_new_graph(self.context)
+        self.ggml_build_forward_expand(graph, y)
+
+        def run():
+            status = self.ggml_backend_graph_compute(self.backend, graph)
+            if status != STATUS_SUCCESS:
+                raise Refused(f"ggml_backend_graph_compute returned {status}")
+            return y
+
+        def read(y):
+            shape = (case.B, case.T, case.Hq, case.D)
+            return [self._view(y, np.float32, shape).swapaxes(1, 2).copy()]
+
+        return {"": Way(run, read)}
+
+    @staticmethod
+    def _causal_mask(case: Case) -> np.ndarray:
+        """(1,1,T,S), added to the scores."""
+        hidden = np.triu(np.ones((case.T, case.S), dtype=bool), 1 + case.S - case.T)
+        return np.where(hidden, -np.inf, 0).astype(np.float16)[None, None]
+
+    def _view(self, tensor: int, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+        bytes_ = math.prod(shape) * np.dtype(dtype).itemsize
+        return np.frombuffer((ctypes.c_char * bytes_).from_address(self.ggml_get_data(tensor)), dtype).reshape(shape)
+
+    def _tensor(self, array: np.ndarray, kind: int) -> int:
+        """A copy of (B,H,T,D) in ggml's memory, whose dimensions count from the last."""
+        tensor = self.ggml_new_tensor_4d(self.context, kind, *reversed(array.shape))
+        stored = {F32: lambda: array, F16: lambda: array, BF16: lambda: bf16_bits(array)}[kind]()
+        self._view(tensor, stored.dtype.type, array.shape)[:] = stored
+        return tensor

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headgate's Python package, in both precisions."""
+
+import headgate
+import torch
+
+from .cases import LAYER_WEIGHTS, ROPE_BASE, NORM_EPS, Case, Refused, Way
+from .torch_common import arrays, layer_ways, tensors_of
+
+
+class Exact:
+    precision = "exact"
+
+    def __init__(self, threads: int):
+        self.threads = threads
+        self.version = f"{headgate.__version__} ({headgate.active_target()})"
+        torch.set_num_threads(threads)
+
+    def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
+        if case.C:
+            return self._layer(case, inputs)
+        tensors = tensors_of(case, inputs)
+        qkvz = [tensors[name] for name in "qkvz"]
+        options = {"causality": "causal" if case.causal else "none", "threads": self.threads,
+                   "precision": self.precision}
+
+        def forward():
+            return [headgate.attention(*qkvz, **options)]
+
+        def training():
+            out = headgate.attention_forward(*qkvz, **options)
+            found = headgate.attention_backward(tensors["dy"], *qkvz, y=out.y, lse=out.lse, **options)
+            return [out.y, found.dq, found.dk, found.dv, found.dgate]
+
+        def statistics():
+            out = headgate.attention_forward(*qkvz, **options)
+            found = headgate.attention_statistics(out.lse, *qkvz, **options,
+                                                  outputs=["row_max", "entropy", "first", "key_mass"])
+            return [out.y, found.row_max, found.entropy, found.first, found.key_mass]
+
+        run = {"forward": forward, "forward+backward": training, "statistics": statistics}[case.op]
+        return {"": Way(run, arrays)}
+
+    def _layer(self, case: Case, inputs: dict) -> dict[str, Way]:
+        from headgate.torch import GatedAttention
+
+        layer = GatedAttention(case.C, case.Hq, case.Hkv, case.D, rope_theta=ROPE_BASE, rms_norm_eps=NORM_EPS)
+        return layer_ways(case, inputs, layer, LAYER_WEIGHTS)
+
+
+class Native16(Exact):
+    precision = "native16"
+
+    def __init__(self, threads: int):
+        super().__init__(threads)
+        if not headgate.native16_products() and headgate.supported_native16_products():
+            headgate.set_native16_products(headgate.supported_native16_products()[0])
+        self.version += f", {headgate.native16_products() or 'no products of 16-bit numbers'}"
+
+    def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
+        if case.dtype != "bfloat16":
+            raise Refused("native16 is for bf16")
+        if not headgate.native16_products():
+            raise Refused("the CPU has no products of bf16 that headgate uses")
+        return super().ways(case, inputs)
+
+    def _layer(self, case: Case, inputs: dict) -> dict[str, Way]:
+        raise Refused("GatedAttention has no precision")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a case's results must be, in f64 by elementary operations of PyTorch, and how far a peer's are from it."""
+
+import math
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from .cases import LAYER_WEIGHTS, NORM_EPS, RESULTS, Case, Refused, checked_heads, inputs_of, rope_angles
+
+TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
+"""Of the error below: far above what roundings make of these cases, far below what another formula makes."""
+
+
+def _weights(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:
+    """softmax(q k^T / sqrt(D)), (B,Hq,T,S)."""
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if causal:
+        T, S = scores.shape[-2:]
+        hidden = torch.ones(T, S, dtype=torch.bool).triu(1 + S - T)
+        scores = scores.masked_fill(hidden, -math.inf)
+    return scores.softmax(-1)
+
+
+def _gated(weights: torch.Tensor, v: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1) * torch.sigmoid(z)
+
+
+def _attention(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    q, k, v, z = (inputs[name] for name in "qkvz")
+    return _gated(_weights(q, k, case.causal), v, z)
+
+
+def _statistics(case: Case, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    weights = _weights(inputs["q"], inputs["k"], case.causal)
+    return [_gated(weights, inputs["v"], inputs["z"]), weights.amax(-1), torch.special.entr(weights).sum(-1),
+            weights[..., 0], weights.sum(-2)]
+
+
+def _layer(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    angles = torch.from_numpy(rope_angles(case))
+
+    def heads(name: str) -> torch.Tensor:
+        return (inputs["h"] @ inputs[name].T).unflatten(-1, (-1, case.D)).transpose(1, 2)
+
+    def turned(x: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + NORM_EPS) * norm
+        a, b = x.chunk(2, dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+    q, k = turned(heads("q_proj"), inputs["q_norm"]), turned(heads("k_proj"), inputs["k_norm"])
+    y = _attention(case, {"q": q, "k": k, "v": heads("v_proj"), "z": heads("gate_proj")})
+    return F.linear(y.transpose(1, 2).flatten(-2), inputs["o_proj"])
+
+
+def reference(case: Case) -> list[np.ndarray]:
+    """`checked_heads` of each of the results that `result_names` lists."""
+    arrays = {name: checked_heads(case, array) for name, array in inputs_of(case).items()}
+    inputs = {name: torch.from_numpy(np.ascontiguousarray(array)).double() for name, array in arrays.items()}
+    if case.op == "statistics":
+        return [result.numpy() for result in _statistics(case, inputs)]
+    dy = inputs.pop("dy")
+    if not case.op.endswith("+backward"):
+        return [(_layer if case.C else _attention)(case, inputs).numpy()]
+    names = ("h", *LAYER_WEIGHTS) if case.C else ("q", "k", "v", "z")
+    for name in names:
+        inputs[name].requires_grad_()
+    y = (_layer if case.C else _attention)(case, inputs)
+    y.backward(dy)
+    return [y.detach().numpy(), *(inputs[name].grad.numpy() for name in names)]
+
+
+def error_of(case: Case, results: list[np.ndarray], exact: list[np.ndarray]) -> float:
+    """The largest |error| over the largest |element|, of the result where that is largest. Refused where it is above
+    the tolerance, or where results are missing or of other shapes."""
+    names = result_names(case)
+    if len(results) != len(exact):
+        raise Refused(f"wrong: {len(results)} results in place of {', '.join(names)}")
+    worst = 0.0
+    for name, result, right in zip(names, results, exact, strict=True):
+        if result.ndim < 2 and not case.C:
+            raise Refused(f"wrong: {name} has shape {result.shape}")
+        result = checked_heads(case, result)
+        if result.shape != right.shape:
+            raise Refused(f"wrong: {name} has shape {result.shape} where it is checked, not {right.shape}")
+        error = float(np.abs(result - right).max() / np.abs(right).max())
+        if not error <= TOLERANCE[case.dtype]:  # NaN too
+            raise Refused(f"wrong: the error of {name} is {error:.1e}, more than {TOLERANCE[case.dtype]:.0e}")
+        worst = max(worst, error)
+    return worst
+
+
+def result_names(case: Case) -> tuple[str, ...]:
+    names = RESULTS[case.op]
+    return (*names, *(f"d{name}" for name in LAYER_WEIGHTS)) if case.op == "layer+backward" else names

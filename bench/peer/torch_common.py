@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the peers that compute on PyTorch's tensors share."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .cases import Case, Way
+
+
+def tensors_of(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    dtype = getattr(torch, case.dtype)
+    return {name: torch.from_numpy(np.ascontiguousarray(array)).to(dtype) for name, array in inputs.items()}
+
+
+def arrays(tensors: Iterable[Tensor]) -> list[np.ndarray]:
+    return [tensor.detach().float().numpy() for tensor in tensors]
+
+
+def gradients(y: Tensor, dy: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """y and the gradients of the leaves, which are taken from them so that none is added to."""
+    y.backward(dy)
+    found = [y, *(tensor.grad for tensor in inputs)]
+    for tensor in inputs:
+        tensor.grad = None
+    return found
+
+
+def attention_way(case: Case, tensors: dict[str, Tensor], attention: Callable[..., Tensor]) -> Way:
+    """attention(q, k, v, z), forward or with its gradients by autograd."""
+    inputs = [tensors[name] for name in "qkvz"]
+
+    def forward():
+        with torch.no_grad():
+            return [attention(*inputs)]
+
+    def training():
+        return gradients(attention(*leaves), tensors["dy"], leaves)
+
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    return Way(forward if case.op == "forward" else training, arrays)
+
+
+def layer_ways(case: Case, inputs: dict[str, np.ndarray], layer: nn.Module, weights: tuple[str, ...]) -> dict[str, Way]:
+    """A layer from h (B,T,C) to (B,T,C), as it is and compiled, with the case's weights by their names."""
+    tensors = tensors_of(case, inputs)
+    layer = layer.to(getattr(torch, case.dtype))
+    layer.load_state_dict({f"{name}.weight": tensors[name] for name in weights})
+    h = tensors["h"].requires_grad_()
+    leaves = [h, *(layer.get_submodule(name).weight for name in weights)]
+
+    def way(call: Callable[[Tensor], Tensor]) -> Way:
+        def forward():
+            with torch.no_grad():
+                return [call(h)]
+
+        def training():
+            return gradients(call(h), tensors["dy"], leaves)
+
+        return Way(forward if case.op == "layer" else training, arrays)
+
+    torch._dynamo.reset()
+    return {"eager": way(layer), "compiled": way(torch.compile(layer, dynamic=False))}

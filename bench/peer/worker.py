@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A peer in a process of its own, and the process's other end.
+
+Each peer has its own process because two of them in one would disturb each other: several OpenMP runtimes, thread pools
+that spin for a while after their work and settings that are read once, when a library is loaded. Here each has its own
+environment, sleeps in a read from a pipe while another has its turn, and takes none of the others down if it crashes.
+
+    worker.py NAME THREADS      one line of JSON in, one line of JSON out:
+    {"prepare": case, "results": FILE}    -> {"way": which one was the fastest}, its results in FILE (.npz)
+    {"turn": seconds}                     -> {"seconds": the median of calls that together take about that long}
+Replies are {"refused": why} where the peer does not compute the case. The first line says {"version": …} or
+{"missing": why}.
+"""
+
+import dataclasses
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cases import Case, Refused, Way, inputs_of
+
+PEERS = {
+    "headgate": "headgate_attention:Exact",
+    "headgate-native16": "headgate_attention:Native16",
+    "torch-flash": "torch_sdpa:Flash",
+    "torch-folded": "torch_sdpa:FlashFolded",
+    "torch-math": "torch_sdpa:Math",
+    "flex": "torch_flex:Flex",
+    "onnxruntime": "onnx_runtime:OnnxRuntime",
+    "openvino": "open_vino:OpenVino",
+    "jax": "jax_xla:Jax",
+    "ggml": "ggml_ops:Ggml",
+}
+"""Name, and module of this folder and class. A class is made with the number of threads, raises ImportError where its
+package is missing, has a `version`, and ways(case, inputs), which raises Refused or returns its Ways by name."""
+
+TRIAL_SECONDS = 0.05
+
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""Keeps freed memory in the process, for every peer alike. Else large results of those that allocate them in every call
+(headgate, PyTorch, JAX) are mapped anew each time, which others that keep their results' memory do not pay for."""
+
+
+def _seconds(way: Way) -> float:
+    start = time.perf_counter()
+    way.run()
+    return time.perf_counter() - start
+
+
+def _median_within(way: Way, budget: float) -> float:
+    """The median of as many calls as fit into `budget` seconds, at least one."""
+    seconds = [_seconds(way)]
+    while sum(seconds) + seconds[-1] <= budget:
+        seconds.append(_seconds(way))
+    return statistics.median(seconds)
+
+
+def load_peer(name: str, threads: int) -> Any:
+    """An object of a class of PEERS, or of the class Peer of the Python file that `name` is the path of."""
+    if name not in PEERS:
+        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.Peer(threads)
+    module, attribute = PEERS[name].split(":")
+    return getattr(importlib.import_module(f".{module}", __package__), attribute)(threads)
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception of a framework says, cut to a line."""
+    text = " ".join(str(error).split())
+    return (text[:197] + "…" if len(text) > 198 else text) or type(error).__name__
+
+
+class Worker:
+    def __init__(self, peer: Any):
+        self.peer = peer
+        self.way: Way | None = None
+
+    def prepare(self, case: Case, results: str) -> dict[str, Any]:
+        """Makes the case ready, picks the fastest of the peer's ways and writes what it computes to `results`."""
+        self.way = None
+        gc.collect()
+        ways = self.peer.ways(case, inputs_of(case))
+        seconds, failures = {}, []
+        for name, way in ways.items():
+            try:
+                way.run()  # compiles
+                way.run()
+                seconds[name] = _median_within(way, TRIAL_SECONDS)
+            except Exception as error:
+                failures.append(f"{name}: {one_line(error)}")
+        if not seconds:
+            raise Refused("; ".join(failures))
+        best = min(seconds, key=seconds.get)
+        self.way = ways[best]
+        arrays = self.way.read(self.way.run())
+        np.savez(results, *(np.asarray(array, dtype=np.float32) for array in arrays))
+        return {"way": best}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "turn" in request:
+            return {"seconds": _median_within(self.way, request["turn"])}
+        try:
+            return self.prepare(Case(**request["prepare"]), request["results"])
+        except Refused as refusal:
+            return {"refused": str(refusal)}
+        except Exception as error:
+            return {"refused": one_line(error)}
+
+
+def main() -> None:
+    name, threads = sys.argv[1], int(sys.argv[2])
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what frameworks print must not come between the replies
+    try:
+        peer = load_peer(name, threads)
+    except (ImportError, OSError) as error:
+        print(json.dumps({"missing": one_line(error)}), file=replies)
+        return
+    print(json.dumps({"version": peer.version}), file=replies)
+    worker = Worker(peer)
+    for line in sys.stdin:
+        print(json.dumps(worker.answer(json.loads(line))), file=replies)
+
+
+class WorkerProcess:
+    """The end of a worker that gives it its turns. `missing` says why the peer cannot run at all, or is None."""
+
+    def __init__(self, name: str, threads: int, cpus: set[int], packages: list[Path]):
+        self.name = Path(name).stem if name not in PEERS else name
+        self.log = tempfile.TemporaryFile()
+        bench = Path(__file__).resolve().parent.parent
+        path = [str(bench), *map(str, packages), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, **ALLOCATOR, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1",
+                       "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        # No more cores than threads, so that a pool whose size cannot be set, as XLA's, is as large as the others.
+        chosen = set(sorted(cpus)[:threads])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.worker", name, str(threads)], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+            preexec_fn=lambda: os.sched_setaffinity(0, chosen))
+        greeting = self._reply()
+        self.version = greeting.get("version", "")
+        self.missing = greeting.get("missing") or greeting.get("refused")
+
+    def _reply(self) -> dict[str, Any]:
+        line = self.process.stdout.readline()
+        if line:
+            return json.loads(line)
+        status = self.process.wait()
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").strip().splitlines()
+        return {"refused": f"its process ended with status {status}" + (f": {lines[-1][:160]}" if lines else "")}
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # _reply says how it ended
+        return self._reply()
+
+    def prepare(self, case: Case, results: Path) -> str:
+        """Which way the peer takes; its results are in `results`."""
+        reply = self._ask({"prepare": dataclasses.asdict(case), "results": str(results)})
+        if "refused" in reply:
+            raise Refused(reply["refused"])
+        return reply["way"]
+
+    def turn(self, budget: float) -> float:
+        reply = self._ask({"turn": budget})
+        if "refused" in reply:
+            raise Refused(reply["refused"])
+        return reply["seconds"]
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over a sequence that is sharded over the processes of a torch.distributed group.
+
+Each rank keeps the queries of its tokens. Keys and values go round the ring of ranks; a rank computes attention over
+those that it has while the next come in. The parts are merged by their log-sum-exp (docs/MATH.md, section 6), and the
+gate acts once, on the whole. Backward, keys and values go round again with the sums of their gradients behind them.
+"""
+
+from typing import Any, Iterator, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import headgate
+
+from .attention import DIFFERENTIABLE, OPTIONS, TENSORS, autocast, check_tensors, refuse_transforms
+from .gates import keeps_output
+from .sharding import Span, agree, described, own_rank, spans_of
+
+NAME = "ring_attention"
+KEYS_TAG, GRADIENTS_TAG = 0, 1
+
+
+class Rules(NamedTuple):
+    """What decides which keys a query sees, by their positions in the whole sequence."""
+
+    causality: str
+    window_left: int
+    window_right: int
+    key_lengths: tuple[int, ...] | None
+
+    def hide(self, q: Span, k: Span) -> bool:
+        """Whether no query of q sees a key of k."""
+        return (
+            (self.causality == "causal" and k.begin >= q.end)
+            or (0 <= self.window_left < q.begin - (k.end - 1))
+            or (0 <= self.window_right < k.begin - (q.end - 1))
+            or (self.key_lengths is not None and k.begin >= max(self.key_lengths, default=0))
+        )
+
+
+class Block(NamedTuple):
+    """A span of a rank's queries against one of keys, both as ranges of their shards' tokens."""
+
+    q: Span
+    k: Span
+    offset: int  # the position of the first query, counted from the first key
+    keys_begin: int  # the position of the first key in the whole
+    own: bool  # the queries' own keys: sinks and the gate's gradient belong to these blocks
+
+
+class Plan:
+    """Who computes what. `length` tokens a rank."""
+
+    def __init__(self, ranks: int, length: int, sharding: str, rules: Rules):
+        self.rules, self.ranks = rules, ranks
+        self.spans = [spans_of(rank, ranks, length, sharding) for rank in range(ranks)]
+        self.size = length // len(self.spans[0])
+        met = (n for n in range(ranks) if any(self.blocks(rank, rank - n) for rank in range(ranks)))
+        self.rounds = 1 + max(met, default=0)
+        """How many shards of keys a rank sees, its own first; those of ranks further back are hidden from all."""
+
+    def blocks(self, rank: int, source: int) -> list[Block]:
+        """What `rank` computes of the keys of rank `source`, without what is hidden as a whole; a query's own keys are
+        always there."""
+        found = []
+        for i, q in enumerate(self.spans[rank]):
+            for j, k in enumerate(self.spans[source % self.ranks]):
+                if q == k or not self.rules.hide(q, k):
+                    local = [Span(n * self.size, (n + 1) * self.size) for n in (i, j)]
+                    found.append(Block(*local, q.begin - k.begin, k.begin, q == k))
+        return found
+
+
+class Ring(NamedTuple):
+    """This process's place among those of the group."""
+
+    group: "dist.ProcessGroup | None"
+    rank: int
+    ranks: int
+
+    def exchange(self, sent: Tensor, received: Tensor, tag: int, distance: int = 1) -> list[dist.Work]:
+        """Starts to send to the rank `distance` further on, and to receive from the one as far back."""
+        to, source = (self.rank + distance) % self.ranks, (self.rank - distance) % self.ranks
+        group = dist.group.WORLD if self.group is None else self.group
+        return dist.batch_isend_irecv([
+            dist.P2POp(dist.isend, sent, group=group, tag=tag, group_peer=to),
+            dist.P2POp(dist.irecv, received, group=group, tag=tag, group_peer=source),
+        ])
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    """One message of several tensors."""
+    return torch.cat([x.reshape(-1) for x in tensors])
+
+
+def _parted(joined: Tensor, like: list[Tensor]) -> list[Tensor]:
+    return [part.view(x.shape) for part, x in zip(joined.split([x.numel() for x in like]), like)]
+
+
+def _wait(works: list[dist.Work]) -> None:
+    for work in works:
+        work.wait()
+
+
+def _visitors(ring: Ring, rounds: int, shard: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Yields this rank's keys and values, then those of the ranks before it, one after the other. The next are on
+    their way while the caller works with what it was given, which it must not keep."""
+    if rounds == 1:
+        yield shard
+        return
+    held = _joined(shard)
+    coming = torch.empty_like(held)
+    for n in range(rounds):
+        works = ring.exchange(held, coming, KEYS_TAG) if n + 1 < rounds else []
+        yield _parted(held, shard)
+        _wait(works)
+        held, coming = coming, held
+
+
+class _Homing:
+    """The gradients of keys and values on their way round: each rank adds its own to those of the ranks before it."""
+
+    def __init__(self, ring: Ring, rounds: int):
+        self.ring, self.rounds, self.done = ring, rounds, 0
+        self.works: list[dist.Work] = []
+        self.sent = self.coming = None
+
+    def add(self, own: Tensor) -> Tensor | None:
+        """Adds a rank's part of the gradients of the shard that it has, and passes them on. The last call returns the
+        sums for this rank's own shard."""
+        if self.rounds == 1:
+            return own
+        _wait(self.works)
+        if self.coming is not None:
+            own += self.coming
+        self.done += 1
+        last = self.done == self.rounds  # the owner is as many ranks back as the shard has come
+        self.sent, self.coming = own, torch.empty_like(own) if self.coming is None else self.coming
+        self.works = self.ring.exchange(own, self.coming, GRADIENTS_TAG, 1 - self.rounds if last else 1)
+        if not last:
+            return None
+        _wait(self.works)
+        return self.coming
+
+
+class Call(NamedTuple):
+    """What a call is told beside its tensors."""
+
+    ring: Ring
+    plan: Plan
+    layout: str
+    scoring: dict[str, Any]  # scale, softcap, causality, windows, slopes
+    gating: dict[str, Any]  # gate_fn, gate_op
+    threads: int
+
+    def rows(self, x: Tensor | None, span: Span) -> Tensor | None:
+        """The tokens of a span, of a tensor with heads."""
+        return None if x is None else x.narrow(-2 if self.layout == "bhtd" else -3, span.begin, span.end - span.begin)
+
+    def options(self, block: Block, batch: int) -> dict[str, Any]:
+        """Of attention over a block: positions, lengths and offsets are those of the whole, counted from its keys."""
+        options = {**self.scoring, "layout": self.layout, "threads": self.threads,
+                   "query_offsets": torch.full((batch,), block.offset)}
+        if self.plan.rules.key_lengths is not None:
+            lengths = torch.tensor(self.plan.rules.key_lengths) - block.keys_begin
+            options["key_lengths"] = lengths.clamp(0, block.k.end - block.k.begin)
+        return options
+
+
+def _batch(q: Tensor) -> int:
+    return q.shape[0] if q.dim() == 4 else 1
+
+
+def _widened(x: Tensor | None) -> Tensor | None:
+    """In f32 or better: what parts, and sums of gradients, are computed in."""
+    return None if x is None else x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _forward(call: Call, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, sinks: Tensor | None,
+             keep_attn: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """y, lse and, where it is kept, attn, all in f32 or better."""
+    parts: dict[Span, list[tuple[Tensor, Tensor]]] = {}
+    settings = {"layout": call.layout, "threads": call.threads}
+    wide = _widened(q)
+    for n, visitor in enumerate(_visitors(call.ring, call.plan.rounds, [k, v])):
+        keys, values = map(_widened, visitor)
+        for block in call.plan.blocks(call.ring.rank, call.ring.rank - n):
+            out = headgate.attention_forward(
+                call.rows(wide, block.q), call.rows(keys, block.k), call.rows(values, block.k), outputs=["y", "lse"],
+                sinks=sinks if block.own else None, **call.options(block, _batch(q)),
+            )
+            found = parts.setdefault(block.q, [])
+            if len(found) == 2:  # no more than two parts of a row are held
+                merged = headgate.attention_merge(found, outputs=["attn", "lse"], **settings)
+                found[:] = [(merged.attn, merged.lse)]
+            found.append((out.y, out.lse))
+    y = wide.new_empty([*q.shape[:-1], v.shape[-1]])
+    heads, T = (q.shape[-3], q.shape[-2]) if call.layout == "bhtd" else (q.shape[-2], q.shape[-3])
+    lse = wide.new_empty([*q.shape[:-3], heads, T])
+    attn = torch.empty_like(y) if keep_attn else None
+    for span, found in parts.items():
+        whole = headgate.AttentionOutputs(y=call.rows(y, span), lse=lse[..., span.begin : span.end],
+                                          attn=call.rows(attn, span))
+        headgate.attention_merge(found, call.rows(_widened(gate), span), out=whole, **call.gating, **settings)
+    return y, lse, attn
+
+
+def _backward(call: Call, dy: Tensor, dlse: Tensor | None, tensors: list[Tensor | None], saved: list[Tensor | None],
+              wanted: dict[str, bool]) -> dict[str, Tensor]:
+    """The gradients of q, k, v, gate and sinks that are wanted, in f32 or better. The weights of a block are made of
+    the whole's lse, so that its gradients are its share of the whole's."""
+    q, k, v, gate, sinks = tensors
+    dy, q, gate, y, attn = map(_widened, (dy, q, gate, saved[0], saved[2]))
+    lse = saved[1]
+    sums = {name: torch.zeros_like(x) for name, x in (("q", q), ("gate", gate), ("sinks", sinks)) if wanted[name]}
+    moving = wanted["k"] or wanted["v"]
+    homing, home = _Homing(call.ring, call.plan.rounds), None
+    for n, visitor in enumerate(_visitors(call.ring, call.plan.rounds, [k, v])):
+        keys, values = map(_widened, visitor)
+        own = torch.zeros(k.numel() + v.numel(), dtype=q.dtype) if moving else None
+        dk, dv = _parted(own, [k, v]) if moving else (None, None)
+        for block in call.plan.blocks(call.ring.rank, call.ring.rank - n):
+            named = [name for name in sums if block.own or name == "q"] + (["k", "v"] if moving else [])
+            if not named:
+                continue
+            part = [call.rows(x, block.q) for x in (dy, q, gate, y, attn)]
+            found = headgate.attention_backward(
+                part[0], part[1], call.rows(keys, block.k), call.rows(values, block.k), part[2], y=part[3],
+                attn=part[4], lse=lse[..., block.q.begin : block.q.end], sinks=sinks if block.own else None,
+                dlse=None if dlse is None else dlse[..., block.q.begin : block.q.end],
+                gradients=["d" + name for name in named], **call.gating, **call.options(block, _batch(q)),
+            )
+            places = {"q": call.rows(sums.get("q"), block.q), "gate": call.rows(sums.get("gate"), block.q),
+                      "k": call.rows(dk, block.k), "v": call.rows(dv, block.k), "sinks": sums.get("sinks")}
+            for name in named:
+                places[name] += getattr(found, "d" + name)
+        if moving:
+            home = homing.add(own)
+    return sums | (dict(zip("kv", _parted(home, [k, v]))) if moving else {})
+
+
+class _RingAttention(torch.autograd.Function):
+    """(y, lse) of this rank's queries, with the gradients of this rank's q, k, v, gate and sinks."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, keep_attn: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, lse, attn = _forward(call, *tensors, keep_attn)
+        y = y.to(tensors[0].dtype)
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, y, lse, attn)
+        return y, lse
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(f"{NAME}: gradients of gradients (create_graph) are not supported")
+        *tensors, y, lse, attn = ctx.saved_tensors
+        wanted = dict(zip(RING_DIFFERENTIABLE, ctx.needs_input_grad[2:]))
+        dy = torch.zeros_like(y) if dy is None else dy
+        found = _backward(ctx.call, dy, dlse, tensors, [y, lse, attn], wanted)
+        return None, None, *(
+            found[name].to(x.dtype) if wanted[name] else None for name, x in zip(RING_DIFFERENTIABLE, tensors)
+        )
+
+
+RING_DIFFERENTIABLE = tuple(name for name in DIFFERENTIABLE if name != "bias")
+
+
+def _require_shards(tensors: dict[str, Tensor | None], layout: str) -> None:
+    """What the kernels do not see of q, k, v and gate: that they have the same tokens."""
+    letters, dim = ("(B,T,H,D)", -3) if layout == "bthd" else ("(B,H,T,D)", -2)
+    for name in ("q", "k", "v", "gate"):
+        x = tensors[name]
+        if x is None:
+            continue
+        if x.is_nested or x.dim() not in (3, 4):
+            raise ValueError(f"{NAME}: {name} must be a tensor {letters} of this rank's tokens")
+        if x.shape[dim] != tensors["q"].shape[dim]:
+            raise ValueError(
+                f"{NAME}: {name} has {x.shape[dim]} tokens but q has {tensors['q'].shape[dim]}: all are of the same"
+            )
+    if tensors["q"].shape[dim] == 0:
+        raise ValueError(f"{NAME}: q has no tokens")
+
+
+def _lengths(key_lengths: Tensor | None, batch: int, keys: int) -> tuple[int, ...] | None:
+    if key_lengths is None:
+        return None
+    if key_lengths.shape != (batch,) or key_lengths.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"{NAME}: key_lengths is {described(key_lengths)} but must be integers ({batch})")
+    lengths = tuple(key_lengths.tolist())
+    if not all(0 <= n <= keys for n in lengths):
+        raise ValueError(f"{NAME}: key_lengths must lie within 0 and {keys}, the tokens of the whole sequence")
+    return lengths
+
+
+def _make_plan(ranks: int, length: int, sharding: str, rules: Rules, by_position: bool) -> Plan:
+    try:
+        plan = Plan(ranks, length, sharding, rules)
+    except ValueError as error:
+        raise ValueError(f"{NAME}: {error}") from None
+    return plan if by_position else Plan(ranks, length, "contiguous", rules)  # one block a shard does
+
+
+def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any]) -> Call:
+    """The call, or the error that says what does not fit. The kernels check the rest, on no tokens at all."""
+    layout = options["layout"]
+    _require_shards(tensors, layout)
+    q, slopes = tensors["q"], tensors["alibi_slopes"]
+    T = q.shape[-3 if layout == "bthd" else -2]
+    key_lengths = _lengths(tensors["key_lengths"], _batch(q), ring.ranks * T)
+    rules = Rules(options["causality"], options["window_left"], options["window_right"], key_lengths)
+    by_position = rules != Rules("none", -1, -1, None) or slopes is not None
+    plan = _make_plan(ring.ranks, T, sharding, rules, by_position)
+    scoring = {name: options[name] for name in ("scale", "softcap", "causality", "window_left", "window_right")}
+    gating = {name: options[name] for name in ("gate_fn", "gate_op")}
+    call = Call(ring, plan, layout, {**scoring, "alibi_slopes": slopes}, gating, options["threads"])
+    given = {name: None if tensors[name] is None else tensors[name].detach() for name in RING_DIFFERENTIABLE}
+    empty = [call.rows(given[name], Span(0, 0)) for name in ("q", "k", "v", "gate")]
+    headgate.attention_forward(*empty, sinks=given["sinks"], layout=layout, **call.scoring, **gating)
+    return call
+
+
+def _refuse_others(others: dict[str, Any]) -> None:
+    for name in others:
+        if name not in (*TENSORS, *OPTIONS):
+            raise TypeError(f"{NAME}() got an unexpected keyword argument '{name}'")
+        raise ValueError(f"{NAME}: {name} is not supported")
+
+
+def _facts(call: Call, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any],
+           recorded: bool) -> dict[str, str]:
+    """What must be the same on every rank, as errors name it."""
+    moving = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
+    return {
+        **{name: described(x) for name, x in tensors.items()},
+        **{name: str(x) for name, x in options.items() if name != "threads"},
+        "sharding": sharding,
+        "key_lengths": str(call.plan.rules.key_lengths),
+        "the gradient of k and v": "wanted" if moving else "not wanted",
+    }
+
+
+@torch._disable_dynamo  # torch.compiler.disable, without the seconds of its import where nothing is compiled
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_logits: Tensor | None = None,
+    *,
+    group: "dist.ProcessGroup | None" = None,
+    sharding: str = "balanced",
+    key_lengths: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    layout: str = "bhtd",
+    scale: float | None = None,
+    softcap: float = 0.0,
+    causality: str = "none",
+    window_left: int = -1,
+    window_right: int = -1,
+    gate_fn: str = "sigmoid",
+    gate_op: str = "mul",
+    threads: int = 0,
+    return_lse: bool = False,
+    **others: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """gated_attention over a sequence of which each rank of `group` has a shard, as shard_sequence cuts it.
+
+    q, k, v and gate_logits are this rank's tokens, (B,H,T,D) or by `layout` (B,T,H,D), with T of the ranks·T tokens of
+    the whole; so are y (B,Hq,T,Dv), of q's dtype, and with return_lse the log-sum-exp (B,Hq,T). `sharding` says which:
+    "balanced" or "contiguous". key_lengths (B) counts the whole sequence's keys. The other arguments are those of
+    gated_attention, over positions in the whole; what it takes beyond them is refused, by a ValueError.
+
+    Exact: parts of a row are computed and merged in f32 or better, the gate acts on the whole, and y is rounded once.
+    q, k, v, gate_logits and sinks have gradients; that of sinks, which all ranks share, is the part of this rank's
+    queries. Every rank of the group must make the call, and go backward through it where one does. Arguments that do
+    not fit, or differ among ranks, are a ValueError of one line on every rank. Memory: beside a rank's own tensors two
+    shards of keys and values, and backward three of their gradients in f32.
+    """
+    ring = Ring(group, *own_rank(NAME, group))
+    tensors = {"q": q, "k": k, "v": v, "gate": gate_logits, "sinks": sinks, "key_lengths": key_lengths,
+               "alibi_slopes": alibi_slopes}
+    refuse_transforms(NAME, tensors)  # before ranks meet, which they could not within them
+    options = {"layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
+               "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "threads": threads}
+    recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
+    call, refusal, facts = None, None, {}
+    try:
+        _refuse_others(others)
+        check_tensors(NAME, tensors, recorded)
+        autocast(tensors)
+        call = _make_call(ring, sharding, tensors, options)
+        facts = _facts(call, sharding, tensors, options, recorded)
+    except Exception as error:  # raised below, when all ranks know of it
+        refusal = error
+    agree(NAME, group, facts, refusal)
+    keep_attn = recorded and gate_logits is not None and keeps_output(gate_fn, gate_op)
+    y, lse = _RingAttention.apply(call, keep_attn, *(tensors[name] for name in RING_DIFFERENTIABLE))
+    return (y, lse) if return_lse else y

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sequence that is sharded over the processes of a torch.distributed group: which tokens each of them has."""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+SHARDINGS = ("balanced", "contiguous")
+
+
+class Span(NamedTuple):
+    """Tokens begin … end of the whole sequence."""
+
+    begin: int
+    end: int
+
+
+def chunks_of(rank: int, ranks: int, sharding: str) -> list[int]:
+    """The numbers of the equal chunks of a sequence that a rank's shard is made of. Contiguous: of `ranks` chunks the
+    one of its own number. Balanced: of 2·ranks chunks two, one as far from the begin as the other from the end, so that
+    under a causal mask all ranks have as many pairs of queries and keys to compute."""
+    if sharding not in SHARDINGS:
+        raise ValueError(f"sharding: '{sharding}' is none of {', '.join(SHARDINGS)}")
+    return [rank] if sharding == "contiguous" or ranks == 1 else [rank, 2 * ranks - 1 - rank]
+
+
+def spans_of(rank: int, ranks: int, length: int, sharding: str) -> list[Span]:
+    """Where the `length` tokens of a rank's shard stand in the whole sequence, in the shard's order."""
+    chunks = chunks_of(rank, ranks, sharding)
+    if length % len(chunks) != 0:
+        raise ValueError(f"a {sharding} shard of {length} tokens cannot be cut into {len(chunks)} equal chunks")
+    size = length // len(chunks)
+    return [Span(n * size, (n + 1) * size) for n in chunks]
+
+
+def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
+    """This process's rank in the group (None: the default one), and the number of its ranks."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ValueError(f"{what}: torch.distributed has no process group: call init_process_group first")
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ValueError(f"{what}: this process is not one of the group")
+    return rank, dist.get_world_size(group)
+
+
+def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], refusal: Exception | None) -> None:
+    """Raises on every rank where a rank refuses its arguments, or where `facts`, by name, differ among ranks: one that
+    raised alone would leave the others waiting."""
+    _, ranks = own_rank(what, group)
+    found: list[tuple[dict[str, str], str | None]] = [(facts, None)] * ranks
+    if ranks > 1:
+        dist.all_gather_object(found, (facts, None if refusal is None else str(refusal)), group=group)
+    if refusal is not None:
+        raise refusal
+    for other, (_, error) in enumerate(found):
+        if error is not None:
+            raise ValueError(f"{what}: refused on rank {other}: {error}")
+    for other, (theirs, _) in enumerate(found):
+        for name, value in found[0][0].items():
+            if theirs[name] != value:
+                raise ValueError(f"{what}: {name} is {value} on rank 0 but {theirs[name]} on rank {other}")
+
+
+def described(x: Tensor | None) -> str:
+    """Dtype and shape, as errors name them."""
+    return "absent" if x is None else f"{str(x.dtype).removeprefix('torch.')} ({','.join(map(str, x.shape))})"
+
+
+def shard_sequence(x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None,
+                   sharding: str = "balanced") -> Tensor:
+    """This rank's tokens of x, which has those of the whole sequence in dimension `dim`.
+
+    Contiguous: the rank's part of as many as there are ranks, a view. Balanced: of 2·ranks chunks number r and number
+    2·ranks - 1 - r, r the rank, one behind the other, copied; with one rank all of x. Gradients go to the rank's own
+    tokens. No communication. ValueError where the tokens cannot be cut into equal parts.
+    """
+    rank, ranks = own_rank("shard_sequence", group)
+    try:
+        parts = ranks * len(chunks_of(rank, ranks, sharding))
+        if x.shape[dim] % parts != 0:
+            raise ValueError(f"{x.shape[dim]} tokens cannot be cut into {parts} equal chunks for {ranks} ranks")
+    except ValueError as error:
+        raise ValueError(f"shard_sequence: {error}") from None
+    spans = spans_of(rank, ranks, x.shape[dim] // ranks, sharding)
+    found = [x.narrow(dim, begin, end - begin) for begin, end in spans]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=dim)
+
+
+def shard_positions(length: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced") -> Tensor:
+    """The positions (length) in the whole sequence of the `length` tokens that this rank has of it."""
+    rank, ranks = own_rank("shard_positions", group)
+    try:
+        return torch.cat([torch.arange(*span) for span in spans_of(rank, ranks, length, sharding)])
+    except ValueError as error:
+        raise ValueError(f"shard_positions: {error}") from None
+
+
+def gather_sequence(x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None,
+                    sharding: str = "balanced") -> Tensor:
+    """The whole sequence, on every rank, of the shards x that the ranks have: undoes shard_sequence.
+
+    Without gradients, of which ranks that go on differently would have different ones: x that requires one is refused.
+    ValueError, on every rank, where dtypes or shapes differ or a shard cannot be cut.
+    """
+    rank, ranks = own_rank("gather_sequence", group)
+    refusal, spans = None, []
+    try:
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise ValueError("x requires a gradient, which is not passed on: detach it")
+        spans = [spans_of(other, ranks, x.shape[dim], sharding) for other in range(ranks)]
+    except (IndexError, ValueError) as error:
+        refusal = ValueError(f"gather_sequence: {error}")
+    agree("gather_sequence", group, {"x": described(x), "dim": str(dim), "sharding": sharding}, refusal)
+    own = x.contiguous()
+    shards = [torch.empty_like(own) for _ in range(ranks)]
+    dist.all_gather([shard.view(-1).view(torch.uint8) for shard in shards], own.view(-1).view(torch.uint8), group=group)
+    shape = list(x.shape)
+    shape[dim] *= ranks
+    whole = x.new_empty(shape)
+    for of_rank, shard in zip(spans, shards):
+        for (begin, end), part in zip(of_rank, shard.chunk(len(of_rank), dim=dim)):
+            whole.narrow(dim, begin, end - begin).copy_(part)
+    return whole

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/peers.py with PyTorch as the only peer, at sizes that take milliseconds."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headgate
+
+PEERS = Path(__file__).resolve().parents[3] / "bench" / "peers.py"
+
+WRONG = """
+class Peer:
+    version = "1"
+
+    def __init__(self, threads):
+        import torch
+        from peer.cases import Way
+        from peer.torch_sdpa import Flash
+        self.inner, self.Way = Flash(threads), Way
+
+    def ways(self, case, inputs):
+        way = self.inner.ways(case, inputs)[""]
+        return {"": self.Way(way.run, lambda found: [2 * array for array in way.read(found)])}
+"""
+
+MISSING = """
+import a_package_that_is_not_installed
+"""
+
+
+def run(*arguments):
+    # torch.compile does nothing: a compiler would take a minute.
+    return subprocess.run([sys.executable, PEERS, "--package", Path(headgate.__file__).parents[1], "--threads", "1",
+                           *map(str, arguments)], capture_output=True, text=True,
+                          env={**os.environ, "TORCHDYNAMO_DISABLE": "1"})
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The report and the tables of a run with a peer that is missing and one whose results are wrong."""
+    folder = tmp_path_factory.mktemp("peers")
+    (folder / "doubling.py").write_text(WRONG)
+    (folder / "absent.py").write_text(MISSING)
+    peers = f"headgate,torch-math,{folder}/doubling.py,{folder}/absent.py"
+    done = run("--tiny", "--rounds", 2, "--peers", peers, "--json", folder / "report.json",
+               "--markdown", folder / "tables.md")
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "report.json").read_text()), (folder / "tables.md").read_text(), folder
+
+
+def test_every_case_is_measured_and_right(measured):
+    report, _, _ = measured
+    assert {case["op"] for case in report["cases"]} == {
+        "forward", "forward+backward", "statistics", "layer", "layer+backward"}
+    for case in report["cases"]:
+        results = {result["peer"]: result for result in case["results"]}
+        for name in ("headgate", "torch-math"):
+            low, middle, high = results[name]["seconds"]
+            assert 0 < low <= middle <= high
+            assert results[name]["error"] < (1e-5 if case["dtype"] == "float32" else 5e-2), case["name"]
+            assert results[name]["gflops"] > 0
+        assert results["headgate"]["ratio"] == [1, 1, 1]
+        assert case["base"] == "headgate"
+
+
+def test_wrong_results_are_not_timed(measured):
+    report, tables, _ = measured
+    found = [result for case in report["cases"] for result in case["results"] if result["peer"] == "doubling"]
+    assert len(found) == len(report["cases"])
+    assert all("seconds" not in result and "refused" in result for result in found)
+    assert any(result["refused"].startswith("wrong: the error of y is 1.0e+00") for result in found)
+    assert "- doubling: wrong: the error of y is" in tables
+
+
+def test_missing_peers_are_named(measured):
+    report, tables, _ = measured
+    why = "No module named 'a_package_that_is_not_installed'"
+    assert report["missing"] == {"absent": why}
+    assert f"- absent is missing: {why}" in tables
+    assert "absent" not in report["versions"]
+
+
+def test_tables(measured):
+    report, tables, folder = measured
+    rows = [line for line in tables.splitlines() if line.startswith("| f") or line.startswith("| l")]
+    timed = [case for case in report["cases"] if case["group"] in ("attention", "small", "decode", "layer")]
+    assert len(rows) == len(timed)
+    assert "| case | headgate | torch-math |" in tables
+    again = run("--table", folder / "report.json", folder / "report.json")
+    assert again.stdout == tables
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--rounds", "0"], "--rounds: 0 is less than 1"),
+    (["--peers", "headgate,tensorflow"], "--peers: 'tensorflow' is none of headgate,"),
+    (["--filter", "no such case"], "--filter: no case matches 'no such case'"),
+    (["--threads", "4096"], "--threads: 4096, but this process may use"),
+])
+def test_errors(arguments, message):
+    done = run("--tiny", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]
