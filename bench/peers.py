@@ -9,7 +9,9 @@ f64 results, and the Python package of headgate (build/python).
 
 import argparse
 import dataclasses
+import functools
 import json
+import math
 import os
 import re
 import statistics
@@ -40,6 +42,8 @@ def checked(case: Case, workers: list[WorkerProcess]) -> tuple[list[WorkerProces
     from peer.reference import error_of, reference  # imports PyTorch
     import numpy as np
 
+    for worker in workers:
+        worker.release()
     exact, able, results = reference(case), [], []
     with tempfile.TemporaryDirectory() as folder:
         for worker in workers:
@@ -63,13 +67,24 @@ def measure(case: Case, workers: list[WorkerProcess], rounds: int) -> dict[str, 
     precision that is the faster one.
     """
     able, results = checked(case, workers)
-    turns = seconds_in_turns([lambda worker=worker: worker.turn(TURN_SECONDS) for worker in able],
-                             rounds, PAUSE_SECONDS)
-    times = {worker.name: seconds for worker, seconds in zip(able, turns, strict=True)}
+    failures: dict[str, str] = {}
+
+    def turn(worker: WorkerProcess) -> float:
+        if worker.name not in failures:
+            try:
+                return worker.turn(TURN_SECONDS)
+            except Refused as refusal:
+                failures[worker.name] = str(refusal)
+        return math.nan
+
+    turns = seconds_in_turns([functools.partial(turn, worker) for worker in able], rounds, PAUSE_SECONDS)
+    times = {worker.name: seconds for worker, seconds in zip(able, turns, strict=True) if worker.name not in failures}
     ours = [name for name in times if name.startswith("headgate")]
     base = min(ours, key=lambda name: statistics.median(times[name]), default=None)
     for result in results:
         seconds = times.get(result["peer"])
+        if result["peer"] in failures:
+            result |= {"refused": failures[result["peer"]]}
         if seconds is None:
             continue
         result |= {"seconds": quartiles(seconds), "gflops": case.flops / statistics.median(seconds) * 1e-9}

@@ -6,6 +6,7 @@ Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D 
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -68,6 +69,13 @@ class Case:
     def pairs(self) -> int:
         """(query, key) pairs of a head that the mask leaves; query i stands at key i + S - T."""
         return self.T * self.S - (self.T * (self.T - 1) // 2 if self.causal else 0)
+
+    def require_memory(self, copies: int) -> None:
+        """Refuses the case to a peer that holds so many copies of all weights, (B,Hq,T,S) in f32, where the machine's
+        memory is less than four times that."""
+        taken = 4.0 * self.B * self.Hq * self.T * self.S * copies
+        if 4 * taken > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+            raise Refused(f"would hold {taken / 2**30:.1f} GiB of weights")
 
     @property
     def flops(self) -> float:

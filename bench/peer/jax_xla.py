@@ -19,7 +19,7 @@ class Jax:
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.C:
             raise Refused("layers are compared with PyTorch")
-
+        case.require_memory(9 if case.op.endswith("+backward") else 3)
         named = ("q", "k", "v", "z", "dy") if case.op == "forward+backward" else ("q", "k", "v", "z")
         weights_of = self._weights(case)
 

@@ -83,6 +83,10 @@ class FlashFolded(Flash):
 class Math(Sdpa):
     backend = SDPBackend.MATH
 
+    def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
+        case.require_memory(9 if case.op.endswith("+backward") else 3)
+        return super().ways(case, inputs)
+
     def _statistics(self, case: Case, tensors: dict[str, Tensor]) -> dict[str, Way]:
         """Of weights that are held whole, (B,Hq,T,S)."""
         q, k, v, z = (tensors[name] for name in "qkvz")

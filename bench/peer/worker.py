@@ -6,12 +6,15 @@ that spin for a while after their work and settings that are read once, when a l
 environment, sleeps in a read from a pipe while another has its turn, and takes none of the others down if it crashes.
 
     worker.py NAME THREADS      one line of JSON in, one line of JSON out:
+    {"release": true}                     -> {}; memory of the case before goes back to the system
     {"prepare": case, "results": FILE}    -> {"way": which one was the fastest}, its results in FILE (.npz)
     {"turn": seconds}                     -> {"seconds": the median of calls that together take about that long}
 Replies are {"refused": why} where the peer does not compute the case. The first line says {"version": …} or
 {"missing": why}.
 """
 
+import contextlib
+import ctypes
 import dataclasses
 import gc
 import importlib
@@ -61,8 +64,10 @@ def _seconds(way: Way) -> float:
 def _median_within(way: Way, budget: float) -> float:
     """The median of as many calls as fit into `budget` seconds, at least one."""
     seconds = [_seconds(way)]
-    while sum(seconds) + seconds[-1] <= budget:
+    left = budget - seconds[-1]
+    while left >= seconds[-1]:
         seconds.append(_seconds(way))
+        left -= seconds[-1]
     return statistics.median(seconds)
 
 
@@ -90,8 +95,6 @@ class Worker:
 
     def prepare(self, case: Case, results: str) -> dict[str, Any]:
         """Makes the case ready, picks the fastest of the peer's ways and writes what it computes to `results`."""
-        self.way = None
-        gc.collect()
         ways = self.peer.ways(case, inputs_of(case))
         seconds, failures = {}, []
         for name, way in ways.items():
@@ -109,7 +112,15 @@ class Worker:
         np.savez(results, *(np.asarray(array, dtype=np.float32) for array in arrays))
         return {"way": best}
 
+    def release(self) -> dict[str, Any]:
+        self.way = None
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        return {}
+
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "release" in request:
+            return self.release()
         if "turn" in request:
             return {"seconds": _median_within(self.way, request["turn"])}
         try:
@@ -147,10 +158,11 @@ class WorkerProcess:
                        "PYTHONPATH": os.pathsep.join(filter(None, path))}
         # No more cores than threads, so that a pool whose size cannot be set, as XLA's, is as large as the others.
         chosen = set(sorted(cpus)[:threads])
-        self.process = subprocess.Popen(
+        self._start = lambda: subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.worker", name, str(threads)], env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
             preexec_fn=lambda: os.sched_setaffinity(0, chosen))
+        self.process = self._start()
         greeting = self._reply()
         self.version = greeting.get("version", "")
         self.missing = greeting.get("missing") or greeting.get("refused")
@@ -172,6 +184,13 @@ class WorkerProcess:
             pass  # _reply says how it ended
         return self._reply()
 
+    def release(self) -> None:
+        """Gives back what the case before took. A process that it ended, for want of memory or by a fault, is replaced."""
+        self._ask({"release": True})
+        if self.process.poll() is not None:
+            self.process = self._start()
+            self._reply()
+
     def prepare(self, case: Case, results: Path) -> str:
         """Which way the peer takes; its results are in `results`."""
         reply = self._ask({"prepare": dataclasses.asdict(case), "results": str(results)})
@@ -186,7 +205,8 @@ class WorkerProcess:
         return reply["seconds"]
 
     def close(self) -> None:
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
 
 

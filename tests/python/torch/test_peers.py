@@ -28,6 +28,30 @@ class Peer:
         return {"": self.Way(way.run, lambda found: [2 * array for array in way.read(found)])}
 """
 
+FAULTY = """
+import os
+
+class Peer:
+    version = "1"
+
+    def __init__(self, threads):
+        from peer.cases import Way
+        from peer.torch_sdpa import Flash
+        self.inner, self.Way = Flash(threads), Way
+
+    def ways(self, case, inputs):
+        way = self.inner.ways(case, inputs)[""]
+        if case.dtype != "float32":
+            return {"": way}
+        for_turns = []
+
+        def read(found):
+            for_turns.append(True)
+            return way.read(found)
+
+        return {"": self.Way(lambda: os._exit(7) if for_turns else way.run(), read)}
+"""
+
 MISSING = """
 import a_package_that_is_not_installed
 """
@@ -75,6 +99,22 @@ def test_wrong_results_are_not_timed(measured):
     assert all("seconds" not in result and "refused" in result for result in found)
     assert any(result["refused"].startswith("wrong: the error of y is 1.0e+00") for result in found)
     assert "- doubling: wrong: the error of y is" in tables
+
+
+def test_a_peer_that_ends_is_named_and_begins_anew(tmp_path):
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    done = run("--tiny", "--rounds", 1, "--filter", "^small/forward/", "--peers", f"headgate,{tmp_path}/faulty.py",
+               "--json", tmp_path / "report.json")
+    assert done.returncode == 0, done.stderr
+    cases = json.loads((tmp_path / "report.json").read_text())["cases"]
+    assert {case["dtype"] for case in cases} == {"float32", "bfloat16"}
+    for case in cases:
+        ours, faulty = case["results"]
+        assert ours["seconds"]
+        if case["dtype"] == "float32":
+            assert faulty["refused"].startswith("its process ended with status 7") and "seconds" not in faulty
+        else:
+            assert faulty["seconds"]
 
 
 def test_missing_peers_are_named(measured):
