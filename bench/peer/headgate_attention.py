@@ -44,7 +44,8 @@ class Exact:
     def _layer(self, case: Case, inputs: dict) -> dict[str, Way]:
         from headgate.torch import GatedAttention
 
-        layer = GatedAttention(case.C, case.Hq, case.Hkv, case.D, rope_theta=ROPE_BASE, rms_norm_eps=NORM_EPS)
+        layer = GatedAttention(case.C, case.Hq, case.Hkv, case.D, rope_theta=ROPE_BASE, rms_norm_eps=NORM_EPS,
+                               precision=self.precision)
         return layer_ways(case, inputs, layer, LAYER_WEIGHTS)
 
 
@@ -63,6 +64,3 @@ class Native16(Exact):
         if not headgate.native16_products():
             raise Refused("the CPU has no products of bf16 that headgate uses")
         return super().ways(case, inputs)
-
-    def _layer(self, case: Case, inputs: dict) -> dict[str, Way]:
-        raise Refused("GatedAttention has no precision")

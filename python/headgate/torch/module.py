@@ -110,6 +110,7 @@ _CHOICES = {
     "qk_norm": ("per_head", "none"),
     "norm_kind": ("plain", "zero_centred"),
     "rope_scaling_type": ("none", "linear", "llama3"),
+    "precision": ("exact", "native16"),
 }
 
 
@@ -118,7 +119,8 @@ class GatedAttention(nn.Module):
 
     In this order: projections q, gate, k, v; a gate at g2 (v), g3 (k) or g4 (q); QK-norm; RoPE; attention, whose kernel
     has the gate of g1; a control, if any; W_o; a gate at g5. Without gate_site the layer has no gate.
-    `initializer_range` and `gate_init_std` are the standard deviations of the initial matrices.
+    `initializer_range` and `gate_init_std` are the standard deviations of the initial matrices. `precision` is
+    gated_attention's: "native16" for a layer in bfloat16, or under autocast to it.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class GatedAttention(nn.Module):
         rope_high_freq_factor: float = 4.0,
         rope_original_seq_len: int = 8192,
         initializer_range: float = 0.02,
+        precision: str = "exact",
     ):
         keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
         super().__init__()
@@ -368,6 +371,8 @@ class GatedAttention(nn.Module):
         """Attention with the gate of g1, and the control: (B,T,Hq,D)."""
         gate = self.variant.kernel_arguments(z) if self.variant.gate_site == "g1" else {}
         attention = ring_attention if "group" in rules else gated_attention
+        if self.keys["precision"] != "exact":
+            rules = {**rules, "precision": self.keys["precision"]}
         y = attention(q, k, v, **gate, layout="bthd", **self._rules(causality), **rules)
         if self.variant.attention_output_control == "head_rmsnorm":
             return self.head_norm(y)

@@ -264,6 +264,23 @@ def test_half_precision_and_autocast():
     assert out.dtype == torch.bfloat16 and (out - expected).abs().max() < 0.03 * expected.abs().max()
 
 
+def test_native16():
+    keys = {"hidden_size": C, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    exact = GatedAttention(**keys).bfloat16()
+    rounded = GatedAttention(**keys, precision="native16").bfloat16()
+    rounded.load_state_dict(exact.state_dict())
+    h = torch.randn(2, 70, C).bfloat16()
+    ours, expected = rounded(h), exact(h)
+    assert (ours - expected).abs().max() < 0.03 * expected.abs().max()
+    assert torch.equal(ours, expected) == (headgate.native16_products() == "")
+    ours.float().square().sum().backward()
+    assert all(parameter.grad is not None for parameter in rounded.parameters())
+    with pytest.raises(ValueError, match="precision is native16 but q is f32"):
+        rounded.float()(h.float())
+    with pytest.raises(ValueError, match="precision: 'half' is none of exact, native16"):
+        GatedAttention(**keys, precision="half")
+
+
 def test_compiles_without_graph_breaks():
     made = layer({"gate_grain": "head_shared"})
     compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
