@@ -106,7 +106,8 @@ def read_list(path: str | pathlib.Path | None = None, most: int = 0) -> PackageL
         packages.setdefault(package.name, package)
     if not packages:
         raise DataError(f"{path}: no packages in it")
-    facts = {"file": path.name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest(), "date": release_date(path)}
+    name = path.name.rpartition("_dists_")[2]  # without the server that this machine has it from
+    facts = {"file": name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest(), "date": release_date(path)}
     return PackageList(list(packages.values()), facts)
 
 

@@ -26,6 +26,12 @@ def test_fields(packages_file):
     }
 
 
+def test_the_server_is_not_named(packages_file, tmp_path):
+    path = tmp_path / "deb.example.org_debian_dists_bookworm_main_binary-amd64_Packages"
+    path.write_bytes(packages_file.read_bytes())
+    assert read_list(path).facts["file"] == "bookworm_main_binary-amd64_Packages"
+
+
 def test_splits_are_disjoint_and_of_about_the_sizes(packages_file):
     found = read_list(packages_file)
     parts = [found.of(split) for split in ("train", "valid", "test")]
