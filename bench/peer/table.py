@@ -62,6 +62,30 @@ def _group(cases: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _summary(cases: list[dict[str, Any]]) -> str:
+    """A row for each group, operation and dtype, a column for each peer: the least and the largest ratio."""
+    peers = list(dict.fromkeys(r["peer"] for case in cases for r in case["results"] if "ratio" in r))
+    peers = [peer for peer in peers if not peer.startswith("headgate")]
+    lines = ["| cases | " + " | ".join(peers) + " |", "|---|" + "---|" * len(peers)]
+    key = lambda case: (case["group"], case["op"], case["dtype"])  # noqa: E731
+    for (group, op, dtype), some in itertools.groupby(sorted(cases, key=key), key=key):
+        ratios: dict[str, list[float]] = {peer: [] for peer in peers}
+        for result in (result for case in some for result in case["results"]):
+            if result["peer"] in ratios and "ratio" in result:
+                ratios[result["peer"]].append(result["ratio"][1])
+        name = dtype if group == op else f"{op}, {dtype}"
+        lines.append(f"| {group}: {name} | " + " | ".join(map(_range, ratios.values())) + " |")
+    return "\n".join(lines)
+
+
+def _range(ratios: list[float]) -> str:
+    if not ratios:
+        return "–"
+    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    text = low if low == high else f"{low} to {high}"
+    return f"**{text}**" if min(ratios) < 1 else text
+
+
 def _refusals(cases: list[dict[str, Any]]) -> str:
     """A line for each peer and reason: the cases of which nothing was timed."""
     found: dict[tuple[str, str], list[str]] = {}
@@ -79,6 +103,8 @@ def _several(names: list[str]) -> str:
 def markdown(report: dict[str, Any]) -> str:
     versions = ", ".join(f"{peer} {version}" for peer, version in report["versions"].items()) + "."
     parts = [HEADER.format(cpu=report["cpu"], threads=report["threads"], versions=versions)]
+    if any("ratio" in result for case in report["cases"] for result in case["results"]):
+        parts.append(f"### Times over headgate's\n\n{_summary(report['cases'])}\n")
     key = lambda case: (case["group"], case["dtype"])  # noqa: E731
     for (group, dtype), cases in itertools.groupby(sorted(report["cases"], key=key), key=key):
         parts.append(f"### {group}, {dtype}\n\n{_group(list(cases))}\n")

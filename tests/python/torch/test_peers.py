@@ -127,10 +127,15 @@ def test_missing_peers_are_named(measured):
 
 def test_tables(measured):
     report, tables, folder = measured
-    rows = [line for line in tables.splitlines() if line.startswith("| f") or line.startswith("| l")]
+    rows = [line for line in tables.splitlines() if line.startswith(("| forward", "| layer/", "| layer+"))]
     timed = [case for case in report["cases"] if case["group"] in ("attention", "small", "decode", "layer")]
     assert len(rows) == len(timed)
     assert "| case | headgate | torch-math |" in tables
+    summary = tables.split("### Times over headgate's")[1].split("###")[0]
+    ratios = [result["ratio"][1] for case in timed if case["group"] == "decode" and case["dtype"] == "float32"
+              for result in case["results"] if result["peer"] == "torch-math"]
+    assert len(ratios) == 2
+    assert f"{min(ratios):.2f}" in next(line for line in summary.splitlines() if "decode: forward, float32" in line)
     again = run("--table", folder / "report.json", folder / "report.json")
     assert again.stdout == tables
 
