@@ -107,9 +107,9 @@ TEST(Native16, IsExactWhereItHasNoKernel) {
   spec.bias = {true, true, true, true};
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
   spec = many_queries();
-  spec.T = spec.S = 16;
+  spec.T = spec.S = 32;
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
-  spec.S = 17;
+  spec.S = 33;
   EXPECT_EQ(backward_bits(in_native16(spec)) == backward_bits(spec), native16_products().empty());
 }
 

@@ -70,10 +70,9 @@ constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16U
 /// The unit that set_native16_products chose; none: the fast one of the CPU.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
-bool takes(const Problem& p) {
-  // Squares of 32 queries and keys would be less than half full: f32 is faster (docs/notes/2026-11-23-native16.md).
-  constexpr std::int64_t kFewRows = 16;
-  if (p.T <= kFewRows && p.S <= kFewRows) return false;
+/// few_rows: with as few queries and as few keys, f32 is faster (docs/notes/2026-11-23-native16.md).
+bool takes(const Problem& p, std::int64_t few_rows) {
+  if (p.T <= few_rows && p.S <= few_rows) return false;
   return p.precision == Precision::native16 && p.inputs.q.dtype == DType::bf16 && p.inputs.k.dtype == DType::bf16 &&
          native16_unit(p.context.target) != Native16Unit::none;
 }
@@ -87,10 +86,10 @@ Native16Unit native16_unit(std::int64_t target) {
 }
 
 bool takes_native16(const ForwardProblem& problem) {
-  return takes(problem) && problem.gate_threshold == 0.0 && !problem.outputs.weights.present();
+  return takes(problem, 16) && problem.gate_threshold == 0.0 && !problem.outputs.weights.present();
 }
 
-bool takes_native16(const BackwardProblem& problem) { return takes(problem) && !problem.gradients.dbias.present(); }
+bool takes_native16(const BackwardProblem& problem) { return takes(problem, 32) && !problem.gradients.dbias.present(); }
 
 std::vector<std::string> supported_native16_products() {
   std::vector<std::string> names;
