@@ -13,25 +13,7 @@ namespace {
 using verify::CaseSpec;
 using verify::check_backward_case;
 using verify::check_forward_case;
-using verify::GateInput;
 using verify::Values;
-
-constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
-
-void expect_both(const CaseSpec& spec) {
-  expect_right(spec, check_forward_case);
-  expect_right(spec, check_backward_case);
-}
-
-CaseSpec sized(std::int64_t T, std::int64_t S, std::int64_t D, std::int64_t Dv) {
-  CaseSpec spec;
-  spec.T = T;
-  spec.S = S;
-  spec.D = D;
-  spec.Dv = Dv;
-  spec.gate_input = GateInput::elementwise;
-  return spec;
-}
 
 TEST(Extremes, LogitsAndGatesInTheThousands) {
   for (const DType dtype : kDTypes) {

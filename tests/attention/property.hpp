@@ -47,6 +47,25 @@ inline void expect_right(const verify::CaseSpec& spec, CheckCase check) {
   EXPECT_FALSE(mismatch.has_value()) << mismatch.value_or("");
 }
 
+inline constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
+
+/// Forward and backward.
+inline void expect_both(const verify::CaseSpec& spec) {
+  expect_right(spec, verify::check_forward_case);
+  expect_right(spec, verify::check_backward_case);
+}
+
+/// A problem of one head of these sizes, with an elementwise gate.
+inline verify::CaseSpec sized(std::int64_t T, std::int64_t S, std::int64_t D, std::int64_t Dv) {
+  verify::CaseSpec spec;
+  spec.T = T;
+  spec.S = S;
+  spec.D = D;
+  spec.Dv = Dv;
+  spec.gate_input = verify::GateInput::elementwise;
+  return spec;
+}
+
 /// How many problems a property meets: HEADGATE_TEST_RUNS, 60 by default.
 inline std::uint64_t problem_runs() { return test_runs().value_or(60); }
 

@@ -19,23 +19,6 @@ using verify::check_forward_case;
 using verify::GateInput;
 using verify::Layout;
 
-constexpr DType kDTypes[] = {DType::f32, DType::f64, DType::bf16, DType::f16};
-
-void expect_both(const CaseSpec& spec) {
-  expect_right(spec, check_forward_case);
-  expect_right(spec, check_backward_case);
-}
-
-CaseSpec sized(std::int64_t T, std::int64_t S, std::int64_t D, std::int64_t Dv) {
-  CaseSpec spec;
-  spec.T = T;
-  spec.S = S;
-  spec.D = D;
-  spec.Dv = Dv;
-  spec.gate_input = GateInput::elementwise;
-  return spec;
-}
-
 /// As many heads as share out among threads without being cut, and more than the backward pass asks for.
 CaseSpec many_heads(CaseSpec spec) {
   spec.B = 2;
