@@ -91,6 +91,18 @@ TEST(Native16, IsExactOnOtherTargets) {
   }
 }
 
+/// Squares of keys that no query sees have no gradients, whatever the tile before left in their place.
+TEST(Native16, KeysBeyondAllQueriesHaveNoGradients) {
+  CaseSpec spec = in_native16(many_queries());
+  spec.B = 3;
+  spec.Hkv = 1;
+  spec.T = 17;
+  spec.S = 100;
+  spec.causality = Causality::causal;
+  spec.query_offsets = DType::i32;
+  for (spec.seed = 1; spec.seed <= 8; ++spec.seed) expect_right(spec, verify::check_backward_case);
+}
+
 /// What its kernels leave out is computed as exact does.
 TEST(Native16, IsExactWhereItHasNoKernel) {
   const auto expect_exact = [](const char* what, const auto& change) {

@@ -308,9 +308,10 @@ class Native16BackwardWorker {
   void add_key_gradients(const Tile& t) const {
     for (std::int64_t c = 0; c < t.keys; c += kSquare) {
       const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kSquare, sequence_.T);
-      const std::int64_t begin = std::max<std::int64_t>(seeing.begin - t.i0, 0) / kSquare * kSquare;
-      const std::int64_t end = whole_squares(std::max<std::int64_t>(std::min(seeing.end - t.i0, t.rows), 0));
-      if (begin >= end) continue;
+      const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
+      const std::int64_t beyond = std::min(seeing.end - t.i0, t.rows);
+      if (first >= beyond) continue;  // whole squares of no queries would be some
+      const std::int64_t begin = first / kSquare * kSquare, end = whole_squares(beyond);
       const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
         for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
           Unit::template multiply<SquareWrite::accumulate>(left.at(t.held, x, begin), plan_.tile_rows,
