@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/cpu/vec-inl.hpp"
 #include "core/view.hpp"
@@ -28,17 +29,26 @@ struct LeftLayout {
 /// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
 enum class ProductWrite { overwrite, overwrite_from, accumulate };
 
+/// What a product does besides.
+struct NothingElse {
+  HWY_INLINE void operator()() const {}
+};
+inline constexpr std::int64_t kStepsACall = 4;  ///< of k in a product, a power of two
+
 /// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows, n < kVecs vectors; b need not be
-/// aligned.
-template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
+/// aligned. Calls besides() in every kStepsACall-th step of k.
+template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T, class Besides = NothingElse>
 HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
-                             std::int64_t ldb, std::int64_t K) {
+                             std::int64_t ldb, std::int64_t K, const Besides& besides = {}) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   using V = hn::Vec<Tag<T>>;
 #pragma GCC unroll 4
   for (std::int64_t k = 0; k < K; ++k) {
     V right[kVecs];
+    if constexpr (!std::is_same_v<Besides, NothingElse>) {
+      if (k % kStepsACall == 0) besides();
+    }
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::LoadU(d, b + n * kN);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       const V left = hn::Set(d, a[m * Layout::kRow]);

@@ -162,7 +162,7 @@ bool lie_dense(const HeadRows<Void>& rows) {
 }
 
 /// Asks for all rows within so many steps; for nothing where they are absent or not dense.
-inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t steps) {
+inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t steps = 1) {
   if (!from.present() || from.stride != 1) return {};
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(from.dtype));
   return {static_cast<const char*>(from.data) + from.start * bytes, from.rows, from.cols * bytes,

@@ -101,10 +101,14 @@ class SmallBackwardWorker {
     }
     end_sums(p_.gradients.dk, dk_);
     end_sums(p_.gradients.dv, dv_);
+    ahead_.ask_rest();
   }
 
  private:
   static constexpr std::int64_t kScoreStride = Scratch::kScoreStride;
+  /// Of larger heads what is asked for includes no gradients: they were slower for it
+  /// (docs/notes/2026-11-23-small-sequences.md).
+  static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
   using RowsLeft = LeftLayout<kRowStride, 1>;
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // rows = keys
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // rows = queries
@@ -130,17 +134,32 @@ class SmallBackwardWorker {
     write_rows(key_rows(tensor, sequence_, hkv_), rows, 0, T{1}, own_.scaled.data);
   }
 
+  /// Bytes of the operands and gradients of one query head and its keys.
+  std::int64_t head_bytes(const Sequence& s) const {
+    return std::int64_t{sizeof(T)} * (s.T * (2 * p_.D + 4 * p_.Dv) + s.S * (2 * p_.D + 2 * p_.Dv));
+  }
+
   /// Has the products ask for the rows of the head that this thread is likely to take next.
   void ask_ahead(const HeldHead& next) {
     ahead_ = {};
     if (next.part == nullptr) return;
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group;
-    const std::int64_t steps = 2 * score_tiles<T>(sequence_.T, sequence_.S);
-    ahead_ = {
-        prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
-        prefetch_rows(query_rows(p_.incoming.dy, s, h), steps), prefetch_rows(query_rows(p_.saved.y, s, h), steps),
-        prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
+    coming_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h)), prefetch_rows(key_rows(p_.inputs.v, s, next.h)),
+               prefetch_rows(query_rows(p_.incoming.dy, s, h)), prefetch_rows(query_rows(p_.saved.y, s, h)),
+               prefetch_rows(query_rows(p_.inputs.gate, s, h)), prefetch_rows(query_rows(p_.inputs.q, s, h))};
+    if (head_bytes(s) <= kMostAhead_bytes) {
+      coming_[6] = prefetch_rows(query_rows(p_.gradients.dq, s, h));
+      coming_[7] = prefetch_rows(query_rows(p_.gradients.dgate, s, h));
+      coming_[8] = prefetch_rows(key_rows(p_.gradients.dk, s, next.h));
+      coming_[9] = prefetch_rows(key_rows(p_.gradients.dv, s, next.h));
+    }
+    const std::int64_t T_each = sequence_.T, S = sequence_.S;
+    const std::int64_t key_panels = divide_up(p_.D, kNR<T>), value_panels = divide_up(p_.Dv, kNR<T>);
+    const std::int64_t steps = score_tiles<T>(T_each, S) * (p_.D + p_.Dv) +
+                               row_tiles_of(S) * (key_panels + value_panels) * T_each +
+                               row_tiles_of(T_each) * key_panels * S;
+    ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
   /// do, −lse and −(Δ − dlse) of queries i … i + n; writes their dz.
@@ -199,11 +218,9 @@ class SmallBackwardWorker {
     const KeyRange narrowest = {visibility.row(i + r + n - 1).begin, visibility.row(i + r).end};
     for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end,
                                       [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
-                                        step_all(ahead_);
                                         make_probabilities<kRows, kVecs>(j, r);
                                         if (j < narrowest.begin || j + rows > narrowest.end)
                                           hide(visibility, j, rows, i, r, n);
-                                        step_all(ahead_);
                                         make_score_gradients<kRows, kVecs>(j, r);
                                       });
     zero_keys(0, seen.begin, r, kVecs * kLanes<T>);
@@ -228,7 +245,10 @@ class SmallBackwardWorker {
     HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
     }
-    multiply_add<RowsLeft, kRows, kVecs>(x, own_.keys.at(j), own_.queries_t.data, kVecs * kN, p_.D);
+    PrefetchQueue ahead = ahead_;
+    multiply_add<RowsLeft, kRows, kVecs>(x, own_.keys.at(j), own_.queries_t.data, kVecs * kN, p_.D,
+                                         [&] { ahead.ask(); });
+    ahead_ = ahead;
     T* HWY_RESTRICT to = own_.probabilities.at(j, r);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       HWY_UNROLL(4)
@@ -246,7 +266,10 @@ class SmallBackwardWorker {
     HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
     }
-    multiply_add<RowsLeft, kRows, kVecs>(x, own_.values.at(j), own_.d_o_t.data, kVecs * kN, p_.Dv);
+    PrefetchQueue ahead = ahead_;
+    multiply_add<RowsLeft, kRows, kVecs>(x, own_.values.at(j), own_.d_o_t.data, kVecs * kN, p_.Dv,
+                                         [&] { ahead.ask(); });
+    ahead_ = ahead;
     const auto scale = hn::Set(d, static_cast<T>(p_.scale));
     const T* HWY_RESTRICT probabilities = own_.probabilities.at(j, r);
     T* HWY_RESTRICT to = own_.ds.at(j, r);
@@ -294,10 +317,10 @@ class SmallBackwardWorker {
     T* c = to.data + j * to.stride;
     if (first) {
       multiply_row_tiles<kRows, ScoreLeft, ProductWrite::overwrite>(a, right.at(begin), right.stride, count, c,
-                                                                    to.stride, rows, cols);
+                                                                    to.stride, rows, cols, ahead_);
     } else {
       multiply_row_tiles<kRows, ScoreLeft, ProductWrite::accumulate>(a, right.at(begin), right.stride, count, c,
-                                                                     to.stride, rows, cols);
+                                                                     to.stride, rows, cols, ahead_);
     }
   }
 
@@ -313,11 +336,11 @@ class SmallBackwardWorker {
       const std::int64_t middle = std::clamp(kBackwardKeys, seen.begin, std::max(seen.begin, seen.end));
       const auto keys = [&](std::int64_t j) { return own_.keys.data + j * kRowStride; };
       const auto left = [&](std::int64_t j) { return own_.ds.data + j * kScoreStride + r; };
-      multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(left(seen.begin), keys(seen.begin), kRowStride,
-                                                                     middle - seen.begin, c, ldc, rows, key_cols_);
+      multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(
+          left(seen.begin), keys(seen.begin), kRowStride, middle - seen.begin, c, ldc, rows, key_cols_, ahead_);
       if (middle < seen.end) {
-        multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::accumulate>(left(middle), keys(middle), kRowStride,
-                                                                        seen.end - middle, c, ldc, rows, key_cols_);
+        multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::accumulate>(
+            left(middle), keys(middle), kRowStride, seen.end - middle, c, ldc, rows, key_cols_, ahead_);
       }
       if (in_place) return;
       for (std::int64_t m = 0; m < rows; ++m) store_row(to, own_.dq.at(m), i + r + m, 0, p_.D);
@@ -330,7 +353,8 @@ class SmallBackwardWorker {
   Sequence sequence_;
   std::int64_t hkv_ = 0;
   Sums dk_, dv_;
-  std::array<RowPrefetch, 6> ahead_{};  // rows of the next head
+  std::array<RowPrefetch, 10> coming_{};  // rows of the next head
+  mutable PrefetchQueue ahead_;           // their lines
 };
 
 template <typename T>

@@ -88,6 +88,7 @@ class SmallForwardWorker {
         run_panel<1>(visibility, outputs, h, rows, n);
       }
     });
+    ahead_.ask_rest();
   }
 
  private:
@@ -150,10 +151,11 @@ class SmallForwardWorker {
     if (next.part == nullptr || p_.page > 0) return;
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group;
-    const std::int64_t steps = score_tiles<T>(sequence_.T, sequence_.S) + divide_up(sequence_.T, kMR);
-    ahead_ = {
-        prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
-        prefetch_rows(query_rows(p_.inputs.q, s, h), steps), prefetch_rows(query_rows(p_.inputs.gate, s, h), steps)};
+    coming_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h)), prefetch_rows(key_rows(p_.inputs.v, s, next.h)),
+               prefetch_rows(query_rows(p_.inputs.q, s, h)), prefetch_rows(query_rows(p_.inputs.gate, s, h))};
+    const std::int64_t steps = score_tiles<T>(sequence_.T, sequence_.S) * p_.D +
+                               row_tiles_of(sequence_.T) * divide_up(p_.Dv, kNR<T>) * sequence_.S;
+    ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
   /// The n queries `rows` of query head h, at most kVecs vectors.
@@ -175,18 +177,16 @@ class SmallForwardWorker {
     const KeyRange seen = visibility.rows(rows[0], rows[n - 1] + 1);
     for_row_tiles<kVecs == 1 ? 4 : 3>(
         seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t) HWY_ATTR {
-          step_all(ahead_);
           multiply_row_tile<kRows, kVecs, LeftLayout<kRowStride, 1>, ProductWrite::overwrite>(
-              own_.keys.at(j), own_.queries.data, kWidth, p_.D, own_.scores.at(0) + j * kWidth, kWidth, kRows);
+              own_.keys.at(j), own_.queries.data, kWidth, p_.D, own_.scores.at(0) + j * kWidth, kWidth, kRows, ahead_);
         });
     hide<kWidth>(visibility, seen, rows, n);
     softmax<kVecs>(h, seen);
     for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t count) HWY_ATTR {
-      step_all(ahead_);
       const KeyRange keys = visibility.rows(rows[r], rows[r + count - 1] + 1);
       multiply_row_tiles<kRows, LeftLayout<1, kWidth>, ProductWrite::overwrite>(
           own_.scores.at(0) + keys.begin * kWidth + r, values_.at(keys.begin), values_.stride, keys.end - keys.begin,
-          own_.out.data, value_cols_, count, value_cols_);
+          own_.out.data, value_cols_, count, value_cols_, ahead_);
       outputs.write_tile(rows + r, count, own_.out, own_.inverses.at(r));
     });
     outputs.write_lse(rows, n, own_.maxima.data, own_.sums.data);
@@ -245,7 +245,8 @@ class SmallForwardWorker {
   const std::int64_t value_cols_;  // Dv in whole vectors
   Sequence sequence_;
   OperandRows<T> values_;
-  std::array<RowPrefetch, 4> ahead_{};  // rows of the next head
+  std::array<RowPrefetch, 4> coming_{};  // rows of the next head
+  PrefetchQueue ahead_;                  // their lines
 };
 
 template <typename T>

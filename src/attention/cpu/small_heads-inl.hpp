@@ -66,24 +66,29 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
   }
 }
 
-/// How many tiles for_row_tiles makes of the scores of `keys`, for all panels of `queries`.
+/// How many tiles for_row_tiles<3> makes of `rows` rows.
+constexpr std::int64_t row_tiles_of(std::int64_t rows) { return divide_up(rows, kMR); }
+/// How many of the scores of `keys`, for all panels of `queries`.
 template <typename T>
 std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   const bool one_vector = queries <= kLanes<T>, four_units = divide_up(keys, kRowUnit) % 3 == 1 && keys > kMR;
-  return divide_up(queries, kNR<T>) * (divide_up(keys, kMR) - (one_vector && four_units ? 1 : 0));
+  return divide_up(queries, kNR<T>) * (row_tiles_of(keys) - (one_vector && four_units ? 1 : 0));
 }
 
 /// Rows m < rows ≤ kRows of c = ab, or c += ab. Layout, a and b as for multiply_add; kRows rows of a are read.
+/// Meanwhile asks for lines of `ahead`.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
-                                    T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows) {
+                                    T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows, PrefetchQueue& ahead) {
   static_assert(kWrite != ProductWrite::overwrite_from);
   const Tag<T> d;
   hn::Vec<Tag<T>> tile[kRows][kVecs];
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::Zero(d);
   }
-  multiply_add<Layout, kRows, kVecs>(tile, a, b, ldb, K);
+  PrefetchQueue in_registers = ahead;
+  multiply_add<Layout, kRows, kVecs>(tile, a, b, ldb, K, [&] { in_registers.ask(); });
+  ahead = in_registers;
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     if (m >= rows) break;
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
@@ -96,11 +101,11 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
 /// c (rows, cols) = ab, or c += ab, with all cols, a multiple of the lanes, of b (K, cols).
 template <std::int64_t kRows, class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std::int64_t K, T* c, std::int64_t ldc,
-                                   std::int64_t rows, std::int64_t cols) {
+                                   std::int64_t rows, std::int64_t cols, PrefetchQueue& ahead) {
   std::int64_t x = 0;
   for (; x + kNR<T> <= cols; x += kNR<T>)
-    multiply_row_tile<kRows, kNV, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows);
-  if (x < cols) multiply_row_tile<kRows, 1, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows);
+    multiply_row_tile<kRows, kNV, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, ahead);
+  if (x < cols) multiply_row_tile<kRows, 1, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, ahead);
 }
 
 /// Rows as an operand of products, `stride` apart; whole vectors may be read of each.
@@ -152,16 +157,6 @@ void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, st
   for (std::int64_t r = 0; r < n; ++r) source[r] = row_at(r);
   if (n < kWidth) std::fill_n(to, kWidth * cols, T{0});
   interleave_rows<kWidth>(to, source, n, cols, factor);
-}
-
-/// Asks for some more of each of several rows to come.
-template <std::size_t kCount>
-HWY_INLINE void step_all(std::array<RowPrefetch, kCount>& ahead) {
-  for (RowPrefetch& rows : ahead) {
-    RowPrefetch in_registers = rows;
-    in_registers.step();
-    rows = in_registers;
-  }
 }
 
 /// What a pass over small heads is cut into: one task a key/value head, or several where heads are few and the pass
