@@ -197,16 +197,18 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
     top = std::max(top, row.p[j]);
     empty = empty && !row.visible[j];
   }
+  double sum = 1.0;
   if (!empty) {
     CompensatedSum terms;
     for (const double s : row.p) terms.add(std::exp(s - top));
     terms.add(std::exp(sink - top));
-    const double sum = terms.value();
+    sum = terms.value();
     row.lse = top + std::log(sum);
-    row.sink_p = std::exp(sink - row.lse);
+    row.sink_p = std::exp(sink - top) / sum;
     row.logits += sum_error(row.p, sink, top, sum, n) / kLeastConstant;
   }
-  for (std::int64_t j = 0; j < n.S; ++j) row.p[j] = row.visible[j] ? std::exp(row.p[j] - row.lse) : 0.0;
+  // Not exp(s − lse): what the rounding of lse drops would be an error of every weight.
+  for (std::int64_t j = 0; j < n.S; ++j) row.p[j] = row.visible[j] ? std::exp(row.p[j] - top) / sum : 0.0;
 
   row.o.assign(n.Dv, 0.0);
   row.o_abs.assign(n.Dv, 0.0);
