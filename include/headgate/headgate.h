@@ -156,7 +156,7 @@ enum {
  * int8 k and v, few queries, dbias), calls compute as EXACT does. */
 typedef int32_t headgate_precision;
 enum {
-  HEADGATE_PRECISION_EXACT = 0,   /* f32 numbers (f64 for f64) */
+  HEADGATE_PRECISION_EXACT = 0,   /* f32 numbers (f64 for f64), or bf16 numbers where nothing is lost by it */
   HEADGATE_PRECISION_NATIVE16 = 1 /* q must be bf16 */
 };
 
@@ -586,7 +586,8 @@ HEADGATE_API headgate_status headgate_supported_native16_products(const char** n
  * *name lives as long as the library. */
 HEADGATE_API headgate_status headgate_native16_products(const char** name);
 
-/* Makes native16 use `name` in every later call of this process; NULL or "" returns to the default choice.
+/* Makes native16 use `name` in every later call of this process, and exact calls avx512_bf16 alone, where nothing is
+ * lost by it; NULL or "" returns to the default choice.
  * HEADGATE_INVALID_ARGUMENT if it is not supported. Not to be called while a kernel runs. */
 HEADGATE_API headgate_status headgate_set_native16_products(const char* name);
 

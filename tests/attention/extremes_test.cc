@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention/property.hpp"
+#include "core/convert.hpp"
 #include "core/element.hpp"
 
 namespace headgate {
@@ -47,6 +48,45 @@ TEST(Extremes, Denormals) {
       spec.seed = seed;
       expect_both(spec);
     }
+  }
+}
+
+/// y (8 heads, one query, 40 keys of D = 32) as f32: every q is 2¹²⁶, key j is j · 2⁻¹³³, a denormal bf16, and its
+/// value j / 40.
+template <typename T, class Convert>
+std::vector<float> outputs_of_denormal_keys(const Convert& convert) {
+  constexpr std::int64_t kHeads = 8, kKeys = 40, kDim = 32;
+  std::vector<T> q(kHeads * kDim, convert(0x1p126F)), k(kKeys * kDim), v(kKeys), y(kHeads);
+  for (std::int64_t j = 0; j < kKeys; ++j) {
+    std::fill_n(k.begin() + j * kDim, kDim, convert(static_cast<float>(j) * 0x1p-133F));
+    v[j] = convert(static_cast<float>(j) / kKeys);
+  }
+  AttentionInputs in;
+  in.q = make_view(q.data(), Shape{1, kHeads, 1, kDim});
+  in.k = make_view(k.data(), Shape{1, 1, kKeys, kDim});
+  in.v = make_view(v.data(), Shape{1, 1, kKeys, 1});
+  AttentionOutputs out;
+  out.y = make_view(y.data(), Shape{1, kHeads, 1, 1});
+  attention_forward(out, in);
+  std::vector<float> widened;
+  for (const T& x : y) {
+    if constexpr (std::is_same_v<T, float>) {
+      widened.push_back(x);
+    } else {
+      widened.push_back(to_f32(x));
+    }
+  }
+  return widened;
+}
+
+TEST(Extremes, DenormalKeysCountBesideHugeQueries) {
+  const TargetGuard guard;
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    const auto exact = outputs_of_denormal_keys<float>([](float x) { return x; });
+    const auto rounded = outputs_of_denormal_keys<BFloat16>([](float x) { return to_bf16(x); });
+    EXPECT_GT(exact[0], 0.6F) << target;  // without the keys' numbers the mean, 0.49
+    for (std::size_t h = 0; h < exact.size(); ++h) EXPECT_NEAR(rounded[h], exact[h], 0.01F) << target;
   }
 }
 

@@ -26,6 +26,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
+#include "attention/cpu/dot_scores-inl.hpp"
 #include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
@@ -45,6 +46,7 @@ struct FewQueries {
   std::int64_t first_split = 0;    ///< the splits of all heads of the sequences before this one
   std::int64_t first_partial = 0;  ///< their partials
   std::int64_t first_query = 0;    ///< the queries of all query heads of the sequences before this one
+  bool dots = false;               ///< whether its scores are dot products of bf16
 };
 
 /// Rows of k and v that are widened together, to stay in the first level of the cache.
@@ -52,8 +54,12 @@ inline constexpr std::int64_t kWidenedKeys = 64;
 
 template <typename T>
 struct FewQueriesPlan {
-  explicit FewQueriesPlan(const ForwardProblem& problem)
-      : p(problem), rules(problem), D_padded(round_up(p.D, kLanes<T>)), Dv_padded(round_up(p.Dv, kLanes<T>)) {
+  FewQueriesPlan(const ForwardProblem& problem, bool bf16_keys)
+      : p(problem),
+        rules(problem),
+        dots(problem, bf16_keys, rules.query_factor()),
+        D_padded(round_up(p.D, kLanes<T>)),
+        Dv_padded(round_up(p.Dv, kLanes<T>)) {
     const auto count = [this](const FewQueries& each) {
       ++sequences;
       most_rows = std::max(most_rows, each.rows);
@@ -82,6 +88,7 @@ struct FewQueriesPlan {
 
   const ForwardProblem& p;
   ScoreRules<T> rules;
+  DotScores dots;
   std::int64_t D_padded, Dv_padded;
   std::int64_t sequences = 0;  ///< with few queries
   std::int64_t most_rows = 0;  ///< of a key/value head
@@ -93,6 +100,11 @@ struct FewQueriesPlan {
 template <typename T>
 struct FewQueriesScratch {
   FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T>& plan) {
+    if (plan.dots.available()) {
+      const std::int64_t D_padded = round_up(plan.p.D, kDotLanes);
+      bf16_query = ws.take<BFloat16>("query", D_padded);
+      bf16_queries = ws.take<BFloat16>("queries", plan.most_rows, D_padded);
+    }
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
     scores = ws.take<T>("scores", plan.most_rows, kStepKeys);
@@ -104,13 +116,15 @@ struct FewQueriesScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", kStepKeys);
   }
 
-  View<T, 1> query;             ///< times the factor of ScoreRules, zeros from D on
-  View<T, 2> queries;           ///< the same, of pack_queries
-  View<T, 2> scores;            ///< of a step's keys; then their exponentials
-  View<T, 2> widened;           ///< rows of k or v in T
-  View<T, 1> out, gate, gated;  ///< of one query
-  View<T, 1> scale_row;         ///< of a step's keys or values
-  View<T, 1> rule_row;          ///< a row of bias or mask
+  View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
+  View<T, 2> queries;              ///< the same, of pack_queries
+  View<BFloat16, 1> bf16_query;    ///< the same for DotScores
+  View<BFloat16, 2> bf16_queries;  ///< that, of pack_queries
+  View<T, 2> scores;               ///< of a step's keys; then their exponentials
+  View<T, 2> widened;              ///< rows of k or v in T
+  View<T, 1> out, gate, gated;     ///< of one query
+  View<T, 1> scale_row;            ///< of a step's keys or values
+  View<T, 1> rule_row;             ///< a row of bias or mask
 };
 
 /// What threads share: the softmax of each split.
@@ -141,62 +155,97 @@ struct FewQueriesBuffers {
   View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
 };
 
-/// Rows of k or v of one sequence and head, of elements E, for products in T, a step's keys at a time. The step's keys
-/// are in its slots one after another or, where their order says nothing, streamed: in turn from kTileKeys places that
-/// are kStepKeys / kTileKeys keys apart. Those lie in pages of their own, in each of which hardware prefetchers follow
-/// a stream (docs/notes/2026-11-22-few-queries.md).
+/// Keys that are used together, up to kStepKeys: those from `first` on or, streamed, as many from each of kTileKeys
+/// places that are `gap` keys apart, one from each in turn.
+struct Step {
+  std::int64_t first = 0, count = 0, gap = 0;
+  bool streamed() const { return gap > 0; }
+};
+
+/// The steps of the keys of a split. Where the order of keys says nothing, as many as make whole steps are streamed,
+/// in groups of steps with the same places: those lie in pages of their own, in each of which hardware prefetchers
+/// follow a stream (docs/notes/2026-11-22-few-queries.md).
+class SplitSteps {
+ public:
+  /// seen_by_all: what all rows see; in_any_order: nothing but that depends on where a key is.
+  SplitSteps(const KeyRange& keys, const KeyRange& seen_by_all, bool in_any_order, std::int64_t row_bytes)
+      : keys_(keys), group_(std::clamp(kGroup_bytes / row_bytes, kStepKeys, kSplitKeys) / kStepKeys * kStepKeys) {
+    if (!in_any_order || seen_by_all.begin > keys.begin) return;
+    streamed_ = std::max<std::int64_t>(std::min(keys.end, seen_by_all.end) - keys.begin, 0) / kStepKeys * kStepKeys;
+  }
+
+  std::int64_t keys() const { return keys_.end - keys_.begin; }
+  /// The step after those of `done` keys.
+  Step after(std::int64_t done) const {
+    if (done < streamed_) {
+      const std::int64_t group = done / group_ * group_, in_group = std::min(group_, streamed_ - group);
+      return {keys_.begin + group + (done - group) / kTileKeys, kStepKeys, in_group / kTileKeys};
+    }
+    return {keys_.begin + done, std::min(kStepKeys, keys() - done), 0};
+  }
+
+ private:
+  static constexpr std::int64_t kGroup_bytes = 65536;  ///< of keys, at least a step's
+
+  KeyRange keys_;
+  std::int64_t group_;         ///< keys of a group
+  std::int64_t streamed_ = 0;  ///< how many of them, the first ones
+};
+
+/// Rows of k or v of one sequence and head, of elements E, for products in T, a step's keys at a time, in slots.
 template <typename T, typename E>
 class StepRows {
  public:
   StepRows(const View<T, 2>& widened, const CacheRequests& requests) : widened_(widened), requests_(requests) {}
 
-  /// Rows that several tiles of queries read (`rows_against`) are widened to T once.
-  void select(const KeyRows& rows, std::int64_t rows_against) {
+  /// Rows that several tiles of queries read (`rows_against`) are widened to T once, unless `dots` take them as they
+  /// are.
+  void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
-    in_place_ = loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
-                (std::is_same_v<T, E> || rows_against <= kHighRows);
+    in_place_ = dots || (loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
+                         (std::is_same_v<T, E> || rows_against <= kHighRows));
   }
 
-  /// Makes rows j … j + n the step's, 1 ≤ n ≤ kStepKeys; streamed only with all of them. `slots`: where their addresses
-  /// are put, up to a multiple of kTileKeys. Returns the end of the slots.
-  const E** place(const E** slots, std::int64_t j, std::int64_t n, bool streamed) {
-    first_ = j;
-    count_ = n;
-    streamed_ = streamed;
+  /// Makes the rows of `step` those in the slots, where their addresses are put, up to a multiple of kTileKeys.
+  /// Returns the end of the slots.
+  const E** place(const E** slots, const Step& step) {
+    step_ = step;
     slots_ = slots;
     const E* rows[kStepKeys];
-    rows_->each_row<E>(j, n, [&rows](std::int64_t r, const E* row) { rows[r] = row; });
+    each_stream([&](std::int64_t at, std::int64_t first, std::int64_t n) {
+      rows_->each_row<E>(first, n, [&rows, at](std::int64_t r, const E* row) { rows[at + r] = row; });
+    });
     to_slots(slots, rows);
-    const std::int64_t end = round_up(n, kTileKeys);
-    std::fill(slots + n, slots + end, slots[n - 1]);
+    const std::int64_t end = round_up(step.count, kTileKeys);
+    std::fill(slots + step.count, slots + end, slots[step.count - 1]);
     return slots + end;
   }
 
   /// Other slots for the same rows.
   const E** move(const E** slots) {
-    const E** end = std::copy(slots_, slots_ + round_up(count_, kTileKeys), slots);
+    const E** end = std::copy(slots_, slots_ + round_up(step_.count, kTileKeys), slots);
     slots_ = slots;
     return end;
   }
 
-  bool streamed() const { return streamed_; }
+  const Step& step() const { return step_; }
 
   /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots of the step. While
   /// they are used, those `ahead` slots later are asked for.
   template <class Visit>
   void with(std::int64_t ahead, const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
-      if (in_place_) return visit(StoredRows<E>{slots_, ahead, requests_.into_first_level}, 0, count_);
+      if (in_place_) return visit(StoredRows<E>{slots_, ahead, requests_.into_first_level}, 0, step_.count);
     }
-    for (std::int64_t first = 0; first < count_; first += kWidenedKeys) {
-      const std::int64_t n = std::min(kWidenedKeys, count_ - first);
+    for (std::int64_t first = 0; first < step_.count; first += kWidenedKeys) {
+      const std::int64_t n = std::min(kWidenedKeys, step_.count - first);
       const T* wide[kWidenedKeys];
       ComingRows<E> coming = coming_rows(first + ahead, n);
       for (std::int64_t r = 0; r < n; ++r) {
         T* row = widened_.at(r);
         wide[r] = row;
         if (r % kTileKeys == 0) ask_whole_rows(coming);
-        load_row(row, rows_->row(first_ + key(first + r)), 0, 0, rows_->cols);
+        load_row(row, rows_->row(key(first + r)), 0, 0, rows_->cols);
         std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
       }
       std::fill(wide + n, wide + round_up(n, kTileKeys), wide[n - 1]);
@@ -208,15 +257,16 @@ class StepRows {
   std::int64_t ahead() const { return rows_in(requests_.ahead_bytes); }
 
   /// How many of the rows, as values, are used at a time. Memory streams best where they are used in the order in which
-  /// they are asked for; elements that are widened take arithmetic longer, and more rows at a time spare some of it.
+  /// they are asked for; where arithmetic takes longer, more rows at a time spare loads and stores of sums.
   std::int64_t values_at_a_time(std::int64_t rows_against) const {
     if (!in_place_ || rows_against > kHighRows) return kWidenedKeys;
-    return std::is_same_v<T, E> ? kTileKeys : rows_in(kChunk_bytes);
+    if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
+    return rows_against < kTileRows ? kTileKeys : 2 * kTileKeys;
   }
 
   /// Asks for the rows of the first `n` slots.
   void ask_first(std::int64_t n) const {
-    ComingRows<E> coming = coming_rows(0, std::min(n, count_));
+    ComingRows<E> coming = coming_rows(0, std::min(n, step_.count));
     for (std::int64_t r = 0; r < n; r += kTileKeys) ask_whole_rows(coming);
   }
 
@@ -224,12 +274,11 @@ class StepRows {
   void scale_columns(const View<T, 2>& x, T* HWY_RESTRICT buffer) const {
     if (!rows_->scaled()) return;
     T scales[kStepKeys];
-    rows_->each_scale(first_, count_,
-                      [&scales](std::int64_t r, const float* scale) { scales[r] = static_cast<T>(*scale); });
+    each_stream([&](std::int64_t at, std::int64_t first, std::int64_t n) { rows_->scales(scales + at, first, n); });
     to_slots(buffer, scales);
     for (std::int64_t i = 0; i < x.shape[0]; ++i) {
       T* HWY_RESTRICT row = x.at(i);
-      for (std::int64_t r = 0; r < count_; ++r) row[r] *= buffer[r];
+      for (std::int64_t r = 0; r < step_.count; ++r) row[r] *= buffer[r];
     }
   }
 
@@ -237,19 +286,27 @@ class StepRows {
   static constexpr std::int64_t kStreamKeys = kStepKeys / kTileKeys;
   static constexpr std::int64_t kChunk_bytes = 8192;  ///< of values: they stay in the first level of the cache
 
-  /// What belongs to the step's keys, in the order of its slots.
+  /// visit(at, first, n) for the keys first … first + n that are the step's from number `at` on, for all of them.
+  template <class Visit>
+  void each_stream(const Visit& visit) const {
+    if (!step_.streamed()) return visit(0, step_.first, step_.count);
+    for (std::int64_t s = 0; s < kTileKeys; ++s) visit(s * kStreamKeys, step_.first + s * step_.gap, kStreamKeys);
+  }
+
+  /// What belongs to the keys of each_stream, in the order of the slots.
   template <typename Each>
   void to_slots(Each* HWY_RESTRICT slots, const Each* HWY_RESTRICT keys) const {
-    if (!streamed_) {
-      std::copy(keys, keys + count_, slots);
+    if (!step_.streamed()) {
+      std::copy(keys, keys + step_.count, slots);
       return;
     }
     for (std::int64_t k = 0; k < kStreamKeys; ++k) {
       for (std::int64_t s = 0; s < kTileKeys; ++s) slots[k * kTileKeys + s] = keys[s * kStreamKeys + k];
     }
   }
+  /// The key in a slot.
   std::int64_t key(std::int64_t slot) const {
-    return streamed_ ? slot % kTileKeys * kStreamKeys + slot / kTileKeys : slot;
+    return step_.first + (step_.streamed() ? slot % kTileKeys * step_.gap + slot / kTileKeys : slot);
   }
 
   /// So many rows fit `bytes`, in multiples of kTileKeys up to a step.
@@ -270,8 +327,8 @@ class StepRows {
   View<T, 2> widened_;
   CacheRequests requests_;
   std::optional<KeyRows> rows_;
-  bool in_place_ = false, streamed_ = false;
-  std::int64_t first_ = 0, count_ = 0;
+  bool in_place_ = false;
+  Step step_;
   const E** slots_ = nullptr;
 };
 
@@ -332,27 +389,27 @@ class FewQueriesWorker {
     values_.select(rows_of_values(p_, sequence_, h_), all_rows);
     const std::int64_t chunk = values_.values_at_a_time(all_rows);
     const Visibility visibility(p_, sequence_);
-    for (std::int64_t j = range.begin; j < range.end; j += kStepKeys) {
-      const std::int64_t n = std::min(kStepKeys, range.end - j);
-      const bool all_seen = sees_all(visibility, sequence_, j, n);
+    const SplitSteps steps = steps_of(sequence_, range);
+    for (std::int64_t done = 0; done < steps.keys(); done += keys_->step().count) {
       std::swap(keys_, next_keys_);
+      const Step step = keys_->step();
       // The slots are in the order of their use: the step's keys, its values, the keys of the next step.
-      const E** end = values_.place(keys_->move(slots_), j, n, keys_->streamed());
+      const E** end = values_.place(keys_->move(slots_), step);
       const E** const coming = end;
-      if (j + n < range.end) {
-        next_keys_->select(rows_of_keys(p_, sequence_, h_), all_rows);
-        end = place_keys(*next_keys_, end, visibility, sequence_, j + n, range.end);
+      if (done + step.count < steps.keys()) {
+        next_keys_->select(rows_of_keys(p_, sequence_, h_), all_rows, at.each->dots);
+        end = next_keys_->place(end, steps.after(done + step.count));
       } else if (following.each != nullptr) {
         end = begin_split(following, end);
       }
       const std::int64_t ahead = keys_->ahead();
       std::fill(end, std::max(end, coming + ahead), end[-1]);
       keys_->with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
-        score_rows<kStepKeys>(scores_.range(1, first, count), queries_, rows, count);
+        score(scores_.range(1, first, count), rows, count);
       });
       keys_->scale_columns(scores_, own_.scale_row.data);
-      if (!all_seen || plan_.rules.any()) rule_and_hide(visibility, j, n);
-      for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, n);
+      if (!all_see(visibility, step) || plan_.rules.any()) rule_and_hide(visibility, step);
+      for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, step.count);
       values_.scale_columns(scores_, own_.scale_row.data);
       values_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
         add_weighted_rows<kStepKeys>(out, scores_.range(1, first, count), rows, count, chunk);
@@ -403,15 +460,20 @@ class FewQueriesWorker {
     return {std::max(seen.begin, at.split * kSplitKeys), std::min(seen.end, (at.split + 1) * kSplitKeys)};
   }
 
-  /// Whether all rows see keys j … j + n, a whole step.
-  static bool sees_all(const Visibility& visibility, const Sequence& sequence, std::int64_t j, std::int64_t n) {
-    return n == kStepKeys && visibility.row(sequence.T - 1).begin <= j && visibility.row(0).end >= j + n;
+  static KeyRange seen_by_all(const Visibility& visibility, const Sequence& sequence) {
+    return {visibility.row(sequence.T - 1).begin, visibility.row(0).end};
+  }
+  /// Whether all rows see all keys of the step, a whole one.
+  bool all_see(const Visibility& visibility, const Step& step) const {
+    const KeyRange seen = seen_by_all(visibility, sequence_);
+    return step.streamed() ||
+           (step.count == kStepKeys && seen.begin <= step.first && seen.end >= step.first + step.count);
   }
 
-  const E** place_keys(StepRows<T, E>& keys, const E** slots, const Visibility& visibility, const Sequence& sequence,
-                       std::int64_t j, std::int64_t end) const {
-    const std::int64_t n = std::min(kStepKeys, end - j);
-    return keys.place(slots, j, n, sees_all(visibility, sequence, j, n) && !plan_.rules.by_position());
+  /// Of keys_of a split of the sequence.
+  SplitSteps steps_of(const Sequence& sequence, const KeyRange& keys) const {
+    return {keys, seen_by_all(Visibility(p_, sequence), sequence), !plan_.rules.by_position(),
+            p_.D * std::int64_t{sizeof(E)}};
   }
 
   /// Makes the next step of keys, if there is one, the first of the split. Returns the end of their slots.
@@ -420,9 +482,22 @@ class FewQueriesWorker {
     const KeyRange range = keys_of(at);
     const std::int64_t rows = rows_of(*at.each, at.h);
     if (rows == 0 || range.empty()) return slots;
-    next_keys_->select(rows_of_keys(p_, sequence, at.h), rows);
+    next_keys_->select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
     coming_ = at;
-    return place_keys(*next_keys_, slots, Visibility(p_, sequence), sequence, range.begin, range.end);
+    return next_keys_->place(slots, steps_of(sequence, range).after(0));
+  }
+
+  /// scores(r, j) = query r · row j of `keys`, j < n, times the factor of ScoreRules.
+  template <typename Key>
+  void score(const View<T, 2>& scores, const StoredRows<Key>& keys, std::int64_t n) const {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (std::is_same_v<Key, BFloat16>) {
+      if (sequence_at_->dots) {
+        return dot_score_rows<kStepKeys>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
+      }
+    }
+#endif
+    score_rows<kStepKeys>(scores, queries_, keys, n);
   }
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
@@ -448,23 +523,32 @@ class FewQueriesWorker {
     sequence_ = each.sequence;
     h_ = h;
     const std::int64_t rows = rows_of(each, h);
-    queries_ = own_.queries.range(0, 0, rows);
     scores_ = own_.scores.range(0, 0, rows);
+    if (each.dots) {
+      bf16_queries_ = own_.bf16_queries.range(0, 0, rows);
+      pack_queries<kDotLanes>(bf16_queries_, own_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
+        const auto [query_head, i] = query_of(each, h, r);
+        plan_.dots.load_query(to, query_rows(p_.inputs.q, sequence_, query_head), i);
+        std::fill(to + p_.D, to + bf16_queries_.shape[1], BFloat16{0});
+      });
+      return;
+    }
+    queries_ = own_.queries.range(0, 0, rows);
     const T factor = plan_.rules.query_factor();
-    pack_queries(queries_, own_.query.data, [&](std::int64_t r, T* q) {
+    pack_queries<kLanes<T>>(queries_, own_.query.data, [&](std::int64_t r, T* to) {
       const auto [query_head, i] = query_of(each, h, r);
-      load_row(q, query_rows(p_.inputs.q, sequence_, query_head), i, 0, p_.D);
-      for (std::int64_t x = 0; x < p_.D; ++x) q[x] *= factor;
-      std::fill(q + p_.D, q + plan_.D_padded, T{0});
+      load_row(to, query_rows(p_.inputs.q, sequence_, query_head), i, 0, p_.D);
+      for (std::int64_t x = 0; x < p_.D; ++x) to[x] *= factor;
+      std::fill(to + p_.D, to + plan_.D_padded, T{0});
     });
   }
 
-  /// Score rules on what each row sees of the step's keys j … j + n; −∞ on the others,
-  /// up to a whole vector.
-  void rule_and_hide(const Visibility& visibility, std::int64_t j, std::int64_t n) const {
+  /// Score rules on what each row sees of the step's keys; −∞ on the others, up to a whole vector.
+  void rule_and_hide(const Visibility& visibility, const Step& step) const {
+    const std::int64_t j = step.first, n = step.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
       const auto [h, i] = query_of(*sequence_at_, h_, r);
-      const KeyRange seen = visibility.row(i);
+      const KeyRange seen = step.streamed() ? KeyRange{j, j + n} : visibility.row(i);
       const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - j, 0, n);
       const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
       T* s = scores_.at(r);
@@ -511,6 +595,7 @@ class FewQueriesWorker {
   Sequence sequence_;
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
   View<T, 2> queries_, scores_;       // of the open rows of the head
+  View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
   // Addresses of rows: a step's keys and values, the next step's keys, and up to a step's more for requests.
   const E* slots_[4 * kStepKeys] = {};
   StepRows<T, E> key_steps_[2], values_;
@@ -528,12 +613,16 @@ KeySplit split_at(const FewQueries* sequences, const FewQueriesPlan<T>& plan, st
 
 template <typename T, typename E>
 void few_queries_of(const ForwardProblem& p) {
-  const FewQueriesPlan<T> plan(p);
+  const FewQueriesPlan<T> plan(p, std::is_same_v<E, BFloat16>);
   if (plan.sequences == 0) return;
   const Placed<FewQueriesBuffers<T>> shared(plan);
   const FewQueries* const sequences = shared->sequences.data;
   FewQueries* next = shared->sequences.data;
-  plan.visit([&next](const FewQueries& each) { *next++ = each; });
+  plan.visit([&](const FewQueries& each) {
+    *next = each;
+    next->dots = plan.dots.suit(each.sequence);
+    ++next;
+  });
   const std::int64_t in_turn = heads_in_turn(plan.all.first_split, plan.threads);
 #pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences, in_turn)
   {

@@ -15,14 +15,13 @@
 #include <array>
 #include <cstdint>
 
+#include "attention/cpu/dots-inl.hpp"
 #include "attention/cpu/native16.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "core/convert.hpp"
 
-#undef HEADGATE_DOTS_ATTR
 #undef HEADGATE_TILES_ATTR
-/// For functions that use a unit of Native16Unit, beside what all code of the target may use.
-#define HEADGATE_DOTS_ATTR __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
+/// As HEADGATE_DOTS_ATTR, for AMX.
 #define HEADGATE_TILES_ATTR __attribute__((target(HWY_TARGET_STR ",avx512bf16,amx-tile,amx-bf16")))
 
 #if HWY_TARGET == HWY_AVX3
@@ -164,12 +163,6 @@ class Dots {
 /// 32 numbers, `low` first, rounded to bf16.
 HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) __m512i to_bf16(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
-}
-
-/// n ≤ 32 elements from `from` on, zeros behind them.
-HWY_INLINE __m512i load_halves(const BFloat16* from, std::int64_t n) {
-  const auto mask = static_cast<__mmask32>(n >= 32 ? ~0U : (1U << n) - 1U);
-  return _mm512_maskz_loadu_epi16(mask, from);
 }
 
 /// The transpose of 16 rows of 16 elements of 32 bits.

@@ -232,26 +232,36 @@ class KeyRows {
   /// visit(r, address of row first + r) for r < n.
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
-    each_of<E>(rows_, page_stride_, first, n, visit);
+    each_run<E>(rows_, page_stride_, first, n,
+                [&visit](std::int64_t r, std::int64_t end, const E* row, std::int64_t step) {
+                  for (; r < end; ++r, row += step) visit(r, row);
+                });
   }
-  /// visit(r, address of the scale of row first + r) for r < n.
-  template <class Visit>
-  void each_scale(std::int64_t first, std::int64_t n, const Visit& visit) const {
-    each_of<float>(scales_, scale_page_stride_, first, n, visit);
+  /// to[r] = scale of row first + r for r < n.
+  template <typename T>
+  void scales(T* HWY_RESTRICT to, std::int64_t first, std::int64_t n) const {
+    each_run<float>(scales_, scale_page_stride_, first, n,
+                    [to](std::int64_t r, std::int64_t end, const float* scale, std::int64_t step) {
+                      if (step == 1) {
+                        std::copy(scale, scale + (end - r), to + r);
+                      } else {
+                        for (; r < end; ++r, scale += step) to[r] = static_cast<T>(*scale);
+                      }
+                    });
   }
 
   std::int64_t cols;
 
  private:
+  /// visit(r, end, address of row first + r, elements from one to the next) for r … end in one page, up to n.
   template <typename E, class Visit>
-  void each_of(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t first, std::int64_t n,
-               const Visit& visit) const {
+  void each_run(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t first, std::int64_t n,
+                const Visit& visit) const {
     for (std::int64_t r = 0; r < n;) {
       const std::int64_t in_page = page_ == 0 ? n : page_ - (first + r) % page_;
-      const E* address = at(rows, page_stride, first + r).template at<E>(0, 0, rows.cols);
-      for (const std::int64_t end = std::min(n, r + in_page); r < end; ++r, address += rows.row_stride) {
-        visit(r, address);
-      }
+      const std::int64_t end = std::min(n, r + in_page);
+      visit(r, end, at(rows, page_stride, first + r).template at<E>(0, 0, rows.cols), rows.row_stride);
+      r = end;
     }
   }
 

@@ -186,11 +186,10 @@ HWY_INLINE void row_tiles(std::int64_t rows, const Visit& visit) {
   for (; r < rows; ++r) visit(std::integral_constant<std::int64_t, 1>{}, r);
 }
 
-/// Rows as score_rows reads them: those of a register tile together, vector after vector, so that one address leads to
-/// all of them. load(r, to) writes row r; `buffer`: packed.shape[1] elements.
-template <typename T, class Load>
+/// Rows as score_rows reads them: those of a register tile together, vector after vector of kN elements, so that one
+/// address leads to all of them. load(r, to) writes row r; `buffer`: packed.shape[1] elements.
+template <std::int64_t kN, typename T, class Load>
 void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& load) {
-  constexpr std::int64_t kN = kLanes<T>;
   row_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
     for (std::int64_t r = 0; r < tile; ++r) {
       load(first + r, buffer);
