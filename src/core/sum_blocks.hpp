@@ -17,8 +17,9 @@ inline constexpr std::int64_t kQueryTile = 96;
 inline constexpr std::int64_t kForwardKeys = 384;
 /// Keys of a block of the backward pass: the blocks of dq.
 inline constexpr std::int64_t kBackwardKeys = 192;
-/// Forward pass of few queries: keys of a split and of a step within it, the blocks of the softmax's sum and of y.
+/// Forward pass of few queries: keys of a split, the blocks of y, more of int8; blocks of the softmax's sum within it.
 inline constexpr std::int64_t kSplitKeys = 1024;
-inline constexpr std::int64_t kStepKeys = 256;
+inline constexpr std::int64_t kInt8SplitKeys = 2048;
+inline constexpr std::int64_t kSplitSumKeys = 256;
 
 }  // namespace headgate

@@ -31,6 +31,7 @@
 #include "attention/cpu/output_rows-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"
+#include "attention/cpu/split_rows-inl.hpp"
 #include "attention/cpu/stored_rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -49,15 +50,18 @@ struct FewQueries {
   bool dots = false;               ///< whether its scores are dot products of bf16
 };
 
-/// Rows of k and v that are widened together, to stay in the first level of the cache.
-inline constexpr std::int64_t kWidenedKeys = 64;
+/// Elements from one row of scores to the next: more than the keys of a split by a cache line, so that rows lie in
+/// different sets.
+template <typename E>
+inline constexpr std::int64_t kScoreStride = kSplitKeysOf<E> + 16;
 
-template <typename T>
+/// E: the element type of k and v.
+template <typename T, typename E>
 struct FewQueriesPlan {
-  FewQueriesPlan(const ForwardProblem& problem, bool bf16_keys)
+  explicit FewQueriesPlan(const ForwardProblem& problem)
       : p(problem),
         rules(problem),
-        dots(problem, bf16_keys, rules.query_factor()),
+        dots(problem, std::is_same_v<E, BFloat16>, rules.query_factor()),
         D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)) {
     const auto count = [this](const FewQueries& each) {
@@ -77,7 +81,7 @@ struct FewQueriesPlan {
       each.sequence = p.sequence(n);
       if (!suits_few_queries(p, each.sequence)) continue;
       each.rows = p.group * each.sequence.T;
-      each.splits = divide_up(each.sequence.S, kSplitKeys);
+      each.splits = divide_up(each.sequence.S, kSplitKeysOf<E>);
       take(each);
       each.first_split += p.Hkv * each.splits;
       each.first_partial += p.Hkv * each.splits * each.rows;
@@ -97,9 +101,9 @@ struct FewQueriesPlan {
 };
 
 /// What one thread works in.
-template <typename T>
+template <typename T, typename E>
 struct FewQueriesScratch {
-  FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T>& plan) {
+  FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
     if (plan.dots.available()) {
       const std::int64_t D_padded = round_up(plan.p.D, kDotLanes);
       bf16_query = ws.take<BFloat16>("query", D_padded);
@@ -107,30 +111,33 @@ struct FewQueriesScratch {
     }
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
-    scores = ws.take<T>("scores", plan.most_rows, kStepKeys);
+    scores = ws.take<T>("scores", plan.most_rows, kScoreStride<E>);
     widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
-    if (plan.p.inputs.k_scale.present()) scale_row = ws.take<T>("scale row", kStepKeys);
-    if (plan.rules.any()) rule_row = ws.take<T>("rule row", kStepKeys);
+    slots = ws.take<const E*>("row addresses", 4 * kSplitKeysOf<E>);
+    if (plan.p.inputs.k_scale.present()) scale_row = ws.take<T>("scale row", kSplitKeysOf<E>);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule row", kSplitKeysOf<E>);
   }
 
   View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
   View<T, 2> queries;              ///< the same, of pack_queries
   View<BFloat16, 1> bf16_query;    ///< the same for DotScores
   View<BFloat16, 2> bf16_queries;  ///< that, of pack_queries
-  View<T, 2> scores;               ///< of a step's keys; then their exponentials
+  View<T, 2> scores;               ///< of a split's keys; then their exponentials
   View<T, 2> widened;              ///< rows of k or v in T
   View<T, 1> out, gate, gated;     ///< of one query
-  View<T, 1> scale_row;            ///< of a step's keys or values
+  View<const E*, 1> slots;         ///< a split's keys and values, the next split's keys, and more for requests
+  View<T, 1> scale_row;            ///< of a split's keys or values
   View<T, 1> rule_row;             ///< a row of bias or mask
 };
 
 /// What threads share: the softmax of each split.
 template <typename T>
 struct FewQueriesBuffers {
-  FewQueriesBuffers(Workspace& ws, const FewQueriesPlan<T>& plan) {
+  template <typename E>
+  FewQueriesBuffers(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
     sequences = ws.take<FewQueries>("sequences", plan.sequences);
     maxima = ws.take<T>("maxima", plan.all.first_partial);
     sums = ws.take<T>("sums", plan.all.first_partial);
@@ -139,7 +146,7 @@ struct FewQueriesBuffers {
       open_rows = ws.take<std::int64_t>("open rows", plan.all.first_query);
       open_counts = ws.take<std::int64_t>("open rows", plan.sequences, plan.p.Hkv);
     }
-    const std::size_t bytes = count_bytes<FewQueriesScratch<T>>(plan);
+    const std::size_t bytes = count_bytes<FewQueriesScratch<T, E>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
@@ -155,183 +162,6 @@ struct FewQueriesBuffers {
   View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
 };
 
-/// Keys that are used together, up to kStepKeys: those from `first` on or, streamed, as many from each of kTileKeys
-/// places that are `gap` keys apart, one from each in turn.
-struct Step {
-  std::int64_t first = 0, count = 0, gap = 0;
-  bool streamed() const { return gap > 0; }
-};
-
-/// The steps of the keys of a split. Where the order of keys says nothing, as many as make whole steps are streamed,
-/// in groups of steps with the same places: those lie in pages of their own, in each of which hardware prefetchers
-/// follow a stream (docs/notes/2026-11-22-few-queries.md).
-class SplitSteps {
- public:
-  /// seen_by_all: what all rows see; in_any_order: nothing but that depends on where a key is.
-  SplitSteps(const KeyRange& keys, const KeyRange& seen_by_all, bool in_any_order, std::int64_t row_bytes)
-      : keys_(keys), group_(std::clamp(kGroup_bytes / row_bytes, kStepKeys, kSplitKeys) / kStepKeys * kStepKeys) {
-    if (!in_any_order || seen_by_all.begin > keys.begin) return;
-    streamed_ = std::max<std::int64_t>(std::min(keys.end, seen_by_all.end) - keys.begin, 0) / kStepKeys * kStepKeys;
-  }
-
-  std::int64_t keys() const { return keys_.end - keys_.begin; }
-  /// The step after those of `done` keys.
-  Step after(std::int64_t done) const {
-    if (done < streamed_) {
-      const std::int64_t group = done / group_ * group_, in_group = std::min(group_, streamed_ - group);
-      return {keys_.begin + group + (done - group) / kTileKeys, kStepKeys, in_group / kTileKeys};
-    }
-    return {keys_.begin + done, std::min(kStepKeys, keys() - done), 0};
-  }
-
- private:
-  static constexpr std::int64_t kGroup_bytes = 65536;  ///< of keys, at least a step's
-
-  KeyRange keys_;
-  std::int64_t group_;         ///< keys of a group
-  std::int64_t streamed_ = 0;  ///< how many of them, the first ones
-};
-
-/// Rows of k or v of one sequence and head, of elements E, for products in T, a step's keys at a time, in slots.
-template <typename T, typename E>
-class StepRows {
- public:
-  StepRows(const View<T, 2>& widened, const CacheRequests& requests) : widened_(widened), requests_(requests) {}
-
-  /// Rows that several tiles of queries read (`rows_against`) are widened to T once, unless `dots` take them as they
-  /// are.
-  void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
-    rows_ = rows;
-    in_place_ = dots || (loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
-                         (std::is_same_v<T, E> || rows_against <= kHighRows));
-  }
-
-  /// Makes the rows of `step` those in the slots, where their addresses are put, up to a multiple of kTileKeys.
-  /// Returns the end of the slots.
-  const E** place(const E** slots, const Step& step) {
-    step_ = step;
-    slots_ = slots;
-    const E* rows[kStepKeys];
-    each_stream([&](std::int64_t at, std::int64_t first, std::int64_t n) {
-      rows_->each_row<E>(first, n, [&rows, at](std::int64_t r, const E* row) { rows[at + r] = row; });
-    });
-    to_slots(slots, rows);
-    const std::int64_t end = round_up(step.count, kTileKeys);
-    std::fill(slots + step.count, slots + end, slots[step.count - 1]);
-    return slots + end;
-  }
-
-  /// Other slots for the same rows.
-  const E** move(const E** slots) {
-    const E** end = std::copy(slots_, slots_ + round_up(step_.count, kTileKeys), slots);
-    slots_ = slots;
-    return end;
-  }
-
-  const Step& step() const { return step_; }
-
-  /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots of the step. While
-  /// they are used, those `ahead` slots later are asked for.
-  template <class Visit>
-  void with(std::int64_t ahead, const Visit& visit) const {
-    if constexpr (loads_stored<T, E>()) {
-      if (in_place_) return visit(StoredRows<E>{slots_, ahead, requests_.into_first_level}, 0, step_.count);
-    }
-    for (std::int64_t first = 0; first < step_.count; first += kWidenedKeys) {
-      const std::int64_t n = std::min(kWidenedKeys, step_.count - first);
-      const T* wide[kWidenedKeys];
-      ComingRows<E> coming = coming_rows(first + ahead, n);
-      for (std::int64_t r = 0; r < n; ++r) {
-        T* row = widened_.at(r);
-        wide[r] = row;
-        if (r % kTileKeys == 0) ask_whole_rows(coming);
-        load_row(row, rows_->row(key(first + r)), 0, 0, rows_->cols);
-        std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
-      }
-      std::fill(wide + n, wide + round_up(n, kTileKeys), wide[n - 1]);
-      visit(StoredRows<T>{wide}, first, n);
-    }
-  }
-
-  /// How many slots before their use rows are asked for.
-  std::int64_t ahead() const { return rows_in(requests_.ahead_bytes); }
-
-  /// How many of the rows, as values, are used at a time. Memory streams best where they are used in the order in which
-  /// they are asked for; where arithmetic takes longer, more rows at a time spare loads and stores of sums.
-  std::int64_t values_at_a_time(std::int64_t rows_against) const {
-    if (!in_place_ || rows_against > kHighRows) return kWidenedKeys;
-    if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
-    return rows_against < kTileRows ? kTileKeys : 2 * kTileKeys;
-  }
-
-  /// Asks for the rows of the first `n` slots.
-  void ask_first(std::int64_t n) const {
-    ComingRows<E> coming = coming_rows(0, std::min(n, step_.count));
-    for (std::int64_t r = 0; r < n; r += kTileKeys) ask_whole_rows(coming);
-  }
-
-  /// Each row of `x` times the scales of the rows in the step's slots. `buffer`: kStepKeys elements.
-  void scale_columns(const View<T, 2>& x, T* HWY_RESTRICT buffer) const {
-    if (!rows_->scaled()) return;
-    T scales[kStepKeys];
-    each_stream([&](std::int64_t at, std::int64_t first, std::int64_t n) { rows_->scales(scales + at, first, n); });
-    to_slots(buffer, scales);
-    for (std::int64_t i = 0; i < x.shape[0]; ++i) {
-      T* HWY_RESTRICT row = x.at(i);
-      for (std::int64_t r = 0; r < step_.count; ++r) row[r] *= buffer[r];
-    }
-  }
-
- private:
-  static constexpr std::int64_t kStreamKeys = kStepKeys / kTileKeys;
-  static constexpr std::int64_t kChunk_bytes = 8192;  ///< of values: they stay in the first level of the cache
-
-  /// visit(at, first, n) for the keys first … first + n that are the step's from number `at` on, for all of them.
-  template <class Visit>
-  void each_stream(const Visit& visit) const {
-    if (!step_.streamed()) return visit(0, step_.first, step_.count);
-    for (std::int64_t s = 0; s < kTileKeys; ++s) visit(s * kStreamKeys, step_.first + s * step_.gap, kStreamKeys);
-  }
-
-  /// What belongs to the keys of each_stream, in the order of the slots.
-  template <typename Each>
-  void to_slots(Each* HWY_RESTRICT slots, const Each* HWY_RESTRICT keys) const {
-    if (!step_.streamed()) {
-      std::copy(keys, keys + step_.count, slots);
-      return;
-    }
-    for (std::int64_t k = 0; k < kStreamKeys; ++k) {
-      for (std::int64_t s = 0; s < kTileKeys; ++s) slots[k * kTileKeys + s] = keys[s * kStreamKeys + k];
-    }
-  }
-  /// The key in a slot.
-  std::int64_t key(std::int64_t slot) const {
-    return step_.first + (step_.streamed() ? slot % kTileKeys * step_.gap + slot / kTileKeys : slot);
-  }
-
-  /// So many rows fit `bytes`, in multiples of kTileKeys up to a step.
-  std::int64_t rows_in(std::int64_t bytes) const {
-    const std::int64_t rows = bytes / (rows_->cols * std::int64_t{sizeof(E)});
-    return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kStepKeys);
-  }
-
-  /// Those of n slots, if their elements are neighbours.
-  ComingRows<E> coming_rows(std::int64_t slot, std::int64_t n) const {
-    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests_.into_first_level};
-  }
-  /// Asks for kTileKeys rows.
-  static void ask_whole_rows(ComingRows<E>& coming) {
-    for (std::int64_t line = 0; line < coming.lines_a_row(); ++line) coming.ask_lines();
-  }
-
-  View<T, 2> widened_;
-  CacheRequests requests_;
-  std::optional<KeyRows> rows_;
-  bool in_place_ = false;
-  Step step_;
-  const E** slots_ = nullptr;
-};
-
 /// Split `split` of key/value head h of a sequence.
 struct KeySplit {
   const FewQueries* each = nullptr;
@@ -339,18 +169,19 @@ struct KeySplit {
   bool operator==(const KeySplit& other) const = default;
 };
 
-/// One thread's part. E: the element type of k and v.
+/// One thread's part.
 template <typename T, typename E>
 class FewQueriesWorker {
  public:
-  using Plan = FewQueriesPlan<T>;
+  using Plan = FewQueriesPlan<T, E>;
 
   FewQueriesWorker(const Plan& plan, const FewQueriesBuffers<T>& shared, int thread)
       : plan_(plan),
         p_(plan.p),
         shared_(shared),
-        own_(place_buffers<FewQueriesScratch<T>>(shared.scratch.at(thread), plan)),
-        key_steps_{StepRows<T, E>(own_.widened, requests_of_cpu()), StepRows<T, E>(own_.widened, requests_of_cpu())},
+        own_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
+        keys_(own_.widened, requests_of_cpu()),
+        next_keys_(own_.widened, requests_of_cpu()),
         values_(own_.widened, requests_of_cpu()) {}
 
   /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
@@ -382,39 +213,31 @@ class FewQueriesWorker {
     const KeyRange range = keys_of(at);
     if (range.empty()) return;
     if (!(coming_ == at)) {
-      begin_split(at, slots_);
-      next_keys_->ask_first(next_keys_->ahead());
+      place_keys(at, own_.slots.data);
+      next_keys_.ask_first(next_keys_.ahead());
     }
     coming_ = {};
+    std::swap(keys_, next_keys_);
     values_.select(rows_of_values(p_, sequence_, h_), all_rows);
+    const OrderedKeys& keys = keys_.keys();
+    // The slots are in the order of their use: the split's keys, its values, the keys of the next one.
+    const E** const coming = values_.place(keys_.move(own_.slots.data), keys);
+    const E** const end = following.each != nullptr ? place_keys(following, coming) : coming;
+    const std::int64_t ahead = keys_.ahead();
+    const E** const asked_for = coming + ahead;
+    if (end < asked_for) std::fill(end, asked_for, end[-1]);
+    keys_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+      score(scores_.range(1, first, count), rows, count);
+    });
+    keys_.scale_columns(scores_, own_.scale_row.data);
+    const bool all_seen = keys.streamed == keys.count && keys.count % kLanes<T> == 0;
+    if (!all_seen || plan_.rules.any()) rule_and_hide(keys);
+    for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count);
+    values_.scale_columns(scores_, own_.scale_row.data);
     const std::int64_t chunk = values_.values_at_a_time(all_rows);
-    const Visibility visibility(p_, sequence_);
-    const SplitSteps steps = steps_of(sequence_, range);
-    for (std::int64_t done = 0; done < steps.keys(); done += keys_->step().count) {
-      std::swap(keys_, next_keys_);
-      const Step step = keys_->step();
-      // The slots are in the order of their use: the step's keys, its values, the keys of the next step.
-      const E** end = values_.place(keys_->move(slots_), step);
-      const E** const coming = end;
-      if (done + step.count < steps.keys()) {
-        next_keys_->select(rows_of_keys(p_, sequence_, h_), all_rows, at.each->dots);
-        end = next_keys_->place(end, steps.after(done + step.count));
-      } else if (following.each != nullptr) {
-        end = begin_split(following, end);
-      }
-      const std::int64_t ahead = keys_->ahead();
-      std::fill(end, std::max(end, coming + ahead), end[-1]);
-      keys_->with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
-        score(scores_.range(1, first, count), rows, count);
-      });
-      keys_->scale_columns(scores_, own_.scale_row.data);
-      if (!all_see(visibility, step) || plan_.rules.any()) rule_and_hide(visibility, step);
-      for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, step.count);
-      values_.scale_columns(scores_, own_.scale_row.data);
-      values_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
-        add_weighted_rows<kStepKeys>(out, scores_.range(1, first, count), rows, count, chunk);
-      });
-    }
+    values_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+      add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, chunk);
+    });
   }
 
   /// Merges the splits of the r-th open row of key/value head h_kv of a sequence, gates and writes.
@@ -445,9 +268,6 @@ class FewQueriesWorker {
 
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  /// How far, in powers of two, scores may exceed a row's maximum before it follows: exp2 of it, times the number of
-  /// keys, stays far from overflow.
-  static constexpr T kSlack = 16;
 
   std::int64_t partial_of(const FewQueries& each, std::int64_t h, std::int64_t split) const {
     return each.first_partial + (h * each.splits + split) * each.rows;
@@ -457,34 +277,31 @@ class FewQueriesWorker {
   KeyRange keys_of(const KeySplit& at) const {
     const Sequence& sequence = at.each->sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
-    return {std::max(seen.begin, at.split * kSplitKeys), std::min(seen.end, (at.split + 1) * kSplitKeys)};
+    constexpr std::int64_t kKeys = kSplitKeysOf<E>;
+    return {std::max(seen.begin, at.split * kKeys), std::min(seen.end, (at.split + 1) * kKeys)};
   }
 
-  static KeyRange seen_by_all(const Visibility& visibility, const Sequence& sequence) {
-    return {visibility.row(sequence.T - 1).begin, visibility.row(0).end};
-  }
-  /// Whether all rows see all keys of the step, a whole one.
-  bool all_see(const Visibility& visibility, const Step& step) const {
-    const KeyRange seen = seen_by_all(visibility, sequence_);
-    return step.streamed() ||
-           (step.count == kStepKeys && seen.begin <= step.first && seen.end >= step.first + step.count);
-  }
-
-  /// Of keys_of a split of the sequence.
-  SplitSteps steps_of(const Sequence& sequence, const KeyRange& keys) const {
-    return {keys, seen_by_all(Visibility(p_, sequence), sequence), !plan_.rules.by_position(),
-            p_.D * std::int64_t{sizeof(E)}};
+  /// keys_of a split in the order of their use. Streamed are those that all rows see, if nothing depends on where they
+  /// are.
+  OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys) const {
+    const Visibility visibility(p_, sequence);
+    OrderedKeys order{keys.begin, keys.end - keys.begin, 0};
+    if (!plan_.rules.by_position() && visibility.row(sequence.T - 1).begin <= keys.begin) {
+      const std::int64_t seen_by_all = std::min(visibility.row(0).end, keys.end) - keys.begin;
+      order.streamed = std::max<std::int64_t>(seen_by_all, 0) / kTileKeys * kTileKeys;
+    }
+    return order;
   }
 
-  /// Makes the next step of keys, if there is one, the first of the split. Returns the end of their slots.
-  const E** begin_split(const KeySplit& at, const E** slots) {
+  /// Makes the keys of a split, if its rows see any, the next ones. Returns the end of their slots.
+  const E** place_keys(const KeySplit& at, const E** slots) {
     const Sequence& sequence = at.each->sequence;
     const KeyRange range = keys_of(at);
     const std::int64_t rows = rows_of(*at.each, at.h);
     if (rows == 0 || range.empty()) return slots;
-    next_keys_->select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
+    next_keys_.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
     coming_ = at;
-    return next_keys_->place(slots, steps_of(sequence, range).after(0));
+    return next_keys_.place(slots, order_of(sequence, range));
   }
 
   /// scores(r, j) = query r · row j of `keys`, j < n, times the factor of ScoreRules.
@@ -493,11 +310,11 @@ class FewQueriesWorker {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (std::is_same_v<Key, BFloat16>) {
       if (sequence_at_->dots) {
-        return dot_score_rows<kStepKeys>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
+        return dot_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
       }
     }
 #endif
-    score_rows<kStepKeys>(scores, queries_, keys, n);
+    score_rows<kScoreStride<E>>(scores, queries_, keys, n);
   }
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
@@ -543,12 +360,13 @@ class FewQueriesWorker {
     });
   }
 
-  /// Score rules on what each row sees of the step's keys; −∞ on the others, up to a whole vector.
-  void rule_and_hide(const Visibility& visibility, const Step& step) const {
-    const std::int64_t j = step.first, n = step.count;
+  /// Score rules on what each row sees of the split's keys; −∞ on the others, up to a whole vector.
+  void rule_and_hide(const OrderedKeys& keys) const {
+    const std::int64_t j = keys.first, n = keys.count;
+    const Visibility visibility(p_, sequence_);
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
       const auto [h, i] = query_of(*sequence_at_, h_, r);
-      const KeyRange seen = step.streamed() ? KeyRange{j, j + n} : visibility.row(i);
+      const KeyRange seen = visibility.row(i);  // all that is streamed
       const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - j, 0, n);
       const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
       T* s = scores_.at(r);
@@ -560,60 +378,52 @@ class FewQueriesWorker {
     }
   }
 
-  /// Row r of the scores becomes exp2(s − maximum); maximum, sum and output of the split follow.
+  /// The first n scores of row r become exp2(s − maximum), of the split's maximum and sum.
   void exponentials(std::int64_t r, std::int64_t n) const {
     const Tag<T> d;
     T* HWY_RESTRICT s = scores_.at(r);
-    T& max = shared_.maxima(partial_ + r);
-    T& sum = shared_.sums(partial_ + r);
-    auto largest = hn::Set(d, max);
+    auto largest = hn::Set(d, kHidden);
     for (std::int64_t j = 0; j < n; j += kLanes<T>) largest = hn::Max(largest, hn::Load(d, s + j));
-    const T new_max = hn::GetLane(hn::MaxOfLanes(d, largest));
-    if (new_max > max + kSlack) {
-      const T decay = std::exp2(max - new_max);
-      max = new_max;
-      sum *= decay;
-      T* HWY_RESTRICT out = shared_.out.at(partial_ + r);
-      for (std::int64_t x = 0; x < plan_.Dv_padded; ++x) out[x] *= decay;
-    }
+    const T max = hn::GetLane(hn::MaxOfLanes(d, largest));
     // Maxima may pass NaN by, so that one of −∞ does not say that all scores are: their exponentials tell.
     const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
     auto total = hn::Zero(d);
-    for (std::int64_t j = 0; j < n; j += kLanes<T>) {
-      const auto e = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));
-      hn::Store(e, d, s + j);
-      total = hn::Add(total, e);
+    for (std::int64_t first = 0; first < n; first += kSplitSumKeys) {
+      auto block = hn::Zero(d);
+      for (std::int64_t j = first; j < std::min(first + kSplitSumKeys, n); j += kLanes<T>) {
+        const auto e = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));
+        hn::Store(e, d, s + j);
+        block = hn::Add(block, e);
+      }
+      total = hn::Add(total, block);
     }
-    sum += hn::GetLane(hn::SumOfLanes(d, total));
+    shared_.maxima(partial_ + r) = max;
+    shared_.sums(partial_ + r) = hn::GetLane(hn::SumOfLanes(d, total));
   }
 
   const Plan& plan_;
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
-  FewQueriesScratch<T> own_;
+  FewQueriesScratch<T, E> own_;
   const FewQueries* sequence_at_ = nullptr;
   Sequence sequence_;
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
   View<T, 2> queries_, scores_;       // of the open rows of the head
   View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
-  // Addresses of rows: a step's keys and values, the next step's keys, and up to a step's more for requests.
-  const E* slots_[4 * kStepKeys] = {};
-  StepRows<T, E> key_steps_[2], values_;
-  StepRows<T, E>* keys_ = &key_steps_[0];
-  StepRows<T, E>* next_keys_ = &key_steps_[1];
-  KeySplit coming_;  // whose first step the next keys are, asked for already; or of no sequence
+  SplitRows<T, E> keys_, next_keys_, values_;
+  KeySplit coming_;  // whose keys the next ones are, asked for already; or of no sequence
 };
 
 /// The split with number n of all sequences.
-template <typename T>
-KeySplit split_at(const FewQueries* sequences, const FewQueriesPlan<T>& plan, std::int64_t n) {
+template <class Plan>
+KeySplit split_at(const FewQueries* sequences, const Plan& plan, std::int64_t n) {
   const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_split, n);
   return {&each, (n - each.first_split) / each.splits, (n - each.first_split) % each.splits};
 }
 
 template <typename T, typename E>
 void few_queries_of(const ForwardProblem& p) {
-  const FewQueriesPlan<T> plan(p, std::is_same_v<E, BFloat16>);
+  const FewQueriesPlan<T, E> plan(p);
   if (plan.sequences == 0) return;
   const Placed<FewQueriesBuffers<T>> shared(plan);
   const FewQueries* const sequences = shared->sequences.data;

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of k or v of a split of keys, in the order of their use; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_SPLIT_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_SPLIT_ROWS_INL_
+#undef HEADGATE_ATTENTION_SPLIT_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_SPLIT_ROWS_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+#include "attention/cpu/cache_requests.hpp"
+#include "attention/cpu/rows-inl.hpp"
+#include "attention/cpu/stored_rows-inl.hpp"
+#include "core/sum_blocks.hpp"
+#include "core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Rows of k and v that are widened together, to stay in the first level of the cache.
+inline constexpr std::int64_t kWidenedKeys = 64;
+
+/// Keys of a split of elements E. Memory streams best while keys, or values, are read for some time: int8, in shorter
+/// rows, has more of them (docs/notes/2026-11-23-decoding.md).
+template <typename E>
+inline constexpr std::int64_t kSplitKeysOf = sizeof(E) == 1 ? kInt8SplitKeys : kSplitKeys;
+
+/// Keys of a split from `first` on, in the order of their use: the first `streamed`, where the order
+/// says nothing, in turn from kTileKeys places one after another, in each of which hardware prefetchers follow a stream
+/// (docs/notes/2026-11-22-few-queries.md); then the others.
+struct OrderedKeys {
+  std::int64_t first = 0, count = 0;
+  std::int64_t streamed = 0;  ///< a multiple of kTileKeys
+
+  /// Keys of a place.
+  std::int64_t place() const { return streamed / kTileKeys; }
+  /// The key that is used as the n-th.
+  std::int64_t key(std::int64_t n) const {
+    return first + (n < streamed ? n % kTileKeys * place() + n / kTileKeys : n);
+  }
+};
+
+/// Rows of k or v of one sequence and head, of elements E, for products in T, a split's at a time, in slots.
+template <typename T, typename E>
+class SplitRows {
+ public:
+  static constexpr std::int64_t kMostKeys = kSplitKeysOf<E>;
+
+  SplitRows(const View<T, 2>& widened, const CacheRequests& requests) : widened_(widened), requests_(requests) {}
+
+  /// Rows that several tiles of queries read (`rows_against`) are widened to T once, unless `dots` take them as they
+  /// are.
+  void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
+    rows_ = rows;
+    in_place_ = dots || (loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
+                         (std::is_same_v<T, E> || rows_against <= kHighRows));
+  }
+
+  /// Puts the addresses of the rows of `keys` into slots, up to a multiple of kTileKeys. Returns the end of the slots.
+  const E** place(const E** slots, const OrderedKeys& keys) {
+    keys_ = keys;
+    slots_ = slots;
+    const E* rows[kMostKeys];
+    rows_->each_row<E>(keys.first, keys.count, [&rows](std::int64_t r, const E* row) { rows[r] = row; });
+    to_slots(slots, rows);
+    const std::int64_t end = round_up(keys.count, kTileKeys);
+    std::fill(slots + keys.count, slots + end, slots[keys.count - 1]);
+    return slots + end;
+  }
+
+  /// Other slots for the same rows.
+  const E** move(const E** slots) {
+    const E** end = std::copy(slots_, slots_ + round_up(keys_.count, kTileKeys), slots);
+    slots_ = slots;
+    return end;
+  }
+
+  const OrderedKeys& keys() const { return keys_; }
+
+  /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots. While they are used,
+  /// those `ahead` slots later are asked for.
+  template <class Visit>
+  void with(std::int64_t ahead, const Visit& visit) const {
+    if constexpr (loads_stored<T, E>()) {
+      if (in_place_) return visit(StoredRows<E>{slots_, ahead, requests_.into_first_level}, 0, keys_.count);
+    }
+    for (std::int64_t first = 0; first < keys_.count; first += kWidenedKeys) {
+      const std::int64_t n = std::min(kWidenedKeys, keys_.count - first);
+      const T* wide[kWidenedKeys];
+      ComingRows<E> coming = coming_rows(first + ahead, n);
+      for (std::int64_t r = 0; r < n; ++r) {
+        T* row = widened_.at(r);
+        wide[r] = row;
+        if (r % kTileKeys == 0) ask_whole_rows(coming);
+        load_row(row, rows_->row(keys_.key(first + r)), 0, 0, rows_->cols);
+        std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
+      }
+      std::fill(wide + n, wide + round_up(n, kTileKeys), wide[n - 1]);
+      visit(StoredRows<T>{wide}, first, n);
+    }
+  }
+
+  /// How many slots before their use rows are asked for.
+  std::int64_t ahead() const { return rows_in(requests_.ahead_bytes); }
+
+  /// How many of the rows, as values, are used at a time. Memory streams best where they are used in the order in which
+  /// they are asked for; where arithmetic takes longer, more rows at a time spare loads and stores of sums.
+  std::int64_t values_at_a_time(std::int64_t rows_against) const {
+    if (!in_place_ || rows_against > kHighRows) return kWidenedKeys;
+    if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
+    return rows_against < kTileRows ? kTileKeys : 2 * kTileKeys;
+  }
+
+  /// Asks for the rows of the first `n` slots.
+  void ask_first(std::int64_t n) const {
+    ComingRows<E> coming = coming_rows(0, std::min(n, keys_.count));
+    for (std::int64_t r = 0; r < n; r += kTileKeys) ask_whole_rows(coming);
+  }
+
+  /// Each row of `x` times the scales of the rows in the slots. `buffer`: kMostKeys elements.
+  void scale_columns(const View<T, 2>& x, T* HWY_RESTRICT buffer) const {
+    if (!rows_->scaled()) return;
+    T scales[kMostKeys];
+    rows_->scales(scales, keys_.first, keys_.count);
+    to_slots(buffer, scales);
+    for (std::int64_t i = 0; i < x.shape[0]; ++i) {
+      T* HWY_RESTRICT row = x.at(i);
+      for (std::int64_t r = 0; r < keys_.count; ++r) row[r] *= buffer[r];
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kChunk_bytes = 8192;  ///< of values: they stay in the first level of the cache
+
+  /// What belongs to the keys, in the order of the slots.
+  template <typename Each>
+  void to_slots(Each* HWY_RESTRICT slots, const Each* HWY_RESTRICT keys) const {
+    const std::int64_t place = keys_.place();
+    for (std::int64_t k = 0; k < place; ++k) {
+      for (std::int64_t s = 0; s < kTileKeys; ++s) slots[k * kTileKeys + s] = keys[s * place + k];
+    }
+    std::copy(keys + keys_.streamed, keys + keys_.count, slots + keys_.streamed);
+  }
+
+  /// So many rows fit `bytes`, in multiples of kTileKeys up to a split.
+  std::int64_t rows_in(std::int64_t bytes) const {
+    const std::int64_t rows = bytes / (rows_->cols * std::int64_t{sizeof(E)});
+    return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kMostKeys);
+  }
+
+  /// Those of n slots, if their elements are neighbours.
+  ComingRows<E> coming_rows(std::int64_t slot, std::int64_t n) const {
+    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests_.into_first_level};
+  }
+  /// Asks for kTileKeys rows.
+  static void ask_whole_rows(ComingRows<E>& coming) {
+    for (std::int64_t line = 0; line < coming.lines_a_row(); ++line) coming.ask_lines();
+  }
+
+  View<T, 2> widened_;
+  CacheRequests requests_;
+  std::optional<KeyRows> rows_;
+  bool in_place_ = false;
+  OrderedKeys keys_;
+  const E** slots_ = nullptr;
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_SPLIT_ROWS_INL_
