@@ -72,6 +72,9 @@ struct KeyValue {
   std::int64_t keys = 0;  // keys at and beyond are hidden and not read
   std::vector<double> k;  // (keys,D)
   std::vector<double> v;  // (keys,Dv)
+  /// (keys,Dv) The numbers that v's scales multiply, without sign; 0 where there are none. A weight times a scale below
+  /// the normal numbers is off by up to η, of which they are factors.
+  std::vector<double> v_unscaled;
 };
 
 /// Where key j of sequence b lies: batch, or page, and row of k and v.
@@ -93,7 +96,11 @@ KeyValue load_keys(const AttentionInputs& in, const Sizes& n, std::int64_t b, st
     const double k_scale = in.k_scale.present() ? load(in.k_scale, at.b, hk, at.j, 0) : 1.0;
     const double v_scale = in.v_scale.present() ? load(in.v_scale, at.b, hk, at.j, 0) : 1.0;
     for (std::int64_t d = 0; d < n.D; ++d) kv.k.push_back(k_scale * load(in.k, at.b, hk, at.j, d));
-    for (std::int64_t d = 0; d < n.Dv; ++d) kv.v.push_back(v_scale * load(in.v, at.b, hk, at.j, d));
+    for (std::int64_t d = 0; d < n.Dv; ++d) {
+      const double v = load(in.v, at.b, hk, at.j, d);
+      kv.v.push_back(v_scale * v);
+      kv.v_unscaled.push_back(in.v_scale.present() ? std::abs(v) : 0.0);
+    }
   }
   return kv;
 }
@@ -220,7 +227,7 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
     for (std::int64_t d = 0; d < n.Dv; ++d) {
       const double v = kv.v[j * n.Dv + d];
       sums[d].add(row.p[j] * v);
-      row.o_abs[d] += (row.p[j] + n.floor) * (std::abs(v) + n.tiny);
+      row.o_abs[d] += (row.p[j] + n.floor) * (std::abs(v) + n.tiny) + kv.v_unscaled[j * n.Dv + d] * n.tiny;
       if (n.native16) row.o_rounded[d] += (row.p[j] + kFlushed) * (std::abs(v) + kFlushed) + kFlushed;
       like[d].add(row.p[j] * v, j / kForwardKeys, n.roundoff);
     }
