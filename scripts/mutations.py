@@ -44,11 +44,11 @@ GROUPS = (
         ("sum of the splits", "sum += factor * shared_.sums", "sum -= factor * shared_.sums"),
         ("output of the splits", "hn::MulAdd(hn::Set(d, factor)", "hn::NegMulAdd(hn::Set(d, factor)"),
         ("sink", "std::exp2(sink - max)", "std::exp2(max - sink)"),
-        ("a maximum that rises", "std::exp2(max - new_max)", "std::exp2(new_max - max)"),
-        ("sum under a new maximum", "sum *= decay;", "sum /= decay;"),
         ("exponent", "hn::Sub(hn::Load(d, s + j), shift)", "hn::Add(hn::Load(d, s + j), shift)"),
-        ("slot of a streamed key", "keys[s * kStreamKeys + k]", "keys[(kTileKeys - 1 - s) * kStreamKeys + k]"),
         ("head of the next split", "rows_of_keys(p_, sequence, at.h)", "rows_of_keys(p_, sequence, h_)"),
+    )),
+    ("attention/forward_test", "src/attention/cpu/split_rows-inl.hpp", (
+        ("slot of a streamed key", "keys[s * place + k]", "keys[(kTileKeys - 1 - s) * place + k]"),
     )),
     ("attention/merge_test", "src/attention/cpu/merge_kernel.cc", (
         ("sum of the parts", "sum += std::exp(lse - top)", "sum -= std::exp(lse - top)"),

@@ -38,7 +38,7 @@ class Workspace {
   template <typename T, typename... Sizes>
   View<T, sizeof...(Sizes)> take(const char* name, Sizes... sizes) {
     const std::array<std::int64_t, sizeof...(Sizes)> shape{static_cast<std::int64_t>(sizes)...};
-    std::int64_t bytes = sizeof(T);
+    std::int64_t bytes = sizeof(T);  // NOLINT(bugprone-sizeof-expression): T may be a pointer
     for (const std::int64_t size : shape) {
       assert(size >= 0);
       if (__builtin_mul_overflow(bytes, size, &bytes)) throw std::bad_alloc();

@@ -23,6 +23,23 @@ TEST(Forward, StandardCases) {
   for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_forward_case);
 }
 
+/// A split of the keys that ends within a vector, after a whole one has left its weights in the same memory.
+TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t heads : {1, 8}) {
+      CaseSpec whole = sized(1, 1024, 16, 16);
+      whole.dtype = dtype;
+      whole.group = heads;
+      for (const std::int64_t S : {1, 4, 12, 20, 1028}) {
+        CaseSpec spec = whole;
+        spec.S = S;
+        expect_right(whole, check_forward_case);
+        expect_right(spec, check_forward_case);
+      }
+    }
+  }
+}
+
 TEST(Forward, EveryChoiceOfOptionalOutputs) {
   CaseSpec spec;
   spec.B = spec.Hkv = spec.group = 2;
