@@ -119,9 +119,9 @@ TEST(Native16, IsExactWhereItHasNoKernel) {
   spec.bias = {true, true, true, true};
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
   spec = many_queries();
-  spec.T = spec.S = 32;
+  spec.T = spec.S = 32;  // of tiles; of dots 63
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
-  spec.S = 33;
+  spec.S = 64;
   EXPECT_EQ(backward_bits(in_native16(spec)) == backward_bits(spec), native16_products().empty());
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/cpu/native16.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
@@ -70,11 +71,17 @@ constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16U
 /// The unit that set_native16_products chose; none: the fast one of the CPU.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
-/// few_rows: with as few queries and as few keys, f32 is faster (docs/notes/2026-11-23-native16.md).
-bool takes(const Problem& p, std::int64_t few_rows) {
-  if (p.T <= few_rows && p.S <= few_rows) return false;
-  return p.precision == Precision::native16 && p.inputs.q.dtype == DType::bf16 && p.inputs.k.dtype == DType::bf16 &&
-         native16_unit(p.context.target) != Native16Unit::none;
+/// With as few queries and as few keys, f32 is faster than dots (docs/notes/2026-11-23-native16.md).
+constexpr std::int64_t kFewRowsOfDots = 63;
+
+/// few_rows_of_tiles: the same for tiles.
+bool takes(const Problem& p, std::int64_t few_rows_of_tiles) {
+  if (p.precision != Precision::native16 || p.inputs.q.dtype != DType::bf16 || p.inputs.k.dtype != DType::bf16) {
+    return false;
+  }
+  const Native16Unit unit = native16_unit(p.context.target);
+  const std::int64_t few_rows = unit == Native16Unit::tiles ? few_rows_of_tiles : kFewRowsOfDots;
+  return unit != Native16Unit::none && std::max(p.T, p.S) > few_rows;
 }
 
 }  // namespace
