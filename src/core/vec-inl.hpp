@@ -43,6 +43,43 @@ HWY_INLINE hn::Vec<Tag<float>> load_bf16(const BFloat16* from) {
 #endif
 }
 
+/// Rounds a vector as to_bf16 does.
+HWY_INLINE void store_bf16(hn::Vec<Tag<float>> x, BFloat16* to) {
+#if HWY_TARGET == HWY_SCALAR
+  *to = to_bf16(hn::GetLane(x));
+#else
+  const hn::RebindToUnsigned<Tag<float>> du;
+  const hn::RebindToSigned<Tag<float>> di;
+  const hn::Rebind<std::uint16_t, Tag<float>> half;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto bias = hn::Add(hn::And(high, hn::Set(du, 1U)), hn::Set(du, 0x7FFFU));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, bias));
+  const auto quiet_nan = hn::Or(high, hn::Set(du, 0x40U));
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(x));
+  const auto result = hn::IfThenElse(is_nan, quiet_nan, rounded);
+  hn::StoreU(hn::DemoteTo(half, hn::BitCast(di, result)), half, reinterpret_cast<std::uint16_t*>(to));
+#endif
+}
+
+/// A vector of T from storage of T or bf16.
+template <typename T, typename Stored>
+HWY_INLINE hn::Vec<Tag<T>> load_as(const Stored* from) {
+  if constexpr (std::is_same_v<Stored, BFloat16>) {
+    return load_bf16(from);
+  } else {
+    return hn::LoadU(Tag<T>(), from);
+  }
+}
+template <typename T, typename Stored>
+HWY_INLINE void store_as(hn::Vec<Tag<T>> x, Stored* to) {
+  if constexpr (std::is_same_v<Stored, BFloat16>) {
+    store_bf16(x, to);
+  } else {
+    hn::StoreU(x, Tag<T>(), to);
+  }
+}
+
 inline constexpr double kLog2e = 1.4426950408889634074;
 inline constexpr double kLn2 = 0.69314718055994530942;
 

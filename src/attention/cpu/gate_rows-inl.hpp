@@ -41,41 +41,43 @@ HWY_NOINLINE void gate_row_forward(T* HWY_RESTRICT y, const T* HWY_RESTRICT o, c
   });
 }
 
-/// Rows and their distances in elements: y = (o · factors) ∘ g(z), whole vectors of each. Without z there is no gate.
-template <typename T>
+/// Rows and their distances in elements: y = (o · factors) ∘ g(z), whole vectors of each; y and z are stored as T or as
+/// bf16. Without z there is no gate.
+template <typename T, typename Stored>
 struct GatedRows {
-  T* y;
+  Stored* y;
   std::int64_t y_stride;
   const T* o;
   std::int64_t o_stride;
-  const T* z;
+  const Stored* z;
   std::int64_t z_stride;
   const T* factors;  ///< one a row
 };
 
 /// The same for `rows` rows of n elements, a multiple of the lanes.
-template <typename T>
-HWY_NOINLINE void gate_rows_forward(const GatedRows<T>& tile, std::int64_t rows, std::int64_t n, GateFn fn, GateOp op) {
+template <typename T, typename Stored>
+HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64_t rows, std::int64_t n, GateFn fn,
+                                    GateOp op) {
   const Tag<T> d;
   const auto each_row = [&](const auto& gated) HWY_ATTR {
     for (std::int64_t r = 0; r < rows; ++r) {
       const auto factor = hn::Set(d, tile.factors[r]);
       const T* HWY_RESTRICT o = tile.o + r * tile.o_stride;
-      T* HWY_RESTRICT y = tile.y + r * tile.y_stride;
+      Stored* HWY_RESTRICT y = tile.y + r * tile.y_stride;
       for (std::int64_t x = 0; x < n; x += kLanes<T>)
-        hn::StoreU(gated(hn::Mul(hn::LoadU(d, o + x), factor), r * tile.z_stride + x), d, y + x);
+        store_as<T>(gated(hn::Mul(hn::LoadU(d, o + x), factor), r * tile.z_stride + x), y + x);
     }
   };
   if (tile.z == nullptr) {
     each_row([](auto o, std::int64_t /*at*/) HWY_ATTR { return o; });
     return;
   }
-  const T* HWY_RESTRICT z = tile.z;
+  const Stored* HWY_RESTRICT z = tile.z;
   with_gate(fn, [&](auto gate) HWY_ATTR {
     if (op == GateOp::mul) {
-      each_row([&](auto o, std::int64_t at) HWY_ATTR { return hn::Mul(o, gate.value(d, hn::LoadU(d, z + at))); });
+      each_row([&](auto o, std::int64_t at) HWY_ATTR { return hn::Mul(o, gate.value(d, load_as<T>(z + at))); });
     } else {
-      each_row([&](auto o, std::int64_t at) HWY_ATTR { return hn::Add(o, gate.value(d, hn::LoadU(d, z + at))); });
+      each_row([&](auto o, std::int64_t at) HWY_ATTR { return hn::Add(o, gate.value(d, load_as<T>(z + at))); });
     }
   });
 }

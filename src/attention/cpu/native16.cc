@@ -71,17 +71,17 @@ constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16U
 /// The unit that set_native16_products chose; none: the fast one of the CPU.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
-/// With as few queries and as few keys, f32 is faster than dots (docs/notes/2026-11-23-native16.md).
-constexpr std::int64_t kFewRowsOfDots = 63;
+/// As few queries of as few keys, for which f32 is faster (docs/notes/2026-11-23-native16.md).
+struct FewRows {
+  std::int64_t dots, tiles;
+};
 
-/// few_rows_of_tiles: the same for tiles.
-bool takes(const Problem& p, std::int64_t few_rows_of_tiles) {
+bool takes(const Problem& p, const FewRows& few) {
   if (p.precision != Precision::native16 || p.inputs.q.dtype != DType::bf16 || p.inputs.k.dtype != DType::bf16) {
     return false;
   }
   const Native16Unit unit = native16_unit(p.context.target);
-  const std::int64_t few_rows = unit == Native16Unit::tiles ? few_rows_of_tiles : kFewRowsOfDots;
-  return unit != Native16Unit::none && std::max(p.T, p.S) > few_rows;
+  return unit != Native16Unit::none && std::max(p.T, p.S) > (unit == Native16Unit::tiles ? few.tiles : few.dots);
 }
 
 }  // namespace
@@ -93,10 +93,13 @@ Native16Unit native16_unit(std::int64_t target) {
 }
 
 bool takes_native16(const ForwardProblem& problem) {
-  return takes(problem, 16) && problem.gate_threshold == 0.0 && !problem.outputs.weights.present();
+  return takes(problem, {.dots = 127, .tiles = 16}) && problem.gate_threshold == 0.0 &&
+         !problem.outputs.weights.present();
 }
 
-bool takes_native16(const BackwardProblem& problem) { return takes(problem, 32) && !problem.gradients.dbias.present(); }
+bool takes_native16(const BackwardProblem& problem) {
+  return takes(problem, {.dots = 63, .tiles = 32}) && !problem.gradients.dbias.present();
+}
 
 std::vector<std::string> supported_native16_products() {
   std::vector<std::string> names;

@@ -34,8 +34,7 @@ class OutputRows {
         logits_(query_rows(p_.inputs.gate, sequence, h)),
         gate_(gate),
         gated_(gated),
-        all_dense_(!attn_.present() && lie_dense<T>(y_) &&
-                   (!logits_.present() || (lie_dense<T>(logits_) && logits_.cols == p_.Dv))) {}
+        dense_as_(attn_.present() ? DType::none : dense_dtype()) {}
 
   /// Normalises, gates and writes query i. o: Σ exp2(s − max) v, Dv rounded up to vectors, divided by the sum on
   /// return; sum: Σ exp2(s − max), sink included; max in units of log2(e).
@@ -48,19 +47,13 @@ class OutputRows {
 
   /// All of it but lse, of n queries `rows`, ascending; inverses: 1 / sum of each, or 0.
   void write_tile(const std::int64_t* rows, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
-    const std::int64_t i = rows[0];
-    if (!all_dense_ || !consecutive(rows, n)) {
-      for (std::int64_t r = 0; r < n; ++r) write_row(rows[r], o.at(r), inverses[r]);
-      return;
+    if (dense_as_ != DType::none && consecutive(rows, n)) {
+      if constexpr (std::is_same_v<T, float>) {
+        if (dense_as_ == DType::bf16) return write_dense<BFloat16>(rows[0], n, o, inverses);
+      }
+      return write_dense<T>(rows[0], n, o, inverses);
     }
-    const GatedRows<T> tile{y_.template at<T>(i, 0, p_.Dv),
-                            y_.row_stride,
-                            o.data,
-                            o.strides[0],
-                            logits_.present() ? logits_.template at<T>(i, 0, p_.Dv) : nullptr,
-                            logits_.row_stride,
-                            inverses};
-    gate_rows_forward(tile, n, p_.Dv, p_.gate_fn, p_.gate_op);
+    for (std::int64_t r = 0; r < n; ++r) write_row(rows[r], o.at(r), inverses[r]);
   }
 
   /// lse = (max + log2(sum)) · ln 2 of n queries `rows`, ascending.
@@ -122,11 +115,31 @@ class OutputRows {
     if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
   }
 
+  /// The type, T or bf16, as which rows of y are written and of their gates are read, whole vectors where they lie; or
+  /// none.
+  DType dense_dtype() const {
+    const bool dense = lie_dense<T>(y_) || (std::is_same_v<T, float> && lie_dense<T, BFloat16>(y_));
+    const bool gates = logits_.dtype == y_.dtype && logits_.stride == 1 && logits_.cols == p_.Dv;
+    return dense && (!logits_.present() || gates) ? y_.dtype : DType::none;
+  }
+
+  template <typename Stored>
+  void write_dense(std::int64_t i, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
+    const GatedRows<T, Stored> tile{y_.template at<Stored>(i, 0, p_.Dv),
+                                    y_.row_stride,
+                                    o.data,
+                                    o.strides[0],
+                                    logits_.present() ? logits_.template at<Stored>(i, 0, p_.Dv) : nullptr,
+                                    logits_.row_stride,
+                                    inverses};
+    gate_rows_forward(tile, n, p_.Dv, p_.gate_fn, p_.gate_op);
+  }
+
   const ForwardProblem& p_;
   HeadRows<void> y_, attn_, lse_, weights_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
-  bool all_dense_;  // y is all that is written of a row, in place, and its gates are read in place
+  DType dense_as_;  // where y is all that is written of a row: of dense_dtype
 };
 
 }  // namespace headgate::HWY_NAMESPACE

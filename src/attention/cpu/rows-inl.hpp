@@ -155,10 +155,10 @@ HeadRows<Void> map_rows(const BasicTensorView<Void>& tensor, const Sequence& s, 
   return query_rows(tensor, s, h).columns(s.k0, s.S);
 }
 
-/// Whether rows are whole vectors of T that can be read or written where they lie.
-template <typename T, typename Void>
+/// Whether rows are whole vectors of T, stored so or as bf16, that can be read or written where they lie.
+template <typename T, typename Stored = T, typename Void>
 bool lie_dense(const HeadRows<Void>& rows) {
-  return rows.dtype == dtype_of<T>() && rows.stride == 1 && rows.cols % kLanes<T> == 0;
+  return rows.dtype == dtype_of<Stored>() && rows.stride == 1 && rows.cols % kLanes<T> == 0;
 }
 
 /// Asks for all rows within so many steps; for nothing where they are absent or not dense.

@@ -82,10 +82,8 @@ class SmallBackwardWorker {
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
       const std::int64_t filled = seen.end + kRowUnit;  // of a tile, what lies behind the last
-      copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, {}, sequence_, hkv_), key_rows(p_.inputs.k, sequence_, hkv_),
-                seen.begin, seen.end, filled);
-      copy_rows(own_.values, dense_keys<T>(p_, p_.inputs.v, {}, sequence_, hkv_),
-                key_rows(p_.inputs.v, sequence_, hkv_), seen.begin, seen.end, filled);
+      place_rows(own_.keys, p_, p_.inputs.k, {}, sequence_, hkv_, seen, filled);
+      place_rows(own_.values, p_, p_.inputs.v, {}, sequence_, hkv_, seen, filled);
     }
     ask_ahead(next);
     dk_ = begin_sums(p_.gradients.dk, own_.dk);

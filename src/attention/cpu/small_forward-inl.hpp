@@ -135,14 +135,13 @@ class SmallForwardWorker {
   void place_keys(std::int64_t h, const KeyRange& seen) {
     values_ = {own_.values.data, kRowStride};
     if (seen.empty()) return;
-    copy_rows(own_.keys, dense_keys<T>(p_, p_.inputs.k, p_.inputs.k_scale, sequence_, h),
-              rows_of_keys(p_, sequence_, h), seen.begin, seen.end, seen.end + kRowUnit);
+    place_rows(own_.keys, p_, p_.inputs.k, p_.inputs.k_scale, sequence_, h, seen, seen.end + kRowUnit);
     const OperandRows<T> dense = dense_keys<T>(p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h);
     if (dense.data != nullptr && dense.stride <= kRowStride) {
       values_ = dense;
       return;
     }
-    copy_rows(own_.values, dense, rows_of_values(p_, sequence_, h), seen.begin, seen.end, seen.end);
+    place_rows(own_.values, p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h, seen, seen.end);
   }
 
   /// Has the products ask for the rows of the head that this thread is likely to take next.
@@ -158,22 +157,32 @@ class SmallForwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
+  /// The n queries `rows` of q times scale · log2 e, transposed.
+  template <std::int64_t kVecs>
+  void transpose_queries(const HeadRows<const void>& q, const std::int64_t* rows, std::int64_t n) const {
+    const auto transpose = [&](const auto& row_at) {
+      transpose_panel<kVecs>(own_.queries.data, row_at, n, p_.D, static_cast<T>(p_.scale * kLog2e));
+    };
+    if (lie_dense<T>(q)) {
+      const OperandRows<T> dense = rows_in_place<T>(q);
+      return transpose([&](std::int64_t r) { return dense.at(rows[r]); });
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      if (lie_dense<T, BFloat16>(q)) {
+        const OperandRows<BFloat16> halves = rows_in_place<BFloat16>(q);
+        for (std::int64_t r = 0; r < n; ++r) widen_row(own_.query_rows.at(r), halves.at(rows[r]), p_.D);
+        return transpose([&](std::int64_t r) { return own_.query_rows.at(r); });
+      }
+    }
+    transpose([&](std::int64_t r) { return dense_row(q, rows[r], own_.query_rows.at(r)); });
+  }
+
   /// The n queries `rows` of query head h, at most kVecs vectors.
   template <std::int64_t kVecs>
   void run_panel(const Visibility& visibility, const OutputRows<T>& outputs, std::int64_t h, const std::int64_t* rows,
                  std::int64_t n) {
     constexpr std::int64_t kWidth = kVecs * kLanes<T>;
-    const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h);
-    const T factor = static_cast<T>(p_.scale * kLog2e);
-    if (lie_dense<T>(q)) {
-      const OperandRows<T> dense = rows_in_place<T>(q);
-      transpose_panel<kVecs>(
-          own_.queries.data, [&](std::int64_t r) { return dense.at(rows[r]); }, n, p_.D, factor);
-    } else {
-      transpose_panel<kVecs>(
-          own_.queries.data, [&](std::int64_t r) { return dense_row(q, rows[r], own_.query_rows.at(r)); }, n, p_.D,
-          factor);
-    }
+    transpose_queries<kVecs>(query_rows(p_.inputs.q, sequence_, h), rows, n);
     const KeyRange seen = visibility.rows(rows[0], rows[n - 1] + 1);
     for_row_tiles<kVecs == 1 ? 4 : 3>(
         seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t) HWY_ATTR {

@@ -117,36 +117,58 @@ struct OperandRows {
 };
 
 /// Where rows lie dense, they themselves.
-template <typename T>
-OperandRows<T> rows_in_place(const HeadRows<const void>& rows) {
-  return {static_cast<const T*>(rows.data) + rows.start, rows.row_stride};
+template <typename Stored>
+OperandRows<Stored> rows_in_place(const HeadRows<const void>& rows) {
+  return {static_cast<const Stored*>(rows.data) + rows.start, rows.row_stride};
 }
 
 /// The rows of k or v of a sequence's head, if they lie dense, not in pages and without scales; else null.
-template <typename T>
-OperandRows<T> dense_keys(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
-                          const Sequence& s, std::int64_t h) {
+template <typename T, typename Stored = T>
+OperandRows<Stored> dense_keys(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
+                               const Sequence& s, std::int64_t h) {
   if (p.page > 0 || scale.present()) return {};
   const HeadRows<const void> rows = key_rows(tensor, s, h);
-  return lie_dense<T>(rows) ? rows_in_place<T>(rows) : OperandRows<T>{};
+  return lie_dense<T, Stored>(rows) ? rows_in_place<Stored>(rows) : OperandRows<Stored>{};
+}
+
+/// to[0 .. n) = a row of whole vectors.
+template <typename T, typename Stored>
+HWY_INLINE void widen_row(T* HWY_RESTRICT to, const Stored* HWY_RESTRICT from, std::int64_t n) {
+  for (std::int64_t x = 0; x < n; x += kLanes<T>) hn::StoreU(load_as<T>(from + x), Tag<T>(), to + x);
 }
 
 /// Rows [begin, end) of `from` at the same places of `to`, kRowStride apart, with zeros up to whole vectors; then rows
 /// of zeros up to `filled`. dense: the same rows where they lie dense, or null.
-template <typename T, class Rows>
-void copy_rows(const View<T, 2>& to, const OperandRows<T>& dense, const Rows& from, std::int64_t begin,
+template <typename T, typename Stored, class Rows>
+void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Rows& from, std::int64_t begin,
                std::int64_t end, std::int64_t filled) {
   const Tag<T> d;
   const std::int64_t padded = round_up(from.cols, kLanes<T>);
   for (std::int64_t r = begin; r < end; ++r) {
     T* HWY_RESTRICT row = to.at(r);
-    const T* HWY_RESTRICT source = dense.data != nullptr ? dense.at(r) : padded_row(from, r, row);
+    if (dense.data != nullptr) {
+      widen_row(row, dense.at(r), padded);
+      continue;
+    }
+    const T* HWY_RESTRICT source = padded_row(from, r, row);
     if (source == row) continue;
     for (std::int64_t x = 0; x < padded; x += kLanes<T>) hn::StoreU(hn::LoadU(d, source + x), d, row + x);
   }
   for (std::int64_t r = end; r < filled; ++r) {
     for (std::int64_t x = 0; x < padded; x += kLanes<T>) hn::StoreU(hn::Zero(d), d, to.at(r) + x);
   }
+}
+
+/// The rows of k or v of a sequence's head at the same places of `to`, as copy_rows has them.
+template <typename T>
+void place_rows(const View<T, 2>& to, const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
+                const Sequence& s, std::int64_t h, const KeyRange& rows, std::int64_t filled) {
+  const KeyRows from(p, tensor, scale, s, h);
+  if constexpr (std::is_same_v<T, float>) {
+    const auto halves = dense_keys<T, BFloat16>(p, tensor, scale, s, h);
+    if (halves.data != nullptr) return copy_rows(to, halves, from, rows.begin, rows.end, filled);
+  }
+  copy_rows(to, dense_keys<T>(p, tensor, scale, s, h), from, rows.begin, rows.end, filled);
 }
 
 /// Rows row_at(0) … row_at(n − 1) as the columns of `to` (cols, kVecs · lanes), times `factor`; zeros in the others.
