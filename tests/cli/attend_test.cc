@@ -325,8 +325,8 @@ TEST_F(AttendTest, GateFunctionDefaultsToSigmoidTimes) {
 
 TEST_F(AttendTest, PrecisionIsOfTheProducts) {
   put("q", {1, 2, 80, 16}, DType::f32);
-  put("k", {1, 2, 90, 16}, DType::f32);
-  put("v", {1, 2, 90, 16}, DType::f32);
+  put("k", {1, 2, 140, 16}, DType::f32);
+  put("v", {1, 2, 140, 16}, DType::f32);
   const std::string exact = result({"--dtype", "bf16"});
   EXPECT_EQ(result({"--dtype", "bf16", "--precision", "exact"}), exact);
   const std::string native16 = result({"--dtype", "bf16", "--precision", "native16"});

@@ -71,7 +71,8 @@ constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16U
 /// The unit that set_native16_products chose; none: the fast one of the CPU.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
-/// As few queries of as few keys, for which f32 is faster (docs/notes/2026-11-23-native16.md).
+/// As few queries of as few keys, for which f32 is faster (docs/notes/2026-11-23-native16.md) than the CPU's dots, and
+/// than tiles. Products that a program has asked for by name take all but those of `tiles`.
 struct FewRows {
   std::int64_t dots, tiles;
 };
@@ -81,7 +82,9 @@ bool takes(const Problem& p, const FewRows& few) {
     return false;
   }
   const Native16Unit unit = native16_unit(p.context.target);
-  return unit != Native16Unit::none && std::max(p.T, p.S) > (unit == Native16Unit::tiles ? few.tiles : few.dots);
+  const bool by_name = forced_unit.load(std::memory_order_relaxed) != Native16Unit::none;
+  const std::int64_t few_rows = by_name || unit == Native16Unit::tiles ? few.tiles : few.dots;
+  return unit != Native16Unit::none && std::max(p.T, p.S) > few_rows;
 }
 
 }  // namespace
