@@ -49,8 +49,8 @@ TEST(Targets, AnUnknownTargetIsRefusedAndChangesNothing) {
   EXPECT_EQ(active_target(), last);
 }
 
-/// Few queries, whose scores are sums over the lanes of a vector: each target has another number of them or, without
-/// fused multiply-add, other roundings.
+/// Few queries, whose scores are sums over the lanes of a vector: targets differ in the number of lanes or, without
+/// fused multiply-add, in roundings.
 verify::CaseSpec summed_over_lanes() {
   verify::CaseSpec spec;
   spec.T = 8;
@@ -66,6 +66,9 @@ std::vector<std::uint8_t> forward_bits(const std::string& target) {
   return problem.output_bytes();
 }
 
+/// Vectors of four floats without fused multiply-add: such targets may agree to the bit.
+bool adds_four_lanes_unfused(const std::string& target) { return target == "sse4" || target == "emu128"; }
+
 TEST(Targets, EachRunsItsOwnCode) {
   const TargetGuard guard;
   const std::vector<std::string> supported = supported_targets();
@@ -74,7 +77,10 @@ TEST(Targets, EachRunsItsOwnCode) {
   for (const std::string& name : supported) bits.push_back(forward_bits(name));
   for (std::size_t a = 0; a < supported.size(); ++a) {
     EXPECT_EQ(bits[a], forward_bits(supported[a])) << supported[a] << " twice";
-    for (std::size_t b = 0; b < a; ++b) EXPECT_NE(bits[a], bits[b]) << supported[a] << " and " << supported[b];
+    for (std::size_t b = 0; b < a; ++b) {
+      if (adds_four_lanes_unfused(supported[a]) && adds_four_lanes_unfused(supported[b])) continue;
+      EXPECT_NE(bits[a], bits[b]) << supported[a] << " and " << supported[b];
+    }
   }
 }
 
