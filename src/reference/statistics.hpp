@@ -14,8 +14,9 @@
 
 namespace headgate::reference {
 
-/// |−lse|, from which the kernels sum the scores of a row: beside the terms of a score, its roundings act on this.
-inline double start_of_scores(double lse) { return std::isfinite(lse) ? std::abs(lse) : 0.0; }
+/// 4 |−lse|: the kernels sum the scores of a row from −lse on. Beside the terms of a score, its roundings act on this,
+/// each on all of it where the terms are small, while sums of many terms grow to their size: hence the factor.
+inline double start_of_scores(double lse) { return std::isfinite(lse) ? 4 * std::abs(lse) : 0.0; }
 
 /// An output's elements in the order of its shape, with what bounds their rounding errors, as in Forward and Backward.
 struct StatisticsArray {

@@ -90,6 +90,49 @@ TEST(Extremes, DenormalKeysCountBesideHugeQueries) {
   }
 }
 
+/// y of `heads` queries of ±2¹⁰⁰ and keys of −20 … 20, 2⁻¹¹⁰ the unit, of D = 32, values j: in int8 with scales or in
+/// f32.
+std::vector<float> outputs_of_huge_queries(std::int64_t heads, bool quantized) {
+  constexpr std::int64_t kKeys = 41, kDim = 32;
+  constexpr float kUnit = 0x1p-110F;
+  std::vector<float> q(heads * kDim), k(kKeys * kDim), v(kKeys), y(heads), k_scale(kKeys, kUnit), v_scale(kKeys, 1.0F);
+  std::vector<std::int8_t> k_bytes(k.size()), v_bytes(v.size());
+  for (std::int64_t h = 0; h < heads; ++h) std::fill_n(q.begin() + h * kDim, kDim, h % 2 == 0 ? 0x1p100F : -0x1p100F);
+  for (std::int64_t j = 0; j < kKeys; ++j) {
+    std::fill_n(k_bytes.begin() + j * kDim, kDim, static_cast<std::int8_t>(j - 20));
+    std::fill_n(k.begin() + j * kDim, kDim, static_cast<float>(j - 20) * kUnit);
+    v[j] = v_bytes[j] = static_cast<std::int8_t>(j);
+  }
+  AttentionInputs in;
+  in.q = make_view(q.data(), Shape{1, heads, 1, kDim});
+  if (quantized) {
+    in.k = make_view(k_bytes.data(), Shape{1, 1, kKeys, kDim});
+    in.v = make_view(v_bytes.data(), Shape{1, 1, kKeys, 1});
+    in.k_scale = make_view(k_scale.data(), Shape{1, 1, kKeys, 1});
+    in.v_scale = make_view(v_scale.data(), Shape{1, 1, kKeys, 1});
+  } else {
+    in.k = make_view(k.data(), Shape{1, 1, kKeys, kDim});
+    in.v = make_view(v.data(), Shape{1, 1, kKeys, 1});
+  }
+  AttentionOutputs out;
+  out.y = make_view(y.data(), Shape{1, heads, 1, 1});
+  attention_forward(out, in);
+  return y;
+}
+
+TEST(Extremes, HugeQueriesOfInt8KeysOfTinyScales) {
+  const TargetGuard guard;
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    for (const std::int64_t heads : {1, 4, 8}) {
+      const auto exact = outputs_of_huge_queries(heads, false), quantized = outputs_of_huge_queries(heads, true);
+      EXPECT_GT(exact[0], 20.5F) << target;  // without the keys' numbers the mean, 20
+      for (std::size_t h = 0; h < exact.size(); ++h)
+        EXPECT_NEAR(quantized[h], exact[h], 1e-3F) << target << ' ' << heads;
+    }
+  }
+}
+
 /// −∞ in the bias hides the key, whole rows and whole keys among them.
 TEST(Extremes, BiasOfMinusInfinityHides) {
   for (const DType dtype : kDTypes) {

@@ -25,16 +25,19 @@ TEST(Forward, StandardCases) {
 
 /// A split of the keys that ends within a vector, after a whole one has left its weights in the same memory.
 TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
-  for (const DType dtype : kDTypes) {
-    for (const std::int64_t heads : {1, 8}) {
-      CaseSpec whole = sized(1, 1024, 16, 16);
-      whole.dtype = dtype;
-      whole.group = heads;
-      for (const std::int64_t S : {1, 4, 12, 20, 1028}) {
-        CaseSpec spec = whole;
-        spec.S = S;
-        expect_right(whole, check_forward_case);
-        expect_right(spec, check_forward_case);
+  CaseSpec whole = sized(1, 2048, 16, 16);
+  for (const std::int64_t heads : {1, 4, 8}) {
+    whole.group = heads;
+    for (const bool quantized : {false, true}) {
+      whole.quantized = quantized;
+      for (const DType dtype : kDTypes) {
+        whole.dtype = dtype;
+        for (const std::int64_t S : {1, 4, 12, 20, 1028}) {
+          CaseSpec spec = whole;
+          spec.S = S;
+          expect_right(whole, check_forward_case);
+          expect_right(spec, check_forward_case);
+        }
       }
     }
   }

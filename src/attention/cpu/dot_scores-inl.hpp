@@ -115,12 +115,12 @@ HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) void dot_tile(const BFl
   __m512i key[kKeys];
   std::int64_t x = 0;
   for (; x + kDotLanes <= columns; x += kDotLanes) {
-    if constexpr (kAsk) ask_in_turn<kKeys>(coming, t++, keys.into_first_level);
+    if constexpr (kAsk) ask_in_step<kKeys>(coming, t++, keys.into_first_level);
     HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) key[k] = _mm512_loadu_si512(row[k] + x);
     add_dots(sums, q + x * kRows, key);
   }
   if (x < columns) {
-    if constexpr (kAsk) ask_in_turn<kKeys>(coming, t, keys.into_first_level);
+    if constexpr (kAsk) ask_in_step<kKeys>(coming, t, keys.into_first_level);
     HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) key[k] = load_halves(row[k] + x, columns - x);
     add_dots(sums, q + x * kRows, key);
   }

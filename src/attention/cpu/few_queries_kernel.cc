@@ -26,6 +26,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
+#include "attention/cpu/block_scores-inl.hpp"
 #include "attention/cpu/dot_scores-inl.hpp"
 #include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
@@ -111,6 +112,9 @@ struct FewQueriesScratch {
     }
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
+    if (kKeysShareVectors<T, E>) {
+      block_queries = ws.take<T>("queries", kHighRows * kKeysInVector<T, E>, plan.D_padded);
+    }
     scores = ws.take<T>("scores", plan.most_rows, kScoreStride<E>);
     widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
     out = ws.take<T>("out", plan.Dv_padded);
@@ -123,6 +127,7 @@ struct FewQueriesScratch {
 
   View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
   View<T, 2> queries;              ///< the same, of pack_queries
+  View<T, 2> block_queries;        ///< room for those of pack_block_queries
   View<BFloat16, 1> bf16_query;    ///< the same for DotScores
   View<BFloat16, 2> bf16_queries;  ///< that, of pack_queries
   View<T, 2> scores;               ///< of a split's keys; then their exponentials
@@ -313,6 +318,9 @@ class FewQueriesWorker {
         return dot_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
       }
     }
+    if constexpr (kKeysShareVectors<T, Key>) {
+      if (in_blocks_) return block_score_rows<kScoreStride<E>>(scores, block_queries_, keys, n);
+    }
 #endif
     score_rows<kScoreStride<E>>(scores, queries_, keys, n);
   }
@@ -350,14 +358,25 @@ class FewQueriesWorker {
       });
       return;
     }
-    queries_ = own_.queries.range(0, 0, rows);
+    in_blocks_ = false;
     const T factor = plan_.rules.query_factor();
-    pack_queries<kLanes<T>>(queries_, own_.query.data, [&](std::int64_t r, T* to) {
+    const auto load = [&](std::int64_t r, T* to) {
       const auto [query_head, i] = query_of(each, h, r);
       load_row(to, query_rows(p_.inputs.q, sequence_, query_head), i, 0, p_.D);
       for (std::int64_t x = 0; x < p_.D; ++x) to[x] *= factor;
       std::fill(to + p_.D, to + plan_.D_padded, T{0});
-    });
+    };
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kKeysShareVectors<T, E>) {
+      if (rows_suit_blocks(rows) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
+        block_queries_ = {own_.block_queries.data, {plan_.D_padded / kBlock<E>, rows, kLanes<T>}};
+        in_blocks_ = pack_block_queries<E>(block_queries_, own_.query, load);
+        if (in_blocks_) return;
+      }
+    }
+#endif
+    queries_ = own_.queries.range(0, 0, rows);
+    pack_queries<kLanes<T>>(queries_, own_.query.data, load);
   }
 
   /// Score rules on what each row sees of the split's keys; −∞ on the others, up to a whole vector.
@@ -378,13 +397,25 @@ class FewQueriesWorker {
     }
   }
 
+  /// The largest of n numbers, a whole number of vectors of them.
+  static T largest_of(const T* HWY_RESTRICT s, std::int64_t n) {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    auto even = hn::Set(d, kHidden), odd = even;
+    std::int64_t j = 0;
+    for (; j + 4 * kN <= n; j += 4 * kN) {
+      even = hn::Max(even, hn::Max(hn::Load(d, s + j), hn::Load(d, s + j + kN)));
+      odd = hn::Max(odd, hn::Max(hn::Load(d, s + j + 2 * kN), hn::Load(d, s + j + 3 * kN)));
+    }
+    for (; j < n; j += kN) even = hn::Max(even, hn::Load(d, s + j));
+    return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
+  }
+
   /// The first n scores of row r become exp2(s − maximum), of the split's maximum and sum.
   void exponentials(std::int64_t r, std::int64_t n) const {
     const Tag<T> d;
     T* HWY_RESTRICT s = scores_.at(r);
-    auto largest = hn::Set(d, kHidden);
-    for (std::int64_t j = 0; j < n; j += kLanes<T>) largest = hn::Max(largest, hn::Load(d, s + j));
-    const T max = hn::GetLane(hn::MaxOfLanes(d, largest));
+    const T max = largest_of(s, n);
     // Maxima may pass NaN by, so that one of −∞ does not say that all scores are: their exponentials tell.
     const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
     auto total = hn::Zero(d);
@@ -410,6 +441,8 @@ class FewQueriesWorker {
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
   View<T, 2> queries_, scores_;       // of the open rows of the head
   View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
+  View<T, 3> block_queries_;          // and for keys that share vectors
+  bool in_blocks_ = false;            // whether there are block_queries_
   SplitRows<T, E> keys_, next_keys_, values_;
   KeySplit coming_;  // whose keys the next ones are, asked for already; or of no sequence
 };

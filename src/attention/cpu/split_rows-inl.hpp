@@ -29,6 +29,9 @@ inline constexpr std::int64_t kWidenedKeys = 64;
 template <typename E>
 inline constexpr std::int64_t kSplitKeysOf = sizeof(E) == 1 ? kInt8SplitKeys : kSplitKeys;
 
+/// Keys of the register tile that takes most of them.
+inline constexpr std::int64_t kMostTileKeys = 16;
+
 /// Keys of a split from `first` on, in the order of their use: the first `streamed`, where the order
 /// says nothing, in turn from kTileKeys places one after another, in each of which hardware prefetchers follow a stream
 /// (docs/notes/2026-11-22-few-queries.md); then the others.
@@ -56,25 +59,31 @@ class SplitRows {
   /// are.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
-    in_place_ = dots || (loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
-                         (std::is_same_v<T, E> || rows_against <= kHighRows));
+    in_place_ = dots || used_in_place(rows, rows_against);
   }
 
-  /// Puts the addresses of the rows of `keys` into slots, up to a multiple of kTileKeys. Returns the end of the slots.
+  /// Whether rows are used as they are stored.
+  static bool used_in_place(const KeyRows& rows, std::int64_t rows_against) {
+    return loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
+           (std::is_same_v<T, E> || rows_against <= kHighRows);
+  }
+
+  /// Puts the addresses of the rows of `keys` into slots, up to a multiple of kMostTileKeys. Returns the end of the
+  /// slots.
   const E** place(const E** slots, const OrderedKeys& keys) {
     keys_ = keys;
     slots_ = slots;
     const E* rows[kMostKeys];
     rows_->each_row<E>(keys.first, keys.count, [&rows](std::int64_t r, const E* row) { rows[r] = row; });
     to_slots(slots, rows);
-    const std::int64_t end = round_up(keys.count, kTileKeys);
+    const std::int64_t end = round_up(keys.count, kMostTileKeys);
     std::fill(slots + keys.count, slots + end, slots[keys.count - 1]);
     return slots + end;
   }
 
   /// Other slots for the same rows.
   const E** move(const E** slots) {
-    const E** end = std::copy(slots_, slots_ + round_up(keys_.count, kTileKeys), slots);
+    const E** end = std::copy(slots_, slots_ + round_up(keys_.count, kMostTileKeys), slots);
     slots_ = slots;
     return end;
   }

@@ -77,24 +77,28 @@ static_assert(kHighRows == 2 * kTileRows);
 
 inline constexpr std::int64_t kLine_bytes = 64;
 
-/// Of the kTileKeys rows from `rows` on, asks for the t-th kCount lines: one line of each row, then the next of each.
-/// What lies there need not be readable. Rows in turn stream faster than row after row
-/// (docs/notes/2026-11-22-few-queries.md).
-template <std::int64_t kCount, typename E>
-HWY_INLINE void ask_in_turn(const E* const* rows, std::int64_t t, bool into_first_level) {
-  constexpr std::int64_t kParts = kTileKeys / kCount;
+/// Asks for line `line` of each of the kTileKeys rows from `rows` on. What lies there need not be readable. Rows in
+/// turn stream faster than row after row (docs/notes/2026-11-22-few-queries.md), and faster than line by line
+/// (docs/notes/2026-11-23-decoding.md).
+template <typename E>
+HWY_INLINE void ask_in_turn(const E* const* rows, std::int64_t line, bool into_first_level) {
   constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;
-  const E* const* part = rows + t % kParts * kCount;
-  const std::int64_t in_row = t / kParts * kLine_bytes;
-  const auto line = [&](std::int64_t k) HWY_ATTR { return reinterpret_cast<const char*>(part[k]) + in_row; };
+  const auto at = [&](std::int64_t k) HWY_ATTR { return reinterpret_cast<const char*>(rows[k]) + line * kLine_bytes; };
   if (into_first_level) {
-    HWY_UNROLL(4) for (std::int64_t k = 0; k < kCount; ++k) __builtin_prefetch(line(k), kReads, kFirstLevel);
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) __builtin_prefetch(at(k), kReads, kFirstLevel);
   } else {
-    HWY_UNROLL(4) for (std::int64_t k = 0; k < kCount; ++k) __builtin_prefetch(line(k), kReads, kSecondLevel);
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) __builtin_prefetch(at(k), kReads, kSecondLevel);
   }
 }
 
-/// The cache lines of `count` rows, to be asked for in the order of ask_in_turn.
+/// In the n-th step of a register tile that reads a line of each of kKeys keys: as many lines of the rows to come.
+template <std::int64_t kKeys, typename E>
+HWY_INLINE void ask_in_step(const E* const* rows, std::int64_t n, bool into_first_level) {
+  constexpr std::int64_t kSteps = kTileKeys / kKeys;
+  if (n % kSteps == 0) ask_in_turn(rows, n / kSteps, into_first_level);
+}
+
+/// The cache lines of `count` rows, asked for by ask_in_turn.
 template <typename E>
 class ComingRows {
  public:
@@ -109,7 +113,7 @@ class ComingRows {
   /// Asks for the next line of each of kTileKeys rows, if there is one.
   HWY_INLINE void ask_lines() {
     if (--left_ < 0) return;
-    ask_in_turn<kTileKeys>(rows_, line_, into_first_level_);
+    ask_in_turn(rows_, line_, into_first_level_);
     if (++line_ < lines_) return;
     line_ = 0;
     rows_ += kTileKeys;
@@ -228,11 +232,11 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
   };
   std::int64_t x = 0;
   for (; x + kLine <= columns; x += kLine) {
-    if constexpr (kAsk) ask_in_turn<kKeys>(coming, t++, keys.into_first_level);
+    if constexpr (kAsk) ask_in_step<kKeys>(coming, t++, keys.into_first_level);
     HWY_UNROLL(4) for (std::int64_t in_line = 0; in_line < kLine; in_line += kN) multiply(x + in_line);
   }
   if (x < columns) {
-    if constexpr (kAsk) ask_in_turn<kKeys>(coming, t, keys.into_first_level);
+    if constexpr (kAsk) ask_in_step<kKeys>(coming, t, keys.into_first_level);
     for (; x < columns; x += kN) multiply(x);
   }
   store_sums<T>(acc, s, s_stride);
