@@ -23,6 +23,7 @@ nlohmann::ordered_json case_json(const CaseResult& result) {
   out.update(result.facts);
   out.update({{"threads", result.threads},
               {"runs", result.runs},
+              {"calls_a_run", result.calls},
               {"ms_median", result.ms_median},
               {"ms_min", result.ms_min},
               {"gflops", result.gflops},

@@ -18,14 +18,18 @@ struct RunningCase {
   const BenchCase* bench_case;
   int threads;
   std::unique_ptr<BenchJob> job;
-  std::vector<double> seconds;  // one entry a round
+  int calls = 1;                // in a row, in each round
+  std::vector<double> seconds;  // of a call, one entry a round
   std::vector<double> peaks;    // GFLOP/s
   std::vector<double> reads;    // GB/s
 
   void measure(PeakMeters& meters) {
     for (int i = 0; i < kPeakWindows; ++i) peaks.push_back(meters.window(job->compute_dtype(), threads));
     if (job->read_bytes() > 0.0) reads.push_back(meters.read(threads));
-    seconds.push_back(seconds_of([this] { job->run(); }));
+    const double all = seconds_of([this] {
+      for (int i = 0; i < calls; ++i) job->run();
+    });
+    seconds.push_back(all / calls);
   }
 
   /// Measures FMA peak again if none of its windows came near the best of the run: other programs were then busy, and
@@ -48,6 +52,7 @@ CaseResult result_of(const RunningCase& c) {
   result.facts = c.job->facts();
   result.threads = c.threads;
   result.runs = static_cast<int>(c.seconds.size());
+  result.calls = c.calls;
   const double flops = c.job->flops();
   const double median_seconds = median(c.seconds);
   const double min_seconds = *std::min_element(c.seconds.begin(), c.seconds.end());
@@ -76,14 +81,15 @@ RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& r
           cases[ratio.numerator].gflops_best / cases[ratio.denominator].gflops_best};
 }
 
-/// Runs each case once or, where that takes little time, twice, so that its memory is mapped and its threads run.
-/// Returns the seconds of the slowest case.
+/// Runs each case once or, where that takes little time, twice, so that its memory is mapped and its threads run; sets
+/// its calls. Returns the seconds of the slowest round.
 double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;
   for (RunningCase& c : running) {
     double seconds = seconds_of([&c] { c.job->run(); });
     if (seconds < kSlowRun_seconds) seconds = seconds_of([&c] { c.job->run(); });
-    slowest = std::max(slowest, seconds);
+    if (c.job->read_bytes() == 0.0) c.calls = std::max(1, static_cast<int>(kShortRound_seconds / seconds));
+    slowest = std::max(slowest, seconds * c.calls);
   }
   return slowest;
 }
@@ -102,7 +108,7 @@ GroupResult run_group(const BenchGroup& group, const BenchSettings& settings, Pe
   running.reserve(group.cases.size());
   for (const BenchCase& bench_case : group.cases) {
     const int threads = bench_case.threads == 0 ? settings.threads : bench_case.threads;
-    running.push_back({&bench_case, threads, bench_case.make_job(threads), {}, {}, {}});
+    running.push_back({&bench_case, threads, bench_case.make_job(threads), 1, {}, {}, {}});
   }
   const int runs = runs_of(group, settings, warm_up(running));
   for (int round = 0; round < runs; ++round) {

@@ -21,13 +21,16 @@ struct BenchSettings {
 };
 
 inline constexpr double kSlowRun_seconds = 0.5;
+/// A timed run is one call or, of work that caches hold, as many in a row as fit: in use too one call follows another,
+/// while what is measured between the runs leaves other programs the time to empty shared caches.
+inline constexpr double kShortRound_seconds = 5e-3;
 
 struct CaseResult {
   std::string name;
   std::optional<double> floor, sgemm_floor;
   nlohmann::ordered_json facts;  ///< of the job
   int threads = 1;
-  int runs = 0;
+  int runs = 0, calls = 1;  ///< calls: of each run, whose time is their mean
   double ms_median = 0.0, ms_min = 0.0;
   double gflops = 0.0;       ///< at the median
   double gflops_best = 0.0;  ///< at the minimum

@@ -119,7 +119,8 @@ Verb add_bench(CommandLine& line) {
       "bench",
       "Measure kernels and training steps against this machine's own limits\n\n"
       "The limits (FMA peak in the vector width of the kernels, OpenBLAS's sgemm, streaming read) are measured by this "
-      "program in the same run; cases that are compared run alternately; times are medians.");
+      "program in the same run; cases that are compared run alternately. A timed run is one call, or as many in a row "
+      "as take 5 ms where memory does not limit them; times of a call are medians over the runs.");
   verb.footer(
       "The table:\n"
       "  share  fraction of FMA peak (same dtype and threads, measured between the\n"

@@ -42,7 +42,7 @@ TEST(RunGroup, TakesTurnsThereAndBackAndComparesTheRates) {
       return std::make_unique<NotedJob>(name, milliseconds, threads, runs);
     };
   };
-  const BenchGroup group{{{"a", job('a', 1), 0, 0.25}, {"b", job('b', 20), 2, {}}}, {{1, 0, 0.5}}};
+  const BenchGroup group{{{"a", job('a', 10), 0, 0.25}, {"b", job('b', 20), 2, {}}}, {{1, 0, 0.5}}};
   BenchSettings settings;
   settings.threads = 1;
   settings.min_runs = 4;
@@ -66,6 +66,21 @@ TEST(RunGroup, TakesTurnsThereAndBackAndComparesTheRates) {
   EXPECT_EQ(result.ratios[0].numerator, "b");
   EXPECT_EQ(result.ratios[0].denominator, "a");
   EXPECT_LT(result.ratios[0].value, 1.0);  // b sleeps for longer
+}
+
+TEST(RunGroup, TimesShortCallsInARow) {
+  std::string runs;
+  const BenchGroup group{
+      {{"s", [&runs](int threads) { return std::make_unique<NotedJob>('s', 1, threads, runs); }, 0, {}}}, {}};
+  BenchSettings settings;
+  settings.min_runs = 3;
+  settings.min_seconds = 0.0;
+  PeakMeters peaks(active_target());
+  const CaseResult result = run_group(group, settings, peaks).cases.at(0);
+  EXPECT_GE(result.calls, 1);  // 4, but of a machine that sleeps for long
+  EXPECT_LE(result.calls, 5);
+  EXPECT_EQ(runs.size(), 2U + 3U * static_cast<std::size_t>(result.calls));
+  EXPECT_GE(result.ms_min, 1.0);
 }
 
 TEST(RunGroup, RunsASlowCaseOnceToWarmUpAndAsOftenAsSlowCasesAre) {
