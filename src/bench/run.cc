@@ -64,7 +64,11 @@ CaseResult result_of(const RunningCase& c) {
   result.fma_peak_median_gflops = median(c.peaks);
   if (!c.reads.empty()) {
     result.read_gb = c.job->read_bytes() * 1e-9;
-    result.read_gbps = *std::max_element(c.reads.begin(), c.reads.end());
+    result.read_gbps = median(c.reads);
+    std::vector<double> shares;
+    shares.reserve(c.reads.size());
+    for (std::size_t i = 0; i < c.reads.size(); ++i) shares.push_back(result.read_gb / c.reads[i] / c.seconds[i]);
+    result.fraction_of_read = median(std::move(shares));
   }
   return result;
 }

@@ -39,14 +39,14 @@ struct CaseResult {
   double fma_peak_gflops = 0.0, fma_peak_median_gflops = 0.0;
 
   double read_gb = 0.0;    ///< 1e9 bytes that a run reads; 0 where reading does not limit it
-  double read_gbps = 0.0;  ///< the best streaming rate of the passes between those runs
+  double read_gbps = 0.0;  ///< the median streaming rate of the passes between those runs
+  /// Median over the runs of the time in which that much streams, at the rate of the pass before, in the run's: a shared
+  /// machine's memory changes from one minute to the next.
+  double fraction_of_read = 0.0;
 
   double fraction_of_peak() const { return gflops / fma_peak_gflops; }
-  /// Of the least time that reading at that rate and computing at FMA peak allow, in the median time.
-  double fraction_of_limit() const {
-    if (read_gb == 0.0) return fraction_of_peak();
-    return std::max(fraction_of_peak(), 1e3 * read_gb / read_gbps / ms_median);
-  }
+  /// Of the least time that reading and computing at FMA peak allow.
+  double fraction_of_limit() const { return std::max(fraction_of_peak(), fraction_of_read); }
   double best_fraction_of_peak() const { return gflops_best / fma_peak_gflops; }
 };
 

@@ -126,9 +126,9 @@ Verb add_bench(CommandLine& line) {
       "  share  fraction of FMA peak (same dtype and threads, measured between the\n"
       "         runs) at the median time\n"
       "  best   the same at the shortest time\n"
-      "  limit  where reading memory limits a case: the least time that streaming\n"
-      "         read (measured between the runs) and FMA peak allow, over the\n"
-      "         median time\n"
+      "  limit  where reading memory limits a case: its fraction of streaming read\n"
+      "         (measured before each run; the median over the runs) or of FMA\n"
+      "         peak, whichever is larger\n"
       "  goal   the least share, or limit, that the project guarantees on two cores\n"
       "  A : B  the rate of A over that of B, run alternately");
   verb.value("--filter", arguments->filter, "REGEX", "Run only the cases whose names match REGEX (anywhere)");

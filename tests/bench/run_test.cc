@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -81,6 +82,37 @@ TEST(RunGroup, TimesShortCallsInARow) {
   EXPECT_LE(result.calls, 5);
   EXPECT_EQ(runs.size(), 2U + 3U * static_cast<std::size_t>(result.calls));
   EXPECT_GE(result.ms_min, 1.0);
+}
+
+/// Reads so many bytes, though they may lie in a cache.
+class ReadingJob : public BenchJob {
+ public:
+  explicit ReadingJob(std::size_t bytes) : data_(bytes / sizeof(float), 1.0F) {}
+  void run() override { sum_ = std::accumulate(data_.begin(), data_.end(), 0.0F); }
+  double flops() const override { return static_cast<double>(data_.size()); }
+  double read_bytes() const override { return static_cast<double>(data_.size() * sizeof(float)); }
+  DType compute_dtype() const override { return DType::f32; }
+  nlohmann::ordered_json facts() const override { return {{"sum", sum_}}; }
+
+ private:
+  std::vector<float> data_;
+  float sum_ = 0.0F;
+};
+
+TEST(RunGroup, ComparesEachReadingCallWithAStreamingPass) {
+  static constexpr std::size_t kBytes = 1 << 20;
+  const BenchGroup group{{{"r", [](int) { return std::make_unique<ReadingJob>(kBytes); }, 1, {}}}, {}};
+  BenchSettings settings;
+  settings.min_runs = 5;
+  settings.min_seconds = 0.0;
+  PeakMeters peaks(active_target());
+  const CaseResult result = run_group(group, settings, peaks).cases.at(0);
+  EXPECT_EQ(result.calls, 1);
+  EXPECT_EQ(result.read_gb, kBytes * 1e-9);
+  const double of_medians = 1e3 * result.read_gb / result.read_gbps / result.ms_median;
+  EXPECT_GT(result.fraction_of_read, 0.2 * of_medians);
+  EXPECT_LT(result.fraction_of_read, 5.0 * of_medians);
+  EXPECT_EQ(result.fraction_of_limit(), std::max(result.fraction_of_read, result.fraction_of_peak()));
 }
 
 TEST(RunGroup, RunsASlowCaseOnceToWarmUpAndAsOftenAsSlowCasesAre) {
