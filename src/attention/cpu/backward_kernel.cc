@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 
 #include "attention/cpu/head_batches.hpp"
@@ -23,7 +22,6 @@
 #include "attention/cpu/backward_plan-inl.hpp"
 #include "attention/cpu/backward_rows-inl.hpp"
 #include "attention/cpu/backward_run-inl.hpp"
-#include "attention/cpu/gate_rows-inl.hpp"
 #include "attention/cpu/multiply-inl.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/scores-inl.hpp"

@@ -18,8 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// How many keys of E share a vector of T, each with a block of its lanes: products are then summed within blocks, in a
-/// half and a quarter of the instructions that sums of whole vectors take. 1: none do.
+/// How many keys of E share a vector of T, each with a block of its lanes: products are then summed within blocks, in
+/// fewer instructions than sums of whole vectors take. 1: none do.
 template <typename T, typename E>
 inline constexpr std::int64_t kKeysInVector =
     HWY_TARGET != HWY_AVX3 || !std::is_same_v<T, float> || std::is_same_v<T, E> ? 1 : 4 / std::int64_t{sizeof(E)};
