@@ -28,12 +28,13 @@ constexpr std::int64_t kHeads = 8;
 
 // Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
 // times as fast as one, odd shapes at most 15% slower than their neighbours, packed sequences of different lengths at
-// most 10% slower than equal ones, 15% when they decode.
+// most 10% slower than equal ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kTwoCoresFloor = 1.8;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
+constexpr double kSequencesFloor = 0.85;  // of what reading allows, for one new token of each of many sequences
 // A forward pass need not be faster than this share of the machine's own matrix product.
 constexpr double kOfSgemmFloor = 0.96;
 
@@ -325,9 +326,10 @@ void add_packed(std::vector<BenchGroup>& groups) {
     equal.B = 32;
     equal.S = tokens / 32;
     const std::string name = fmt::format("packed/decode/{}", dtype_name(dtype));
-    groups.push_back({{{name + "/skewed", attention_job(BenchOp::forward, packed(spec, lengths, 1)), 0, {}},
-                       {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
-                      {{0, 1, kPackedFloor}}});
+    groups.push_back(
+        {{{name + "/skewed", attention_job(BenchOp::forward, packed(spec, lengths, 1)), 0, kSequencesFloor},
+          {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
+         {{0, 1, kPackedFloor}}});
   }
   // Prompts and new tokens in one call.
   CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});
