@@ -121,7 +121,7 @@ struct FewQueriesScratch {
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
     slots = ws.take<const E*>("row addresses", 4 * kSplitKeysOf<E>);
-    if (plan.p.inputs.k_scale.present()) scale_row = ws.take<T>("scale row", kSplitKeysOf<E>);
+    if (plan.p.inputs.k_scale.present()) scale_rows = ws.take<T>("scale rows", 2, kSplitKeysOf<E>);
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", kSplitKeysOf<E>);
   }
 
@@ -134,7 +134,7 @@ struct FewQueriesScratch {
   View<T, 2> widened;              ///< rows of k or v in T
   View<T, 1> out, gate, gated;     ///< of one query
   View<const E*, 1> slots;         ///< a split's keys and values, the next split's keys, and more for requests
-  View<T, 1> scale_row;            ///< of a split's keys or values
+  View<T, 2> scale_rows;           ///< of a split's keys and values
   View<T, 1> rule_row;             ///< a row of bias or mask
 };
 
@@ -234,11 +234,15 @@ class FewQueriesWorker {
     keys_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       score(scores_.range(1, first, count), rows, count);
     });
-    keys_.scale_columns(scores_, own_.scale_row.data);
+    const T* key_scales = keys_.scales(own_.scale_rows.data);
+    const T* const value_scales = values_.scales(own_.scale_rows.data + own_.scale_rows.strides[0]);
     const bool all_seen = keys.streamed == keys.count && keys.count % kLanes<T> == 0;
-    if (!all_seen || plan_.rules.any()) rule_and_hide(keys);
-    for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count);
-    values_.scale_columns(scores_, own_.scale_row.data);
+    if (!all_seen || plan_.rules.any()) {
+      if (key_scales != nullptr) scale_scores(key_scales, keys.count);
+      key_scales = nullptr;
+      rule_and_hide(keys);
+    }
+    for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count, key_scales, value_scales);
     const std::int64_t chunk = values_.values_at_a_time(all_rows);
     values_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, chunk);
@@ -397,36 +401,62 @@ class FewQueriesWorker {
     }
   }
 
-  /// The largest of n numbers, a whole number of vectors of them.
-  static T largest_of(const T* HWY_RESTRICT s, std::int64_t n) {
+  void scale_scores(const T* HWY_RESTRICT key_scales, std::int64_t n) const {
+    for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
+      T* HWY_RESTRICT s = scores_.at(r);
+      for (std::int64_t j = 0; j < n; ++j) s[j] *= key_scales[j];
+    }
+  }
+
+  /// The largest of n scores, a whole number of vectors of them, which are multiplied by `key_scales` where there are.
+  static T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales) {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     auto even = hn::Set(d, kHidden), odd = even;
-    std::int64_t j = 0;
-    for (; j + 4 * kN <= n; j += 4 * kN) {
-      even = hn::Max(even, hn::Max(hn::Load(d, s + j), hn::Load(d, s + j + kN)));
-      odd = hn::Max(odd, hn::Max(hn::Load(d, s + j + 2 * kN), hn::Load(d, s + j + 3 * kN)));
+    const auto run = [&](const auto& score) HWY_ATTR {
+      std::int64_t j = 0;
+      for (; j + 4 * kN <= n; j += 4 * kN) {
+        even = hn::Max(even, hn::Max(score(j), score(j + kN)));
+        odd = hn::Max(odd, hn::Max(score(j + 2 * kN), score(j + 3 * kN)));
+      }
+      for (; j < n; j += kN) even = hn::Max(even, score(j));
+    };
+    if (key_scales == nullptr) {
+      run([&](std::int64_t j) HWY_ATTR { return hn::Load(d, s + j); });
+    } else {
+      run([&](std::int64_t j) HWY_ATTR {
+        const auto scaled = hn::Mul(hn::Load(d, s + j), hn::Load(d, key_scales + j));
+        hn::Store(scaled, d, s + j);
+        return scaled;
+      });
     }
-    for (; j < n; j += kN) even = hn::Max(even, hn::Load(d, s + j));
     return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
   }
 
-  /// The first n scores of row r become exp2(s − maximum), of the split's maximum and sum.
-  void exponentials(std::int64_t r, std::int64_t n) const {
+  /// The first n scores of row r, times `key_scales`, become exp2(s − maximum), of the split's maximum and sum, times
+  /// `value_scales`, where there are scales.
+  void exponentials(std::int64_t r, std::int64_t n, const T* key_scales, const T* HWY_RESTRICT value_scales) const {
     const Tag<T> d;
     T* HWY_RESTRICT s = scores_.at(r);
-    const T max = largest_of(s, n);
+    const T max = largest_of(s, n, key_scales);
     // Maxima may pass NaN by, so that one of −∞ does not say that all scores are: their exponentials tell.
     const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
     auto total = hn::Zero(d);
-    for (std::int64_t first = 0; first < n; first += kSplitSumKeys) {
-      auto block = hn::Zero(d);
-      for (std::int64_t j = first; j < std::min(first + kSplitSumKeys, n); j += kLanes<T>) {
-        const auto e = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));
-        hn::Store(e, d, s + j);
-        block = hn::Add(block, e);
+    const auto run = [&](const auto& weight) HWY_ATTR {
+      for (std::int64_t first = 0; first < n; first += kSplitSumKeys) {
+        auto block = hn::Zero(d);
+        for (std::int64_t j = first; j < std::min(first + kSplitSumKeys, n); j += kLanes<T>) {
+          const auto e = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));
+          hn::Store(weight(e, j), d, s + j);
+          block = hn::Add(block, e);
+        }
+        total = hn::Add(total, block);
       }
-      total = hn::Add(total, block);
+    };
+    if (value_scales == nullptr) {
+      run([](auto e, std::int64_t) HWY_ATTR { return e; });
+    } else {
+      run([&](auto e, std::int64_t j) HWY_ATTR { return hn::Mul(e, hn::Load(d, value_scales + j)); });
     }
     shared_.maxima(partial_ + r) = max;
     shared_.sums(partial_ + r) = hn::GetLane(hn::SumOfLanes(d, total));
@@ -466,18 +496,18 @@ void few_queries_of(const ForwardProblem& p) {
     next->dots = plan.dots.suit(each.sequence);
     ++next;
   });
-  const std::int64_t in_turn = heads_in_turn(plan.all.first_split, plan.threads);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences, in_turn)
+#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences)
   {
     FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
     if (p.gate_threshold > 0) {
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < plan.sequences * p.Hkv; ++n) worker.select_rows(sequences[n / p.Hkv], n % p.Hkv);
     }
-#pragma omp for schedule(dynamic, in_turn)
+    // Long stretches first: within one the next split's keys are asked for in time.
+#pragma omp for schedule(guided)
     for (std::int64_t n = 0; n < plan.all.first_split; ++n) {
-      const bool last_in_turn = n + 1 == plan.all.first_split || (n + 1) % in_turn == 0;
-      worker.run_split(split_at(sequences, plan, n), last_in_turn ? KeySplit{} : split_at(sequences, plan, n + 1));
+      const bool is_last = n + 1 == plan.all.first_split;
+      worker.run_split(split_at(sequences, plan, n), is_last ? KeySplit{} : split_at(sequences, plan, n + 1));
     }
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < plan.all.first_query; ++n) {

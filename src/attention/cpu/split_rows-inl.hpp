@@ -130,16 +130,15 @@ class SplitRows {
     for (std::int64_t r = 0; r < n; r += kTileKeys) ask_whole_rows(coming);
   }
 
-  /// Each row of `x` times the scales of the rows in the slots. `buffer`: kMostKeys elements.
-  void scale_columns(const View<T, 2>& x, T* HWY_RESTRICT buffer) const {
-    if (!rows_->scaled()) return;
+  /// The scales of the rows in the slots, in `buffer` (kMostKeys elements), zeros behind them up to a whole vector;
+  /// null where rows have none.
+  const T* scales(T* HWY_RESTRICT buffer) const {
+    if (!rows_->scaled()) return nullptr;
     T scales[kMostKeys];
     rows_->scales(scales, keys_.first, keys_.count);
     to_slots(buffer, scales);
-    for (std::int64_t i = 0; i < x.shape[0]; ++i) {
-      T* HWY_RESTRICT row = x.at(i);
-      for (std::int64_t r = 0; r < keys_.count; ++r) row[r] *= buffer[r];
-    }
+    std::fill(buffer + keys_.count, buffer + round_up(keys_.count, kLanes<T>), T{0});
+    return buffer;
   }
 
  private:
