@@ -40,8 +40,8 @@ struct CaseResult {
 
   double read_gb = 0.0;    ///< 1e9 bytes that a run reads; 0 where reading does not limit it
   double read_gbps = 0.0;  ///< the median streaming rate of the passes between those runs
-  /// Median over the runs of the time in which that much streams, at the rate of the pass before, in the run's: a shared
-  /// machine's memory changes from one minute to the next.
+  /// Median over the runs of the time in which that much streams, at the rate of the pass before, in the run's: a
+  /// shared machine's memory changes from one minute to the next.
   double fraction_of_read = 0.0;
 
   double fraction_of_peak() const { return gflops / fma_peak_gflops; }
