@@ -197,7 +197,7 @@ HWY_NOINLINE void block_score_rows(const View<float, 2>& scores, const View<floa
     if constexpr (rows_suit_blocks(tile)) {
       constexpr std::int64_t kVectors = tile == kHighRows ? kHighKeys : kTileKeys;
       for (std::int64_t j = 0; j < n; j += kVectors * kKeysInVector<float, E>) {
-        const StoredRows<E> rows{keys.rows + j, keys.ahead, keys.into_first_level};
+        const StoredRows<E> rows = keys.from(j);
         if (keys.ahead > 0) {
           block_tile<tile, kVectors, true, s_stride>(queries.data, rows, columns, scores.data + j);
         } else {

@@ -135,7 +135,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void dot_score_rows(const View<float, 2>& scores
                                                     std::int64_t n, float factor) {
   assert(scores.strides[0] == s_stride);
   for (std::int64_t j = 0; j < n; j += kTileKeys) {
-    const StoredRows<BFloat16> rows{keys.rows + j, keys.ahead, keys.into_first_level};
+    const StoredRows<BFloat16> rows = keys.from(j);
     row_tiles(queries.shape[0], [&](auto tile, std::int64_t r) HEADGATE_DOTS_ATTR {
       constexpr std::int64_t kKeys = tile == kHighRows ? kHighKeys : kTileKeys;
       const BFloat16* q = queries.at(r);

@@ -120,7 +120,7 @@ struct FewQueriesScratch {
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
-    slots = ws.take<const E*>("row addresses", 4 * kSplitKeysOf<E>);
+    slots = ws.take<const E*>("row addresses", 3 * kSplitKeysOf<E>);
     if (plan.p.inputs.k_scale.present()) scale_rows = ws.take<T>("scale rows", 2, kSplitKeysOf<E>);
     if (plan.rules.any()) rule_row = ws.take<T>("rule row", kSplitKeysOf<E>);
   }
@@ -133,7 +133,7 @@ struct FewQueriesScratch {
   View<T, 2> scores;               ///< of a split's keys; then their exponentials
   View<T, 2> widened;              ///< rows of k or v in T
   View<T, 1> out, gate, gated;     ///< of one query
-  View<const E*, 1> slots;         ///< a split's keys and values, the next split's keys, and more for requests
+  View<const E*, 1> slots;         ///< a split's keys and values, and the next split's first keys
   View<T, 2> scale_rows;           ///< of a split's keys and values
   View<T, 1> rule_row;             ///< a row of bias or mask
 };
@@ -225,13 +225,11 @@ class FewQueriesWorker {
     std::swap(keys_, next_keys_);
     values_.select(rows_of_values(p_, sequence_, h_), all_rows);
     const OrderedKeys& keys = keys_.keys();
-    // The slots are in the order of their use: the split's keys, its values, the keys of the next one.
+    // The slots are in the order of their use: the split's keys, its values, the first keys of the next one.
     const E** const coming = values_.place(keys_.move(own_.slots.data), keys);
-    const E** const end = following.each != nullptr ? place_keys(following, coming) : coming;
+    const bool follows = following.each != nullptr && place_keys(following, coming);
     const std::int64_t ahead = keys_.ahead();
-    const E** const asked_for = coming + ahead;
-    if (end < asked_for) std::fill(end, asked_for, end[-1]);
-    keys_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+    keys_.with(ahead, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       score(scores_.range(1, first, count), rows, count);
     });
     const T* key_scales = keys_.scales(own_.scale_rows.data);
@@ -244,7 +242,7 @@ class FewQueriesWorker {
     }
     for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count, key_scales, value_scales);
     const std::int64_t chunk = values_.values_at_a_time(all_rows);
-    values_.with(ahead, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+    values_.with(ahead, follows ? &next_keys_ : nullptr, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, chunk);
     });
   }
@@ -302,15 +300,16 @@ class FewQueriesWorker {
     return order;
   }
 
-  /// Makes the keys of a split, if its rows see any, the next ones. Returns the end of their slots.
-  const E** place_keys(const KeySplit& at, const E** slots) {
+  /// Makes the keys of a split the next ones; false if its rows see none.
+  bool place_keys(const KeySplit& at, const E** slots) {
     const Sequence& sequence = at.each->sequence;
     const KeyRange range = keys_of(at);
     const std::int64_t rows = rows_of(*at.each, at.h);
-    if (rows == 0 || range.empty()) return slots;
+    if (rows == 0 || range.empty()) return false;
     next_keys_.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
     coming_ = at;
-    return next_keys_.place(slots, order_of(sequence, range));
+    next_keys_.place(slots, order_of(sequence, range));
+    return true;
   }
 
   /// scores(r, j) = query r · row j of `keys`, j < n, times the factor of ScoreRules.

@@ -229,6 +229,20 @@ class KeyRows {
   HeadRows<const void> row(std::int64_t j) const { return at(rows_, page_stride_, j); }
   float scale(std::int64_t j) const { return *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1); }
 
+  /// What lies `step` elements apart.
+  template <typename E>
+  struct Run {
+    const E* first = nullptr;  ///< or null
+    std::int64_t step = 0;
+  };
+  /// The rows from row j on, or their scales; null where they lie in pages.
+  template <typename E>
+  Run<E> rows_from(std::int64_t j) const {
+    return page_ > 0 ? Run<E>() : Run<E>{rows_.at<E>(j, 0, cols), rows_.row_stride};
+  }
+  Run<float> scales_from(std::int64_t j) const {
+    return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
+  }
   /// visit(r, address of row first + r) for r < n.
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {

@@ -47,7 +47,8 @@ struct OrderedKeys {
   }
 };
 
-/// Rows of k or v of one sequence and head, of elements E, for products in T, a split's at a time, in slots.
+/// Rows of k or v of one sequence and head, of elements E, for products in T, a split's at a time, in slots, which are
+/// filled shortly before their use.
 template <typename T, typename E>
 class SplitRows {
  public:
@@ -68,38 +69,37 @@ class SplitRows {
            (std::is_same_v<T, E> || rows_against <= kHighRows);
   }
 
-  /// Puts the addresses of the rows of `keys` into slots, up to a multiple of kMostTileKeys. Returns the end of the
-  /// slots.
+  /// Takes the rows of `keys`, in slots from `slots` on. Returns the end of the slots, a multiple of kMostTileKeys.
   const E** place(const E** slots, const OrderedKeys& keys) {
     keys_ = keys;
     slots_ = slots;
-    const E* rows[kMostKeys];
-    rows_->each_row<E>(keys.first, keys.count, [&rows](std::int64_t r, const E* row) { rows[r] = row; });
-    to_slots(slots, rows);
-    const std::int64_t end = round_up(keys.count, kMostTileKeys);
-    std::fill(slots + keys.count, slots + end, slots[keys.count - 1]);
-    return slots + end;
+    filled_ = 0;
+    return slots + slots_used();
   }
 
-  /// Other slots for the same rows.
+  /// Other slots for the same rows. Returns their end.
   const E** move(const E** slots) {
-    const E** end = std::copy(slots_, slots_ + round_up(keys_.count, kMostTileKeys), slots);
+    std::copy(slots_, slots_ + filled_, slots);
     slots_ = slots;
-    return end;
+    return slots + slots_used();
   }
 
   const OrderedKeys& keys() const { return keys_; }
 
   /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots. While they are used,
-  /// those `ahead` slots later are asked for.
+  /// those `ahead` slots later are asked for; those of `following`, unless null, come after the last.
   template <class Visit>
-  void with(std::int64_t ahead, const Visit& visit) const {
+  void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
-      if (in_place_) return visit(StoredRows<E>{slots_, ahead, requests_.into_first_level}, 0, keys_.count);
+      if (in_place_) {
+        fill_with_following(keys_.count + ahead, following);
+        return visit(StoredRows<E>{slots_, ahead, requests_.into_first_level}, 0, keys_.count);
+      }
     }
     for (std::int64_t first = 0; first < keys_.count; first += kWidenedKeys) {
       const std::int64_t n = std::min(kWidenedKeys, keys_.count - first);
       const T* wide[kWidenedKeys];
+      fill_with_following(first + n + ahead, following);
       ComingRows<E> coming = coming_rows(first + ahead, n);
       for (std::int64_t r = 0; r < n; ++r) {
         T* row = widened_.at(r);
@@ -125,7 +125,8 @@ class SplitRows {
   }
 
   /// Asks for the rows of the first `n` slots.
-  void ask_first(std::int64_t n) const {
+  void ask_first(std::int64_t n) {
+    fill_to(n);
     ComingRows<E> coming = coming_rows(0, std::min(n, keys_.count));
     for (std::int64_t r = 0; r < n; r += kTileKeys) ask_whole_rows(coming);
   }
@@ -134,9 +135,14 @@ class SplitRows {
   /// null where rows have none.
   const T* scales(T* HWY_RESTRICT buffer) const {
     if (!rows_->scaled()) return nullptr;
-    T scales[kMostKeys];
-    rows_->scales(scales, keys_.first, keys_.count);
-    to_slots(buffer, scales);
+    const KeyRows::Run<float> run = rows_->scales_from(keys_.first);
+    if (run.first != nullptr && run.step == 1) {
+      to_slots(buffer, 0, keys_.count, run.first);
+    } else {
+      T scales[kMostKeys];
+      rows_->scales(scales, keys_.first, keys_.count);
+      to_slots(buffer, 0, keys_.count, scales);
+    }
     std::fill(buffer + keys_.count, buffer + round_up(keys_.count, kLanes<T>), T{0});
     return buffer;
   }
@@ -144,14 +150,57 @@ class SplitRows {
  private:
   static constexpr std::int64_t kChunk_bytes = 8192;  ///< of values: they stay in the first level of the cache
 
-  /// What belongs to the keys, in the order of the slots.
-  template <typename Each>
-  void to_slots(Each* HWY_RESTRICT slots, const Each* HWY_RESTRICT keys) const {
-    const std::int64_t place = keys_.place();
-    for (std::int64_t k = 0; k < place; ++k) {
-      for (std::int64_t s = 0; s < kTileKeys; ++s) slots[k * kTileKeys + s] = keys[s * place + k];
+  std::int64_t slots_used() const { return round_up(keys_.count, kMostTileKeys); }
+
+  /// Fills slots up to `end`, rounded up to kMostTileKeys. Those behind the last row repeat it.
+  void fill_to(std::int64_t end) {
+    end = round_up(end, kMostTileKeys);
+    const std::int64_t rows_end = std::min(end, keys_.count);
+    if (filled_ < rows_end) {
+      const KeyRows::Run<E> run = rows_->rows_from<E>(keys_.first);
+      if (run.first != nullptr) {
+        run_to_slots(run, filled_, rows_end);
+      } else {
+        const E* rows[kMostKeys];
+        rows_->each_row<E>(keys_.first, keys_.count, [&rows](std::int64_t r, const E* row) { rows[r] = row; });
+        to_slots(slots_, filled_, rows_end, rows);
+      }
+      filled_ = rows_end;
     }
-    std::copy(keys + keys_.streamed, keys + keys_.count, slots + keys_.streamed);
+    if (filled_ < end) {
+      std::fill(slots_ + filled_, slots_ + end, slots_[keys_.count - 1]);
+      filled_ = end;
+    }
+  }
+
+  /// The same; behind the last row come the slots of `following`, unless null.
+  void fill_with_following(std::int64_t end, SplitRows* following) {
+    const std::int64_t own_end = following != nullptr ? std::min(end, slots_used()) : end;
+    fill_to(own_end);
+    if (own_end < end) following->fill_to(end - own_end);
+  }
+
+  /// The addresses of rows for slots `begin` … `end`.
+  void run_to_slots(const KeyRows::Run<E>& run, std::int64_t begin, std::int64_t end) {
+    const E** HWY_RESTRICT slots = slots_;
+    const std::int64_t place = keys_.place() * run.step;  // elements from one to the next
+    std::int64_t r = begin;
+    for (; r < std::min(end, keys_.streamed); r += kTileKeys) {
+      const E* row = run.first + r / kTileKeys * run.step;
+      for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * place;
+    }
+    for (; r < end; ++r) slots[r] = run.first + r * run.step;
+  }
+
+  /// to[s] = what belongs to the key in slot s, of `keys`, what belongs to the split's keys; begin ≤ s < end.
+  template <typename Each, typename From>
+  void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
+    const std::int64_t place = keys_.place();
+    std::int64_t r = begin;
+    for (std::int64_t k = r / kTileKeys; k < std::min(end, keys_.streamed) / kTileKeys; ++k, r += kTileKeys) {
+      for (std::int64_t s = 0; s < kTileKeys; ++s) to[k * kTileKeys + s] = static_cast<Each>(keys[s * place + k]);
+    }
+    std::copy(keys + r, keys + end, to + r);
   }
 
   /// So many rows fit `bytes`, in multiples of kTileKeys up to a split.
@@ -175,6 +224,7 @@ class SplitRows {
   bool in_place_ = false;
   OrderedKeys keys_;
   const E** slots_ = nullptr;
+  std::int64_t filled_ = 0;  ///< of the slots, from the first on
 };
 
 }  // namespace headgate::HWY_NAMESPACE

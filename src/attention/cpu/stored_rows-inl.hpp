@@ -26,6 +26,8 @@ struct StoredRows {
   const E* const* rows = nullptr;
   std::int64_t ahead = 0;
   bool into_first_level = false;  ///< of the cache; else into the second
+
+  StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
 };
 
 /// Whether load_stored has vector code for E.
@@ -250,7 +252,7 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   assert(scores.strides[0] == s_stride);
   const std::int64_t columns = queries.shape[1];
   for (std::int64_t j = 0; j < n; j += kTileKeys) {
-    const StoredRows<E> rows{keys.rows + j, keys.ahead, keys.into_first_level};
+    const StoredRows<E> rows = keys.from(j);
     row_tiles(queries.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       constexpr std::int64_t kKeys = tile == kHighRows ? kHighKeys : kTileKeys;
       const T* q = queries.at(r);
