@@ -17,9 +17,11 @@ inline constexpr std::int64_t kQueryTile = 96;
 inline constexpr std::int64_t kForwardKeys = 384;
 /// Keys of a block of the backward pass: the blocks of dq.
 inline constexpr std::int64_t kBackwardKeys = 192;
-/// Forward pass of few queries: keys of a split, the blocks of y, more of int8; blocks of the softmax's sum within it.
+/// Forward pass of few queries: keys of a split, the blocks of y; of int8, and of 16 bits where a sequence has many;
+/// blocks of the softmax's sum within it.
 inline constexpr std::int64_t kSplitKeys = 1024;
-inline constexpr std::int64_t kInt8SplitKeys = 2048;
+inline constexpr std::int64_t kLongSplitKeys = 2048;
+inline constexpr std::int64_t kLongSplits = 8;  ///< that a sequence of 16 bits must have
 inline constexpr std::int64_t kSplitSumKeys = 256;
 
 }  // namespace headgate

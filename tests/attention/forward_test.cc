@@ -43,6 +43,20 @@ TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
   }
 }
 
+// Long sequences are cut into longer splits.
+TEST(Forward, FewQueriesOfLongSequences) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t S : {16380, 16384, 18436}) {
+      CaseSpec spec = sized(3, S, 16, 16);
+      spec.dtype = dtype;
+      expect_right(spec, check_forward_case);
+      spec.causality = Causality::causal;
+      spec.window_left = 2500;
+      expect_right(spec, check_forward_case);
+    }
+  }
+}
+
 TEST(Forward, EveryChoiceOfOptionalOutputs) {
   CaseSpec spec;
   spec.B = spec.Hkv = spec.group = 2;

@@ -44,6 +44,7 @@ namespace headgate::HWY_NAMESPACE {
 struct FewQueries {
   Sequence sequence;
   std::int64_t rows = 0;           ///< group · T
+  std::int64_t split_keys = 0;     ///< keys of a split
   std::int64_t splits = 0;         ///< of the keys of a head
   std::int64_t first_split = 0;    ///< the splits of all heads of the sequences before this one
   std::int64_t first_partial = 0;  ///< their partials
@@ -54,7 +55,7 @@ struct FewQueries {
 /// Elements from one row of scores to the next: more than the keys of a split by a cache line, so that rows lie in
 /// different sets.
 template <typename E>
-inline constexpr std::int64_t kScoreStride = kSplitKeysOf<E> + 16;
+inline constexpr std::int64_t kScoreStride = kMostSplitKeys<E> + 16;
 
 /// E: the element type of k and v.
 template <typename T, typename E>
@@ -82,7 +83,8 @@ struct FewQueriesPlan {
       each.sequence = p.sequence(n);
       if (!suits_few_queries(p, each.sequence)) continue;
       each.rows = p.group * each.sequence.T;
-      each.splits = divide_up(each.sequence.S, kSplitKeysOf<E>);
+      each.split_keys = split_keys<E>(each.sequence.S);
+      each.splits = divide_up(each.sequence.S, each.split_keys);
       take(each);
       each.first_split += p.Hkv * each.splits;
       each.first_partial += p.Hkv * each.splits * each.rows;
@@ -120,9 +122,9 @@ struct FewQueriesScratch {
     out = ws.take<T>("out", plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
-    slots = ws.take<const E*>("row addresses", 3 * kSplitKeysOf<E>);
-    if (plan.p.inputs.k_scale.present()) scale_rows = ws.take<T>("scale rows", 2, kSplitKeysOf<E>);
-    if (plan.rules.any()) rule_row = ws.take<T>("rule row", kSplitKeysOf<E>);
+    slots = ws.take<const E*>("row addresses", 3 * kMostSplitKeys<E>);
+    if (plan.p.inputs.k_scale.present()) scale_rows = ws.take<T>("scale rows", 2, kMostSplitKeys<E>);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule row", kMostSplitKeys<E>);
   }
 
   View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
@@ -284,8 +286,8 @@ class FewQueriesWorker {
   KeyRange keys_of(const KeySplit& at) const {
     const Sequence& sequence = at.each->sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
-    constexpr std::int64_t kKeys = kSplitKeysOf<E>;
-    return {std::max(seen.begin, at.split * kKeys), std::min(seen.end, (at.split + 1) * kKeys)};
+    const std::int64_t keys = at.each->split_keys;
+    return {std::max(seen.begin, at.split * keys), std::min(seen.end, (at.split + 1) * keys)};
   }
 
   /// keys_of a split in the order of their use. Streamed are those that all rows see, if nothing depends on where they

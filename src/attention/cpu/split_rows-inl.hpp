@@ -24,10 +24,17 @@ namespace headgate::HWY_NAMESPACE {
 /// Rows of k and v that are widened together, to stay in the first level of the cache.
 inline constexpr std::int64_t kWidenedKeys = 64;
 
-/// Keys of a split of elements E. Memory streams best while keys, or values, are read for some time: int8, in shorter
-/// rows, has more of them (docs/notes/2026-11-23-decoding.md).
+/// Most keys of a split of elements E.
 template <typename E>
-inline constexpr std::int64_t kSplitKeysOf = sizeof(E) == 1 ? kInt8SplitKeys : kSplitKeys;
+inline constexpr std::int64_t kMostSplitKeys = sizeof(E) <= 2 ? kLongSplitKeys : kSplitKeys;
+
+/// Keys of a split of a sequence of S. Memory streams best while keys, or values, are read for some time, so that
+/// shorter rows have more of them (docs/notes/2026-11-23-decoding.md); but splits are also what threads share.
+template <typename E>
+constexpr std::int64_t split_keys(std::int64_t S) {
+  if (sizeof(E) == 2 && S < kLongSplits * kLongSplitKeys) return kSplitKeys;
+  return kMostSplitKeys<E>;
+}
 
 /// Keys of the register tile that takes most of them.
 inline constexpr std::int64_t kMostTileKeys = 16;
@@ -52,7 +59,7 @@ struct OrderedKeys {
 template <typename T, typename E>
 class SplitRows {
  public:
-  static constexpr std::int64_t kMostKeys = kSplitKeysOf<E>;
+  static constexpr std::int64_t kMostKeys = kMostSplitKeys<E>;
 
   SplitRows(const View<T, 2>& widened, const CacheRequests& requests) : widened_(widened), requests_(requests) {}
 
