@@ -43,6 +43,21 @@ TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
   }
 }
 
+// Five to eight rows of whole tiles of columns take values two rows at a time.
+TEST(Forward, FewQueriesInPairs) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const std::int64_t T : {5, 6, 7, 8}) {
+      for (const std::int64_t S : {9, 70, 1030}) {
+        for (const std::int64_t D : {128, 256}) {
+          CaseSpec spec = sized(T, S, D, D);
+          spec.dtype = dtype;
+          expect_right(spec, check_forward_case);
+        }
+      }
+    }
+  }
+}
+
 // Long sequences are cut into longer splits.
 TEST(Forward, FewQueriesOfLongSequences) {
   for (const DType dtype : kDTypes) {

@@ -327,7 +327,7 @@ class FewQueriesWorker {
       if (in_blocks_) return block_score_rows<kScoreStride<E>>(scores, block_queries_, keys, n);
     }
 #endif
-    score_rows<kScoreStride<E>>(scores, queries_, keys, n);
+    score_rows<kScoreStride<E>, kScoreRows<T, E>>(scores, queries_, keys, n);
   }
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
@@ -381,7 +381,7 @@ class FewQueriesWorker {
     }
 #endif
     queries_ = own_.queries.range(0, 0, rows);
-    pack_queries<kLanes<T>>(queries_, own_.query.data, load);
+    pack_queries<kLanes<T>, kScoreRows<T, E>>(queries_, own_.query.data, load);
   }
 
   /// Score rules on what each row sees of the split's keys; −∞ on the others, up to a whole vector.

@@ -243,6 +243,7 @@ class KeyRows {
   Run<float> scales_from(std::int64_t j) const {
     return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
   }
+
   /// visit(r, address of row first + r) for r < n.
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {

@@ -128,7 +128,7 @@ class SplitRows {
   std::int64_t values_at_a_time(std::int64_t rows_against) const {
     if (!in_place_ || rows_against > kHighRows) return kWidenedKeys;
     if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
-    return rows_against < kTileRows ? kTileKeys : 2 * kTileKeys;
+    return rows_against < kTileRows ? kTileKeys : kUnwidenedChunk;
   }
 
   /// Asks for the rows of the first `n` slots.
@@ -192,6 +192,7 @@ class SplitRows {
     const E** HWY_RESTRICT slots = slots_;
     const std::int64_t place = keys_.place() * run.step;  // elements from one to the next
     std::int64_t r = begin;
+    // Not four addresses that advance: GCC 12 compiles them wrongly for SSE4.
     for (; r < std::min(end, keys_.streamed); r += kTileKeys) {
       const E* row = run.first + r / kTileKeys * run.step;
       for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * place;

@@ -183,20 +183,28 @@ HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_REST
   }
 }
 
-/// The register tiles that `rows` rows are cut into: visit(integral_constant of the tile's rows, its first row).
-template <class Visit>
+/// Rows of the highest register tile of scores of rows of E. Where keys need no widening, two tiles of four rows by
+/// four keys cost no more than one of eight by two, and read the keys in the order in which they are asked for.
+template <typename T, typename E>
+inline constexpr std::int64_t kScoreRows = std::is_same_v<T, E>&& kHas32Registers ? kTileRows : kHighRows;
+
+/// The register tiles that `rows` rows are cut into, of kMost rows at most: visit(integral_constant of the tile's rows,
+/// its first row).
+template <std::int64_t kMost = kHighRows, class Visit>
 HWY_INLINE void row_tiles(std::int64_t rows, const Visit& visit) {
   std::int64_t r = 0;
-  for (; r + kHighRows <= rows; r += kHighRows) visit(std::integral_constant<std::int64_t, kHighRows>{}, r);
+  if constexpr (kMost == kHighRows) {
+    for (; r + kHighRows <= rows; r += kHighRows) visit(std::integral_constant<std::int64_t, kHighRows>{}, r);
+  }
   for (; r + kTileRows <= rows; r += kTileRows) visit(std::integral_constant<std::int64_t, kTileRows>{}, r);
   for (; r < rows; ++r) visit(std::integral_constant<std::int64_t, 1>{}, r);
 }
 
 /// Rows as score_rows reads them: those of a register tile together, vector after vector of kN elements, so that one
 /// address leads to all of them. load(r, to) writes row r; `buffer`: packed.shape[1] elements.
-template <std::int64_t kN, typename T, class Load>
+template <std::int64_t kN, std::int64_t kMost = kHighRows, typename T, class Load>
 void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& load) {
-  row_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
+  row_tiles<kMost>(packed.shape[0], [&](auto tile, std::int64_t first) {
     for (std::int64_t r = 0; r < tile; ++r) {
       load(first + r, buffer);
       for (std::int64_t x = 0; x < packed.shape[1]; x += kN) {
@@ -207,8 +215,10 @@ void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& 
 }
 
 /// s[r · s_stride + k] = query r · key k for kRows rows and the kKeys keys from `first` on, of `columns` elements. q:
-/// of pack_queries. kAsk: asks for as much of the rows that are keys.ahead after those of the register tile, kTileKeys.
-template <std::int64_t kRows, std::int64_t kKeys, bool kAsk, std::int64_t s_stride, typename T, typename E>
+/// of pack_queries. Asks for as much of the rows that are keys.ahead after those of the register tile, kTileKeys: for
+/// part kPart of kParts; 0 parts: for nothing.
+template <std::int64_t kRows, std::int64_t kKeys, std::int64_t kPart, std::int64_t kParts, std::int64_t s_stride,
+          typename T, typename E>
 HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
                            T* HWY_RESTRICT s) {
   const Tag<T> d;
@@ -232,13 +242,19 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
     }
     q += kRows * kN;
   };
+  const auto ask = [&] HWY_ATTR {
+    if constexpr (kParts > 0) {
+      if (kParts == 1 || t % kParts == kPart) ask_in_step<kKeys>(coming, t, keys.into_first_level);
+    }
+    ++t;
+  };
   std::int64_t x = 0;
   for (; x + kLine <= columns; x += kLine) {
-    if constexpr (kAsk) ask_in_step<kKeys>(coming, t++, keys.into_first_level);
+    ask();
     HWY_UNROLL(4) for (std::int64_t in_line = 0; in_line < kLine; in_line += kN) multiply(x + in_line);
   }
   if (x < columns) {
-    if constexpr (kAsk) ask_in_step<kKeys>(coming, t, keys.into_first_level);
+    ask();
     for (; x < columns; x += kN) multiply(x);
   }
   store_sums<T>(acc, s, s_stride);
@@ -246,38 +262,49 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
 
 /// scores(r, j) = row r of `queries` (of pack_queries) · row j of `keys`, j < n. kTileKeys rows of `keys` from n on may
 /// be read and so many more columns of `scores` be written, whose rows are s_stride apart.
-template <std::int64_t s_stride, typename T, typename E>
+template <std::int64_t s_stride, std::int64_t kMost, typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
                              std::int64_t n) {
   assert(scores.strides[0] == s_stride);
   const std::int64_t columns = queries.shape[1];
+  const bool ask = keys.ahead > 0;
+  // Requests come more evenly from two tiles.
+  const bool halved = kMost < kHighRows && queries.shape[0] >= 2 * kMost;
   for (std::int64_t j = 0; j < n; j += kTileKeys) {
     const StoredRows<E> rows = keys.from(j);
-    row_tiles(queries.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
+    row_tiles<kMost>(queries.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       constexpr std::int64_t kKeys = tile == kHighRows ? kHighKeys : kTileKeys;
       const T* q = queries.at(r);
       T* s = scores.at(r) + j;
       HWY_UNROLL(2) for (std::int64_t k = 0; k < kTileKeys; k += kKeys) {
-        if (r == 0 && keys.ahead > 0) {
-          score_tile<tile, kKeys, true, s_stride>(q, rows, k, columns, s + k);
-        } else {
-          score_tile<tile, kKeys, false, s_stride>(q, rows, k, columns, s + k);
+        if (!ask || r > (halved ? kMost : 0)) {
+          score_tile<tile, kKeys, 0, 0, s_stride>(q, rows, k, columns, s + k);
+        } else if (!halved) {
+          score_tile<tile, kKeys, 0, 1, s_stride>(q, rows, k, columns, s + k);
+        } else if constexpr (kMost < kHighRows && tile == kMost) {
+          if (r == 0) {
+            score_tile<tile, kKeys, 0, 2, s_stride>(q, rows, k, columns, s + k);
+          } else {
+            score_tile<tile, kKeys, 1, 2, s_stride>(q, rows, k, columns, s + k);
+          }
         }
       }
     });
   }
 }
 
-/// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on. kAsk:
-/// asks for as much of `all_coming`.
-template <std::int64_t kRows, std::int64_t kVecs, bool kAsk, std::int64_t weights_stride, typename T, typename E>
+/// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on. Asks for
+/// a kShare-th of as much of `all_coming`; 0: for nothing.
+template <std::int64_t kRows, std::int64_t kVecs, std::int64_t kShare, std::int64_t weights_stride, typename T,
+          typename E>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                            const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
                            ComingRows<E>& all_coming) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
-  // kRequests in every kEach-th row, for as many bytes as are read.
-  constexpr std::int64_t kRead_bytes = kVecs * kN * std::int64_t{sizeof(E)}, kRequest_bytes = kTileKeys * kLine_bytes;
+  // kRequests in every kEach-th row.
+  constexpr std::int64_t kRead_bytes = kVecs * kN * std::int64_t{sizeof(E)};
+  constexpr std::int64_t kRequest_bytes = std::max(kShare, std::int64_t{1}) * kTileKeys * kLine_bytes;
   constexpr std::int64_t kEach = std::max(kRequest_bytes / kRead_bytes, std::int64_t{1});
   constexpr std::int64_t kRequests = std::max(kRead_bytes / kRequest_bytes, std::int64_t{1});
   using V = hn::Vec<Tag<T>>;
@@ -288,7 +315,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   }
   ComingRows<E> coming = all_coming;
   for (std::int64_t j = 0; j < n; ++j) {
-    if constexpr (kAsk) {
+    if constexpr (kShare > 0) {
       if (j % kEach == 0) {
         HWY_UNROLL(2) for (std::int64_t i = 0; i < kRequests; ++i) coming.ask_lines();
       }
@@ -304,12 +331,51 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, out + r * out_stride + x * kN);
   }
-  if constexpr (kAsk) all_coming = coming;
+  if constexpr (kShare > 0) all_coming = coming;
 }
 
 /// Vectors of a tile of values of so many rows.
 constexpr std::int64_t value_vectors(std::int64_t rows) {
   return rows == 1 ? 2 * kTileVectors : rows == kHighRows ? kTileVectors / 2 : kTileVectors;
+}
+
+/// Whether add_weighted_pairs takes `rows` rows: where values need no widening, two rows at a time read them whole, in
+/// the order in which they are asked for.
+template <typename T, typename E>
+constexpr bool suits_pairs(std::int64_t rows, std::int64_t columns) {
+  return std::is_same_v<T, E> && kHas32Registers && rows > kTileRows && rows <= kHighRows &&
+         columns % (value_vectors(1) * kLanes<T>) == 0;
+}
+
+/// Values that several rows use at a time where they need no widening.
+inline constexpr std::int64_t kUnwidenedChunk = 2 * kTileKeys;
+
+/// add_weighted_rows for kPairs pairs of rows, which share the requests, and one more or none.
+template <std::int64_t kPairs, std::int64_t weights_stride, typename T>
+HWY_NOINLINE void add_weighted_pairs(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<T>& values,
+                                     std::int64_t n) {
+  constexpr std::int64_t kVecs = value_vectors(1), kChunk = kUnwidenedChunk, kRows = 2 * kPairs;
+  const std::int64_t columns = out.shape[1], stride = out.strides[0];
+  const bool one_more = out.shape[0] > kRows;
+  T* const to = out.data;
+  const T* w = weights.data;
+  const T* const* rows = values.rows;
+  const auto add = [&](std::int64_t count) HWY_ATTR {
+    ComingRows<T> coming(rows + values.ahead, count, columns, values.into_first_level);
+    for (std::int64_t x = 0; x < columns; x += kVecs * kLanes<T>) {
+      HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; r += 2) {
+        value_tile<2, kVecs, kPairs, weights_stride>(to + r * stride, stride, w + r * weights_stride, rows, x, count,
+                                                     coming);
+      }
+      if (one_more) {
+        value_tile<1, kVecs, 0, weights_stride>(to + kRows * stride, stride, w + kRows * weights_stride, rows, x, count,
+                                                coming);
+      }
+    }
+  };
+  std::int64_t j = 0;
+  for (; j + kChunk <= n; j += kChunk, rows += kChunk, w += kChunk) add(kChunk);
+  if (j < n) add(n - j);
 }
 
 /// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` rows of them at a time. Rows of `weights` are
@@ -320,6 +386,16 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
   assert(weights.strides[0] == weights_stride);
   constexpr std::int64_t kN = kLanes<T>;
   const std::int64_t columns = out.shape[1], out_stride = out.strides[0];
+  if constexpr (std::is_same_v<T, E>) {
+    if (suits_pairs<T, E>(out.shape[0], columns) && values.ahead > 0) {
+      assert(chunk == kUnwidenedChunk);
+      switch (out.shape[0] / 2) {
+        case 2: return add_weighted_pairs<2, weights_stride>(out, weights, values, n);
+        case 3: return add_weighted_pairs<3, weights_stride>(out, weights, values, n);
+        default: return add_weighted_pairs<4, weights_stride>(out, weights, values, n);
+      }
+    }
+  }
   for (std::int64_t j = 0; j < n; j += chunk) {
     const E* const* rows = values.rows + j;
     const std::int64_t count = std::min(chunk, n - j);
@@ -328,9 +404,9 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
       const T* w = weights.at(r) + j;
       const auto add = [&](auto vectors, std::int64_t x) HWY_ATTR {
         if (r == 0 && values.ahead > 0) {
-          value_tile<tile, vectors, true, weights_stride>(out.at(r), out_stride, w, rows, x, count, coming);
+          value_tile<tile, vectors, 1, weights_stride>(out.at(r), out_stride, w, rows, x, count, coming);
         } else {
-          value_tile<tile, vectors, false, weights_stride>(out.at(r), out_stride, w, rows, x, count, coming);
+          value_tile<tile, vectors, 0, weights_stride>(out.at(r), out_stride, w, rows, x, count, coming);
         }
       };
       constexpr std::int64_t kVecs = value_vectors(tile);
