@@ -68,6 +68,16 @@ HWY_INLINE V in_register(V x) {
   return x;
 }
 
+/// x, an address or a distance, of which compilers know nothing more: else they compute addresses that depend on it
+/// before a loop, and keep them in registers that the loop needs.
+template <class X>
+HWY_INLINE X unforeseen(X x) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  asm("" : "+r"(x));
+#endif
+  return x;
+}
+
 /// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or one by
 /// kTileKeys; for values the same rows by as many vectors as leave registers for operands.
 inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
@@ -200,6 +210,9 @@ HWY_INLINE void row_tiles(std::int64_t rows, const Visit& visit) {
   for (; r < rows; ++r) visit(std::integral_constant<std::int64_t, 1>{}, r);
 }
 
+/// Whether so many rows are one of row_tiles.
+constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || rows == kTileRows || rows == 1; }
+
 /// Rows as score_rows reads them: those of a register tile together, vector after vector of kN elements, so that one
 /// address leads to all of them. load(r, to) writes row r; `buffer`: packed.shape[1] elements.
 template <std::int64_t kN, std::int64_t kMost = kHighRows, typename T, class Load>
@@ -314,12 +327,12 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, out + r * out_stride + x * kN);
   }
   ComingRows<E> coming = all_coming;
-  for (std::int64_t j = 0; j < n; ++j) {
+  const auto ask = [&] HWY_ATTR {
     if constexpr (kShare > 0) {
-      if (j % kEach == 0) {
-        HWY_UNROLL(2) for (std::int64_t i = 0; i < kRequests; ++i) coming.ask_lines();
-      }
+      HWY_UNROLL(2) for (std::int64_t i = 0; i < kRequests; ++i) coming.ask_lines();
     }
+  };
+  const auto add = [&](std::int64_t j) HWY_ATTR {
     const E* v = values[j] + first;
     V value[kVecs];
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) value[x] = load_stored<T>(v + x * kN);
@@ -327,7 +340,17 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       const V weight = in_register(hn::Set(d, weights[r * weights_stride + j]));
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(weight, value[x], acc[r][x]);
     }
+  };
+  // Few turns, whose end processors foresee.
+  const std::int64_t whole = n - n % kEach;
+  for (std::int64_t j = 0; j < whole; j += kEach) {
+    ask();
+    HWY_UNROLL(8) for (std::int64_t i = 0; i < kEach; ++i) add(j + i);
   }
+  if (whole < n) ask();
+  for (std::int64_t j = whole; j < n; ++j) add(j);
+  out = unforeseen(out);
+  out_stride = unforeseen(out_stride);
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, out + r * out_stride + x * kN);
   }
@@ -378,13 +401,34 @@ HWY_NOINLINE void add_weighted_pairs(const View<T, 2>& out, const View<T, 2>& we
   if (j < n) add(n - j);
 }
 
+/// out[r][x] += Σ_j weights[r][j] · row j of `values`, j < n, `chunk` rows of them at a time, for kRows rows and all
+/// `columns`. Asks for the rows that are values.ahead later. Of its own, since callers' variables take registers from
+/// it.
+template <std::int64_t kRows, bool kAsk, std::int64_t weights_stride, typename T, typename E>
+HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
+                                    const StoredRows<E>& values, std::int64_t columns, std::int64_t n,
+                                    std::int64_t chunk) {
+  constexpr std::int64_t kN = kLanes<T>, kVecs = value_vectors(kRows), kShare = kAsk ? 1 : 0;
+  const E* const* rows = values.rows;
+  for (std::int64_t j = 0; j < n; j += chunk, rows += chunk, weights += chunk) {
+    const std::int64_t count = std::min(chunk, n - j);
+    ComingRows<E> coming(rows + values.ahead, count, columns, values.into_first_level);
+    std::int64_t x = 0;
+    for (; x + kVecs * kN <= columns; x += kVecs * kN) {
+      value_tile<kRows, kVecs, kShare, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+    }
+    for (; x < columns; x += kN) {
+      value_tile<kRows, 1, kShare, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+    }
+  }
+}
+
 /// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` rows of them at a time. Rows of `weights` are
 /// weights_stride apart.
 template <std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
                                     std::int64_t n, std::int64_t chunk) {
   assert(weights.strides[0] == weights_stride);
-  constexpr std::int64_t kN = kLanes<T>;
   const std::int64_t columns = out.shape[1], out_stride = out.strides[0];
   if constexpr (std::is_same_v<T, E>) {
     if (suits_pairs<T, E>(out.shape[0], columns) && values.ahead > 0) {
@@ -396,25 +440,19 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
       }
     }
   }
-  for (std::int64_t j = 0; j < n; j += chunk) {
-    const E* const* rows = values.rows + j;
-    const std::int64_t count = std::min(chunk, n - j);
-    ComingRows<E> coming(rows + values.ahead, count, columns, values.into_first_level);
+  const auto add = [&](std::int64_t j, std::int64_t count) HWY_ATTR {
     row_tiles(weights.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
-      const T* w = weights.at(r) + j;
-      const auto add = [&](auto vectors, std::int64_t x) HWY_ATTR {
-        if (r == 0 && values.ahead > 0) {
-          value_tile<tile, vectors, 1, weights_stride>(out.at(r), out_stride, w, rows, x, count, coming);
-        } else {
-          value_tile<tile, vectors, 0, weights_stride>(out.at(r), out_stride, w, rows, x, count, coming);
-        }
-      };
-      constexpr std::int64_t kVecs = value_vectors(tile);
-      std::int64_t x = 0;
-      for (; x + kVecs * kN <= columns; x += kVecs * kN) add(std::integral_constant<std::int64_t, kVecs>{}, x);
-      for (; x < columns; x += kN) add(std::integral_constant<std::int64_t, 1>{}, x);
+      if (r == 0 && values.ahead > 0) {
+        add_weighted_tile<tile, true, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j), columns,
+                                                      count, chunk);
+      } else {
+        add_weighted_tile<tile, false, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
+                                                       columns, count, chunk);
+      }
     });
-  }
+  };
+  if (is_row_tile(weights.shape[0])) return add(0, n);
+  for (std::int64_t j = 0; j < n; j += chunk) add(j, std::min(chunk, n - j));
 }
 
 }  // namespace headgate::HWY_NAMESPACE
