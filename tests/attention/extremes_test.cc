@@ -90,17 +90,15 @@ TEST(Extremes, DenormalKeysCountBesideHugeQueries) {
   }
 }
 
-/// y of `heads` queries of ±2¹⁰⁰ and keys of −20 … 20, 2⁻¹¹⁰ the unit, of D = 32, values j: in int8 with scales or in
-/// f32.
-std::vector<float> outputs_of_huge_queries(std::int64_t heads, bool quantized) {
+/// y of queries of 32 elements each and keys of −20 … 20 units, values j: in int8 with scales or in f32.
+std::vector<float> outputs_of_counting_keys(std::vector<float> q, float unit, bool quantized) {
   constexpr std::int64_t kKeys = 41, kDim = 32;
-  constexpr float kUnit = 0x1p-110F;
-  std::vector<float> q(heads * kDim), k(kKeys * kDim), v(kKeys), y(heads), k_scale(kKeys, kUnit), v_scale(kKeys, 1.0F);
+  const auto heads = static_cast<std::int64_t>(q.size()) / kDim;
+  std::vector<float> k(kKeys * kDim), v(kKeys), y(heads), k_scale(kKeys, unit), v_scale(kKeys, 1.0F);
   std::vector<std::int8_t> k_bytes(k.size()), v_bytes(v.size());
-  for (std::int64_t h = 0; h < heads; ++h) std::fill_n(q.begin() + h * kDim, kDim, h % 2 == 0 ? 0x1p100F : -0x1p100F);
   for (std::int64_t j = 0; j < kKeys; ++j) {
     std::fill_n(k_bytes.begin() + j * kDim, kDim, static_cast<std::int8_t>(j - 20));
-    std::fill_n(k.begin() + j * kDim, kDim, static_cast<float>(j - 20) * kUnit);
+    std::fill_n(k.begin() + j * kDim, kDim, static_cast<float>(j - 20) * unit);
     v[j] = v_bytes[j] = static_cast<std::int8_t>(j);
   }
   AttentionInputs in;
@@ -120,16 +118,40 @@ std::vector<float> outputs_of_huge_queries(std::int64_t heads, bool quantized) {
   return y;
 }
 
-TEST(Extremes, HugeQueriesOfInt8KeysOfTinyScales) {
+TEST(Extremes, QueriesOfInt8KeysOfAnySize) {
+  constexpr std::int64_t kDim = 32;
   const TargetGuard guard;
   for (const std::string& target : supported_targets()) {
     set_target(target);
     for (const std::int64_t heads : {1, 4, 8}) {
-      const auto exact = outputs_of_huge_queries(heads, false), quantized = outputs_of_huge_queries(heads, true);
-      EXPECT_GT(exact[0], 20.5F) << target;  // without the keys' numbers the mean, 20
-      for (std::size_t h = 0; h < exact.size(); ++h)
-        EXPECT_NEAR(quantized[h], exact[h], 1e-3F) << target << ' ' << heads;
+      std::vector<float> sizes = {0x1p-100F, 0x1p-79F, 0x1p60F, 0x1p100F};
+      for (float size = 1; size <= 2; size *= 1.002F) sizes.push_back(size);  // every leading digit
+      for (const float size : sizes) {
+        std::vector<float> q(heads * kDim);
+        for (std::int64_t h = 0; h < heads; ++h) std::fill_n(q.begin() + h * kDim, kDim, h % 2 == 0 ? size : -size);
+        const float unit = 0x1p-10F / size;
+        const auto exact = outputs_of_counting_keys(q, unit, false),
+                   quantized = outputs_of_counting_keys(q, unit, true);
+        EXPECT_GT(exact[0], 20.5F) << target;  // without the keys' numbers the mean, 20
+        for (std::size_t h = 0; h < exact.size(); ++h)
+          EXPECT_NEAR(quantized[h], exact[h], 1e-3F) << target << ' ' << heads << ' ' << size;
+      }
     }
+  }
+}
+
+TEST(Extremes, QueriesOfZerosAndNaNOfInt8Keys) {
+  constexpr std::int64_t kDim = 32, kHeads = 4;
+  const TargetGuard guard;
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    std::vector<float> q(kHeads * kDim, 0.0F);
+    for (const float y : outputs_of_counting_keys(q, 1.0F, true)) EXPECT_FLOAT_EQ(y, 20.0F) << target;
+    q[kDim + 5] = std::numeric_limits<float>::quiet_NaN();
+    const auto y = outputs_of_counting_keys(q, 1.0F, true);
+    EXPECT_FLOAT_EQ(y[0], 20.0F) << target;
+    EXPECT_TRUE(std::isnan(y[1])) << target;
+    EXPECT_FLOAT_EQ(y[3], 20.0F) << target;
   }
 }
 

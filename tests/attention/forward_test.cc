@@ -43,6 +43,23 @@ TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
   }
 }
 
+// One, four and eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row; rows
+// longer than their sums allow, and other numbers of rows, are not.
+TEST(Forward, FewQueriesOfBytes) {
+  for (const std::int64_t T : {1, 2, 4, 5, 8}) {
+    for (const std::int64_t D : {16, 48, 64, 80, 128, 496, 512}) {
+      for (const std::int64_t S : {15, 16, 130}) {
+        CaseSpec spec = sized(T, S, D, 32);
+        spec.quantized = true;
+        expect_right(spec, check_forward_case);
+        spec.causality = Causality::causal;
+        spec.softcap = 2.0;
+        expect_right(spec, check_forward_case);
+      }
+    }
+  }
+}
+
 // Five to eight rows of whole tiles of columns take values two rows at a time.
 TEST(Forward, FewQueriesInPairs) {
   for (const DType dtype : {DType::f32, DType::f64}) {

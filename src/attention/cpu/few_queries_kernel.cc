@@ -27,6 +27,7 @@
 
 // After foreach_target.h: per-target headers.
 #include "attention/cpu/block_scores-inl.hpp"
+#include "attention/cpu/digit_scores-inl.hpp"
 #include "attention/cpu/dot_scores-inl.hpp"
 #include "attention/cpu/open_rows-inl.hpp"
 #include "attention/cpu/output_rows-inl.hpp"
@@ -115,7 +116,12 @@ struct FewQueriesScratch {
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
     if (kKeysShareVectors<T, E>) {
-      block_queries = ws.take<T>("queries", kHighRows * kKeysInVector<T, E>, plan.D_padded);
+      block_queries = ws.take<T>("queries", kHighRows * kBlocks, plan.D_padded);
+    }
+    if (kHasDigits<T, E>) {
+      digits.digits = ws.take<std::int32_t>("queries", kHighRows * digits_a_row(plan.D_padded));
+      digits.offsets = ws.take<std::int32_t>("queries", kHighRows, kDigits);
+      digits.steps = ws.take<float>("queries", kHighRows);
     }
     scores = ws.take<T>("scores", plan.most_rows, kScoreStride<E>);
     widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
@@ -130,6 +136,7 @@ struct FewQueriesScratch {
   View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
   View<T, 2> queries;              ///< the same, of pack_queries
   View<T, 2> block_queries;        ///< room for those of pack_block_queries
+  DigitQueries digits;             ///< room for those of pack_digit_queries
   View<BFloat16, 1> bf16_query;    ///< the same for DotScores
   View<BFloat16, 2> bf16_queries;  ///< that, of pack_queries
   View<T, 2> scores;               ///< of a split's keys; then their exponentials
@@ -326,6 +333,9 @@ class FewQueriesWorker {
     if constexpr (kKeysShareVectors<T, Key>) {
       if (in_blocks_) return block_score_rows<kScoreStride<E>>(scores, block_queries_, keys, n);
     }
+    if constexpr (kHasDigits<T, Key>) {
+      if (in_digits_) return digit_score_rows<kScoreStride<E>>(scores, digit_queries_, keys, p_.D, n);
+    }
 #endif
     score_rows<kScoreStride<E>, kScoreRows<T, E>>(scores, queries_, keys, n);
   }
@@ -363,7 +373,7 @@ class FewQueriesWorker {
       });
       return;
     }
-    in_blocks_ = false;
+    in_blocks_ = in_digits_ = false;
     const T factor = plan_.rules.query_factor();
     const auto load = [&](std::int64_t r, T* to) {
       const auto [query_head, i] = query_of(each, h, r);
@@ -374,9 +384,18 @@ class FewQueriesWorker {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (kKeysShareVectors<T, E>) {
       if (rows_suit_blocks(rows) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
-        block_queries_ = {own_.block_queries.data, {plan_.D_padded / kBlock<E>, rows, kLanes<T>}};
-        in_blocks_ = pack_block_queries<E>(block_queries_, own_.query, load);
-        if (in_blocks_) return;
+        block_queries_ = {own_.block_queries.data, {plan_.D_padded / kBlock, rows, kLanes<T>}};
+        pack_block_queries(block_queries_, own_.query, load);
+        in_blocks_ = true;
+        return;
+      }
+    }
+    if constexpr (kHasDigits<T, E>) {
+      if (is_row_tile(rows) && suit_digits(p_.D) &&
+          SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
+        digit_queries_ = {own_.digits.digits, own_.digits.offsets, own_.digits.steps.range(0, 0, rows)};
+        in_digits_ = pack_digit_queries(digit_queries_, own_.query, load);
+        if (in_digits_) return;
       }
     }
 #endif
@@ -473,7 +492,9 @@ class FewQueriesWorker {
   View<T, 2> queries_, scores_;       // of the open rows of the head
   View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
   View<T, 3> block_queries_;          // and for keys that share vectors
+  DigitQueries digit_queries_;        // and for int8 keys
   bool in_blocks_ = false;            // whether there are block_queries_
+  bool in_digits_ = false;            // whether there are digit_queries_
   SplitRows<T, E> keys_, next_keys_, values_;
   KeySplit coming_;  // whose keys the next ones are, asked for already; or of no sequence
 };
