@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "attention/cpu/cpu_tuning.hpp"
 #include "attention/cpu/dots-inl.hpp"
 #include "attention/cpu/native16.hpp"
 #include "attention/cpu/rows-inl.hpp"
@@ -37,12 +38,11 @@ class DotScores {
   }
 
   bool available() const { return available_; }
-  /// Whether they suit the queries of a sequence. With few rows memory is the limit, which is read more slowly where
-  /// more is asked for at once (docs/notes/2026-11-23-decoding.md). The instructions take numbers below 2⁻¹²⁶ for 0,
+  /// Whether they suit the queries of a sequence. With few rows memory is the limit. The instructions take numbers below 2⁻¹²⁶ for 0,
   /// which shows in no score, since it moves none by more than D · 2⁻⁶⁶, while the elements of q are 0 or between
   /// bounds.
   bool suit(const Sequence& sequence) const {
-    if (!available_ || p_.group * sequence.T < kHighRows) return false;
+    if (!available_ || p_.group * sequence.T < least_rows_) return false;
     for (std::int64_t h = 0; h < p_.Hq; ++h) {
       const HeadRows<const void> q = query_rows(p_.inputs.q, sequence, h);
       for (std::int64_t i = 0; i < sequence.T; ++i) {
@@ -78,6 +78,7 @@ class DotScores {
 
   const ForwardProblem& p_;
   bool available_ = false;
+  std::int64_t least_rows_ = tuning_of_cpu().least_dot_rows;
   float factor_of_queries_ = 1, factor_of_scores_ = 1;
 };
 

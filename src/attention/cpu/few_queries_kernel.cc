@@ -10,7 +10,7 @@
 #include <limits>
 #include <optional>
 
-#include "attention/cpu/cache_requests.hpp"
+#include "attention/cpu/cpu_tuning.hpp"
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/kernels.hpp"
@@ -194,9 +194,9 @@ class FewQueriesWorker {
         p_(plan.p),
         shared_(shared),
         own_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
-        keys_(own_.widened, requests_of_cpu()),
-        next_keys_(own_.widened, requests_of_cpu()),
-        values_(own_.widened, requests_of_cpu()) {}
+        keys_(own_.widened, tuning_of_cpu()),
+        next_keys_(own_.widened, tuning_of_cpu()),
+        values_(own_.widened, tuning_of_cpu()) {}
 
   /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
   void select_rows(const FewQueries& each, std::int64_t h) const {
@@ -250,9 +250,9 @@ class FewQueriesWorker {
       rule_and_hide(keys);
     }
     for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count, key_scales, value_scales);
-    const std::int64_t chunk = values_.values_at_a_time(all_rows);
+    const ValueUse use = values_.use_of_values();
     values_.with(ahead, follows ? &next_keys_ : nullptr, [&](const auto& rows, std::int64_t first, std::int64_t count) {
-      add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, chunk);
+      add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, use);
     });
   }
 

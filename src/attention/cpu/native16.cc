@@ -33,17 +33,9 @@ Native16Unit find_unit() {
   const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22U & 1U) != 0 && (d >> 24U & 1U) != 0;
   return tiles && may_use_tiles() ? Native16Unit::tiles : Native16Unit::dots;
 }
-/// Whether the CPU makes twice as many bf16 products in a cycle as f32 products, without tiles: AMD's since Zen 5. On
-/// Intel's the dots are slower than f32 products (docs/notes/2026-11-23-native16.md has both).
-bool has_fast_dots() {
-  constexpr unsigned kZen5Family = 0x1A;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid(0, &a, &b, &c, &d) == 0) return false;
-  if (b != signature_AMD_ebx || c != signature_AMD_ecx || d != signature_AMD_edx) return false;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return false;
-  const unsigned base_family = a >> 8U & 0xFU, extended_family = a >> 20U & 0xFFU;
-  return base_family == 0xFU && base_family + extended_family >= kZen5Family;
-}
+/// Whether the CPU makes twice as many bf16 products in a cycle as f32 products, without tiles: AMD's, which have dots
+/// since Zen 4. On Intel's the dots are slower than f32 products (docs/notes/2026-11-23-native16.md has both).
+bool has_fast_dots() { return __builtin_cpu_is("amd") != 0; }
 #else
 Native16Unit find_unit() { return Native16Unit::none; }
 bool has_fast_dots() { return false; }

@@ -12,7 +12,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "attention/cpu/cache_requests.hpp"
+#include "attention/cpu/cpu_tuning.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/stored_rows-inl.hpp"
 #include "core/sum_blocks.hpp"
@@ -61,12 +61,13 @@ class SplitRows {
  public:
   static constexpr std::int64_t kMostKeys = kMostSplitKeys<E>;
 
-  SplitRows(const View<T, 2>& widened, const CacheRequests& requests) : widened_(widened), requests_(requests) {}
+  SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
   /// Rows that several tiles of queries read (`rows_against`) are widened to T once, unless `dots` take them as they
   /// are.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
+    rows_against_ = rows_against;
     in_place_ = dots || used_in_place(rows, rows_against);
   }
 
@@ -100,7 +101,7 @@ class SplitRows {
     if constexpr (loads_stored<T, E>()) {
       if (in_place_) {
         fill_with_following(keys_.count + ahead, following);
-        return visit(StoredRows<E>{slots_, ahead, requests_.into_first_level}, 0, keys_.count);
+        return visit(StoredRows<E>{slots_, ahead, tuning_.into_first_level}, 0, keys_.count);
       }
     }
     for (std::int64_t first = 0; first < keys_.count; first += kWidenedKeys) {
@@ -121,14 +122,20 @@ class SplitRows {
   }
 
   /// How many slots before their use rows are asked for.
-  std::int64_t ahead() const { return rows_in(requests_.ahead_bytes); }
+  std::int64_t ahead() const {
+    // With so many products for each byte arithmetic takes longer than memory.
+    constexpr std::int64_t kManyRows_each_byte = 4;
+    const bool many = rows_against_ >= kManyRows_each_byte * std::int64_t{sizeof(E)};
+    return rows_in(many ? tuning_.ahead_bytes_of_many : tuning_.ahead_bytes);
+  }
 
-  /// How many of the rows, as values, are used at a time. Memory streams best where they are used in the order in which
-  /// they are asked for; where arithmetic takes longer, more rows at a time spare loads and stores of sums.
-  std::int64_t values_at_a_time(std::int64_t rows_against) const {
-    if (!in_place_ || rows_against > kHighRows) return kWidenedKeys;
-    if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
-    return rows_against < kTileRows ? kTileKeys : kUnwidenedChunk;
+  /// How the rows are used as values. Memory streams best where they are used in the order in which they are asked for;
+  /// where arithmetic takes longer, more rows at a time spare loads and stores of sums.
+  ValueUse use_of_values() const {
+    const bool broadcast = tuning_.broadcast_in_products;
+    if (!in_place_ || rows_against_ > kHighRows) return {kWidenedKeys, broadcast};
+    if (!std::is_same_v<T, E>) return {rows_in(kChunk_bytes), broadcast};
+    return {rows_against_ < kTileRows ? kTileKeys : kUnwidenedChunk, broadcast};
   }
 
   /// Asks for the rows of the first `n` slots.
@@ -219,7 +226,7 @@ class SplitRows {
 
   /// Those of n slots, if their elements are neighbours.
   ComingRows<E> coming_rows(std::int64_t slot, std::int64_t n) const {
-    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests_.into_first_level};
+    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, tuning_.into_first_level};
   }
   /// Asks for kTileKeys rows.
   static void ask_whole_rows(ComingRows<E>& coming) {
@@ -227,8 +234,9 @@ class SplitRows {
   }
 
   View<T, 2> widened_;
-  CacheRequests requests_;
+  CpuTuning tuning_;
   std::optional<KeyRows> rows_;
+  std::int64_t rows_against_ = 0;
   bool in_place_ = false;
   OrderedKeys keys_;
   const E** slots_ = nullptr;

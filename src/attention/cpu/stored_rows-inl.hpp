@@ -306,10 +306,36 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   }
 }
 
+/// How rows of values are used.
+struct ValueUse {
+  std::int64_t at_a_time = 0;          ///< rows
+  bool broadcast_in_products = false;  ///< of CpuTuning
+};
+
+/// Whether products of so many rows with elements of E can broadcast weights themselves. Of few rows, or of elements as
+/// wide as T, loads are what takes time.
+template <typename T, typename E>
+constexpr bool broadcasts_in_products(std::int64_t rows) {
+  return HWY_TARGET == HWY_AVX3 && std::is_same_v<T, float> && !std::is_same_v<E, float> && rows >= kTileRows;
+}
+
+/// *weight · value + sum in an instruction that broadcasts the weight.
+template <typename T, class V>
+HWY_INLINE V add_broadcast_product(const T* weight, V value, V sum) {
+#if HWY_TARGET == HWY_AVX3
+  // Compilers would broadcast into a register, for several products.
+  if constexpr (std::is_same_v<T, float>) {
+    asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum.raw) : "v"(value.raw), "m"(*weight));
+    return sum;
+  }
+#endif
+  return hn::MulAdd(hn::Set(Tag<T>(), *weight), value, sum);
+}
+
 /// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on. Asks for
 /// a kShare-th of as much of `all_coming`; 0: for nothing.
-template <std::int64_t kRows, std::int64_t kVecs, std::int64_t kShare, std::int64_t weights_stride, typename T,
-          typename E>
+template <std::int64_t kRows, std::int64_t kVecs, std::int64_t kShare, bool kBroadcast, std::int64_t weights_stride,
+          typename T, typename E>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                            const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
                            ComingRows<E>& all_coming) {
@@ -337,8 +363,15 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
     V value[kVecs];
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) value[x] = load_stored<T>(v + x * kN);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-      const V weight = in_register(hn::Set(d, weights[r * weights_stride + j]));
-      HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(weight, value[x], acc[r][x]);
+      const T* weight = weights + r * weights_stride + j;
+      if constexpr (kBroadcast) {
+        HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) {
+          acc[r][x] = add_broadcast_product(weight, value[x], acc[r][x]);
+        }
+      } else {
+        const V in_lanes = in_register(hn::Set(d, *weight));
+        HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
+      }
     }
   };
   // Few turns, whose end processors foresee.
@@ -387,11 +420,11 @@ HWY_NOINLINE void add_weighted_pairs(const View<T, 2>& out, const View<T, 2>& we
     ComingRows<T> coming(rows + values.ahead, count, columns, values.into_first_level);
     for (std::int64_t x = 0; x < columns; x += kVecs * kLanes<T>) {
       HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; r += 2) {
-        value_tile<2, kVecs, kPairs, weights_stride>(to + r * stride, stride, w + r * weights_stride, rows, x, count,
+        value_tile<2, kVecs, kPairs, false, weights_stride>(to + r * stride, stride, w + r * weights_stride, rows, x, count,
                                                      coming);
       }
       if (one_more) {
-        value_tile<1, kVecs, 0, weights_stride>(to + kRows * stride, stride, w + kRows * weights_stride, rows, x, count,
+        value_tile<1, kVecs, 0, false, weights_stride>(to + kRows * stride, stride, w + kRows * weights_stride, rows, x, count,
                                                 coming);
       }
     }
@@ -401,10 +434,10 @@ HWY_NOINLINE void add_weighted_pairs(const View<T, 2>& out, const View<T, 2>& we
   if (j < n) add(n - j);
 }
 
-/// out[r][x] += Σ_j weights[r][j] · row j of `values`, j < n, `chunk` rows of them at a time, for kRows rows and all
+/// out[r][x] += Σ_j weights[r][j] · row j of `values`, j < n, `chunk` of them at a time, for kRows rows and all
 /// `columns`. Asks for the rows that are values.ahead later. Of its own, since callers' variables take registers from
 /// it.
-template <std::int64_t kRows, bool kAsk, std::int64_t weights_stride, typename T, typename E>
+template <std::int64_t kRows, bool kAsk, bool kBroadcast, std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                                     const StoredRows<E>& values, std::int64_t columns, std::int64_t n,
                                     std::int64_t chunk) {
@@ -415,24 +448,30 @@ HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride
     ComingRows<E> coming(rows + values.ahead, count, columns, values.into_first_level);
     std::int64_t x = 0;
     for (; x + kVecs * kN <= columns; x += kVecs * kN) {
-      value_tile<kRows, kVecs, kShare, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+      value_tile<kRows, kVecs, kShare, kBroadcast, weights_stride>(out, out_stride, weights, rows, x, count, coming);
     }
     for (; x < columns; x += kN) {
-      value_tile<kRows, 1, kShare, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+      value_tile<kRows, 1, kShare, kBroadcast, weights_stride>(out, out_stride, weights, rows, x, count, coming);
     }
   }
 }
 
-/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` rows of them at a time. Rows of `weights` are
-/// weights_stride apart.
+/// visit(bool_constant of `value`).
+template <class Visit>
+HWY_INLINE void with_bool(bool value, const Visit& visit) {
+  value ? visit(std::true_type{}) : visit(std::false_type{});
+}
+
+/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, used as `use` says. Rows of `weights` are weights_stride
+/// apart.
 template <std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
-                                    std::int64_t n, std::int64_t chunk) {
+                                    std::int64_t n, const ValueUse& use) {
   assert(weights.strides[0] == weights_stride);
   const std::int64_t columns = out.shape[1], out_stride = out.strides[0];
   if constexpr (std::is_same_v<T, E>) {
     if (suits_pairs<T, E>(out.shape[0], columns) && values.ahead > 0) {
-      assert(chunk == kUnwidenedChunk);
+      assert(use.at_a_time == kUnwidenedChunk);
       switch (out.shape[0] / 2) {
         case 2: return add_weighted_pairs<2, weights_stride>(out, weights, values, n);
         case 3: return add_weighted_pairs<3, weights_stride>(out, weights, values, n);
@@ -440,15 +479,20 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
       }
     }
   }
+  const std::int64_t chunk = use.at_a_time;
+  const auto add_rows = [&](auto tile, auto ask, auto broadcast, std::int64_t r, std::int64_t j, std::int64_t count)
+                            HWY_ATTR {
+    add_weighted_tile<tile, ask, broadcast, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
+                                                            columns, count, chunk);
+  };
   const auto add = [&](std::int64_t j, std::int64_t count) HWY_ATTR {
     row_tiles(weights.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
-      if (r == 0 && values.ahead > 0) {
-        add_weighted_tile<tile, true, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j), columns,
-                                                      count, chunk);
-      } else {
-        add_weighted_tile<tile, false, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
-                                                       columns, count, chunk);
-      }
+      with_bool(r == 0 && values.ahead > 0, [&](auto ask) HWY_ATTR {
+        if constexpr (broadcasts_in_products<T, E>(tile)) {
+          if (use.broadcast_in_products) return add_rows(tile, ask, std::true_type{}, r, j, count);
+        }
+        add_rows(tile, ask, std::false_type{}, r, j, count);
+      });
     });
   };
   if (is_row_tile(weights.shape[0])) return add(0, n);

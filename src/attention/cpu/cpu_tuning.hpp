@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace headgate {
+
+/// What the kernel for few queries does in one way on some CPUs and in another on others
+/// (docs/notes/2026-11-23-decoding.md). Here: as Intel's.
+struct CpuTuning {
+  /// Into which level of the cache rows to come are asked for. AMD's cores read memory faster by requests into the
+  /// first level, Intel's by requests into the second.
+  bool into_first_level = false;
+  /// How long before their use rows are asked for, and those that so many queries and heads share that arithmetic takes
+  /// longer than memory.
+  std::int64_t ahead_bytes = 16384;
+  std::int64_t ahead_bytes_of_many = 16384;
+  /// Scores of so many queries and heads that share bf16 keys, or more, are dot products of bf16 where the CPU's are
+  /// fast. Of fewer they would use keys faster than memory answers.
+  std::int64_t least_dot_rows = 8;
+  /// Whether a product of a value broadcasts its weight from memory itself, in AVX-512. Else a register holds the
+  /// weight, which spares loads, but costs Zen 4 a seventh of its multiply-adds.
+  bool broadcast_in_products = false;
+};
+
+inline CpuTuning tuning_of_cpu() {
+#ifdef __x86_64__
+  constexpr CpuTuning kZen4{.into_first_level = true,
+                            .ahead_bytes = 3072,
+                            .ahead_bytes_of_many = 8192,
+                            .least_dot_rows = 4,
+                            .broadcast_in_products = true};
+  constexpr CpuTuning kAmd{.into_first_level = true, .ahead_bytes = 8192, .ahead_bytes_of_many = 8192};
+  if (__builtin_cpu_is("amdfam19h") != 0) return kZen4;
+  if (__builtin_cpu_is("amd") != 0) return kAmd;
+#endif
+  return {};
+}
+
+}  // namespace headgate
