@@ -139,13 +139,14 @@ HWY_INLINE void transpose_blocks(__m512i& a, __m512i& b, __m512i& c, __m512i& d)
   d = _mm512_shuffle_i32x4(high_ab, high_cd, kOdd);
 }
 
-/// Columns x … x + 64 of each of kLaneKeys keys, of which `present` are read and others are 0, in an order from which
-/// add_block makes words: block b of lines[4 n + i] is block n of the line of key 4 b + i.
-HWY_INLINE void load_lines(__m512i* lines, const std::int8_t* const* rows, std::int64_t x, __mmask64 present) {
+/// Columns x … x + 64 of each of kLaneKeys keys, which load(address) reads, in an order from which add_block makes words:
+/// block b of lines[4 n + i] is block n of the line of key 4 b + i.
+template <class Load>
+HWY_INLINE void load_lines(__m512i* lines, const std::int8_t* const* rows, std::int64_t x, const Load& load) {
   HWY_UNROLL(4) for (std::int64_t i = 0; i < kBlockLanes; ++i) {
     __m512i line[kBlockLanes];
     HWY_UNROLL(4) for (std::int64_t b = 0; b < kBlockLanes; ++b) {
-      line[b] = _mm512_maskz_loadu_epi8(present, rows[kBlockLanes * b + i] + x);
+      line[b] = load(rows[kBlockLanes * b + i] + x);
     }
     transpose_blocks(line[0], line[1], line[2], line[3]);
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kBlockLanes; ++n) lines[kBlockLanes * n + i] = line[n];
@@ -185,10 +186,15 @@ HWY_INLINE void digit_tile(const std::int32_t* HWY_RESTRICT digits, const std::i
   std::int64_t x = 0;
   do {  // not a loop that might not run, for which GCC copies all sums
     const std::int64_t left = columns - x;
-    const __mmask64 present = left >= kLine_bytes ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
     const std::int8_t* const* rows = unforeseen(keys.rows);
     __m512i lines[kWords];
-    load_lines(lines, rows, x, present);
+    if (left >= kLine_bytes) {
+      load_lines(lines, rows, x, [](const std::int8_t* from) HWY_ATTR { return _mm512_loadu_si512(from); });
+    } else {
+      const __mmask64 present = (__mmask64{1} << left) - 1;
+      load_lines(lines, rows, x,
+                 [present](const std::int8_t* from) HWY_ATTR { return _mm512_maskz_loadu_epi8(present, from); });
+    }
     // Sums of the highest tile leave no registers for the lines, which are then better in an array than spilled.
     if constexpr (kRows > kTileRows) {
       HWY_UNROLL(1) for (std::int64_t b = 0; b < kBlockLanes; ++b) {
