@@ -13,7 +13,6 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <thread>
 #include <vector>
 
 #include "bench/machine_peak.hpp"
@@ -123,19 +122,22 @@ double sgemm_gflops(int threads) {
     b[i] = static_cast<float>(i % 11) - 5.0F;
     c[i] = 0.0F;
   }
+  // A thread's own rows each, as in src/layers: OpenBLAS's threads would all stand on one core where OMP_PROC_BIND binds
+  // the thread that they are made by.
   const int threads_before = openblas_get_num_threads();
-  openblas_set_num_threads(threads);
+  openblas_set_num_threads(1);
   double best_seconds = 0.0;
   for (int i = 0; i < kRuns + 1; ++i) {  // the first run warms up
-    const auto start = Clock::now();
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSize, kSize, kSize, 1.0F, a.get(), kSize, b.get(), kSize,
-                0.0F, c.get(), kSize);
-    const double seconds = seconds_between(start, Clock::now());
+    const double seconds = run_together(threads, [&](int t) {
+      const int first = kSize * t / threads, rows = kSize * (t + 1) / threads - first;
+      const std::size_t from = static_cast<std::size_t>(first) * kSize;
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, kSize, kSize, 1.0F, a.get() + from, kSize, b.get(),
+                  kSize, 0.0F, c.get() + from, kSize);
+      return 0.0;
+    });
     if (i == 1 || (i > 1 && seconds < best_seconds)) best_seconds = seconds;
   }
   openblas_set_num_threads(threads_before);
-  // OpenBLAS's threads spin for a while after their work; what is measured next must not share its cores with them.
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   return 2.0 * kSize * kSize * static_cast<double>(kSize) / best_seconds * 1e-9;
 }
 
