@@ -582,7 +582,7 @@ HEADGATE_API headgate_status headgate_set_target(const char* name);
 HEADGATE_API headgate_status headgate_supported_native16_products(const char** names, size_t capacity, size_t* count);
 
 /* The one that native16 uses now on the active target: amx_bf16 where the CPU has it, avx512_bf16 on AMD's CPUs since
- * Zen 5, or what headgate_set_native16_products chose; "" where there is none, and native16 computes as exact does.
+ * Zen 4, or what headgate_set_native16_products chose; "" where there is none, and native16 computes as exact does.
  * *name lives as long as the library. */
 HEADGATE_API headgate_status headgate_native16_products(const char** name);
 

@@ -41,7 +41,7 @@ HEADGATE_API std::int64_t find_target(const std::string& name);
 HEADGATE_API std::vector<std::string> supported_native16_products();
 
 /// The one that native16 uses now on the active target: amx_bf16 where the CPU has it, avx512_bf16 on AMD's CPUs since
-/// Zen 5, or what set_native16_products chose; "" where there is none, and native16 computes as exact does. Throws as
+/// Zen 4, or what set_native16_products chose; "" where there is none, and native16 computes as exact does. Throws as
 /// active_target does.
 HEADGATE_API std::string native16_products();
 
