@@ -60,7 +60,7 @@ GROUPS = (
     )),
     ("attention/forward_test", "src/attention/cpu/stored_rows-inl.hpp", (
         ("score", "hn::MulAdd(query, key[k]", "hn::NegMulAdd(query, key[k]"),
-        ("weighted value", "hn::MulAdd(weight, value[x]", "hn::NegMulAdd(weight, value[x]"),
+        ("weighted value", "hn::MulAdd(in_lanes, value[x]", "hn::NegMulAdd(in_lanes, value[x]"),
     )),
     ("attention/backward_test", "src/attention/cpu/scores-inl.hpp", (
         ("1 - tanh^2", "hn::NegMulAdd(t, t, one)", "hn::MulAdd(t, t, one)"),

@@ -122,8 +122,8 @@ double sgemm_gflops(int threads) {
     b[i] = static_cast<float>(i % 11) - 5.0F;
     c[i] = 0.0F;
   }
-  // A thread's own rows each, as in src/layers: OpenBLAS's threads would all stand on one core where OMP_PROC_BIND binds
-  // the thread that they are made by.
+  // A thread's own rows each, as in src/layers: OpenBLAS's threads would all stand on one core where OMP_PROC_BIND
+  // binds the thread that they are made by.
   const int threads_before = openblas_get_num_threads();
   openblas_set_num_threads(1);
   double best_seconds = 0.0;

@@ -139,15 +139,13 @@ HWY_INLINE void transpose_blocks(__m512i& a, __m512i& b, __m512i& c, __m512i& d)
   d = _mm512_shuffle_i32x4(high_ab, high_cd, kOdd);
 }
 
-/// Columns x … x + 64 of each of kLaneKeys keys, which load(address) reads, in an order from which add_block makes words:
-/// block b of lines[4 n + i] is block n of the line of key 4 b + i.
+/// Columns x … x + 64 of each of kLaneKeys keys, which load(address) reads, in an order from which add_block makes
+/// words: block b of lines[4 n + i] is block n of the line of key 4 b + i.
 template <class Load>
 HWY_INLINE void load_lines(__m512i* lines, const std::int8_t* const* rows, std::int64_t x, const Load& load) {
   HWY_UNROLL(4) for (std::int64_t i = 0; i < kBlockLanes; ++i) {
     __m512i line[kBlockLanes];
-    HWY_UNROLL(4) for (std::int64_t b = 0; b < kBlockLanes; ++b) {
-      line[b] = load(rows[kBlockLanes * b + i] + x);
-    }
+    HWY_UNROLL(4) for (std::int64_t b = 0; b < kBlockLanes; ++b) { line[b] = load(rows[kBlockLanes * b + i] + x); }
     transpose_blocks(line[0], line[1], line[2], line[3]);
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kBlockLanes; ++n) lines[kBlockLanes * n + i] = line[n];
   }

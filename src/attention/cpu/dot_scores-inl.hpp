@@ -38,9 +38,9 @@ class DotScores {
   }
 
   bool available() const { return available_; }
-  /// Whether they suit the queries of a sequence. With few rows memory is the limit. The instructions take numbers below 2⁻¹²⁶ for 0,
-  /// which shows in no score, since it moves none by more than D · 2⁻⁶⁶, while the elements of q are 0 or between
-  /// bounds.
+  /// Whether they suit the queries of a sequence. With few rows memory is the limit. The instructions take numbers
+  /// below 2⁻¹²⁶ for 0, which shows in no score, since it moves none by more than D · 2⁻⁶⁶, while the elements of q are
+  /// 0 or between bounds.
   bool suit(const Sequence& sequence) const {
     if (!available_ || p_.group * sequence.T < least_rows_) return false;
     for (std::int64_t h = 0; h < p_.Hq; ++h) {

@@ -123,9 +123,9 @@ class SplitRows {
 
   /// How many slots before their use rows are asked for.
   std::int64_t ahead() const {
-    // With so many products for each byte arithmetic takes longer than memory.
-    constexpr std::int64_t kManyRows_each_byte = 4;
-    const bool many = rows_against_ >= kManyRows_each_byte * std::int64_t{sizeof(E)};
+    // With so many rows for each byte of an element arithmetic takes longer than memory.
+    constexpr std::int64_t kManyRows = 4;
+    const bool many = rows_against_ >= kManyRows * std::int64_t{sizeof(E)};
     return rows_in(many ? tuning_.ahead_bytes_of_many : tuning_.ahead_bytes);
   }
 

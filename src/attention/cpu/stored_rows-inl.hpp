@@ -420,12 +420,12 @@ HWY_NOINLINE void add_weighted_pairs(const View<T, 2>& out, const View<T, 2>& we
     ComingRows<T> coming(rows + values.ahead, count, columns, values.into_first_level);
     for (std::int64_t x = 0; x < columns; x += kVecs * kLanes<T>) {
       HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; r += 2) {
-        value_tile<2, kVecs, kPairs, false, weights_stride>(to + r * stride, stride, w + r * weights_stride, rows, x, count,
-                                                     coming);
+        value_tile<2, kVecs, kPairs, false, weights_stride>(to + r * stride, stride, w + r * weights_stride, rows, x,
+                                                            count, coming);
       }
       if (one_more) {
-        value_tile<1, kVecs, 0, false, weights_stride>(to + kRows * stride, stride, w + kRows * weights_stride, rows, x, count,
-                                                coming);
+        value_tile<1, kVecs, 0, false, weights_stride>(to + kRows * stride, stride, w + kRows * weights_stride, rows, x,
+                                                       count, coming);
       }
     }
   };
@@ -482,9 +482,9 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
   const std::int64_t chunk = use.at_a_time;
   const auto add_rows = [&](auto tile, auto ask, auto broadcast, std::int64_t r, std::int64_t j, std::int64_t count)
                             HWY_ATTR {
-    add_weighted_tile<tile, ask, broadcast, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
-                                                            columns, count, chunk);
-  };
+                              add_weighted_tile<tile, ask, broadcast, weights_stride>(
+                                  out.at(r), out_stride, weights.at(r) + j, values.from(j), columns, count, chunk);
+                            };
   const auto add = [&](std::int64_t j, std::int64_t count) HWY_ATTR {
     row_tiles(weights.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       with_bool(r == 0 && values.ahead > 0, [&](auto ask) HWY_ATTR {
