@@ -123,10 +123,8 @@ class SplitRows {
 
   /// How many slots before their use rows are asked for.
   std::int64_t ahead() const {
-    // With so many rows for each byte of an element arithmetic takes longer than memory.
-    constexpr std::int64_t kManyRows = 4;
-    const bool many = rows_against_ >= kManyRows * std::int64_t{sizeof(E)};
-    return rows_in(many ? tuning_.ahead_bytes_of_many : tuning_.ahead_bytes);
+    constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
+    return rows_in(rows_against_ >= kManyRows ? tuning_.ahead_bytes_of_many : tuning_.ahead_bytes);
   }
 
   /// How the rows are used as values. Memory streams best where they are used in the order in which they are asked for;
