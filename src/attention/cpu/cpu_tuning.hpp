@@ -6,7 +6,7 @@
 namespace headgate {
 
 /// What the kernel for few queries does in one way on some CPUs and in another on others
-/// (docs/notes/2026-11-23-decoding.md). Here: as Intel's.
+/// (docs/notes/2026-11-23-decoding.md, docs/notes/2026-11-24-decoding-zen4.md). Here: as Intel's.
 struct CpuTuning {
   /// Into which level of the cache rows to come are asked for. AMD's cores read memory faster by requests into the
   /// first level, Intel's by requests into the second.
@@ -31,6 +31,7 @@ inline CpuTuning tuning_of_cpu() {
                             .least_dot_rows = 4,
                             .broadcast_in_products = true};
   constexpr CpuTuning kAmd{.into_first_level = true, .ahead_bytes = 8192, .ahead_bytes_of_many = 8192};
+  // And Zen 3, whose first level is as small, and which has no AVX-512; not measured there.
   if (__builtin_cpu_is("amdfam19h") != 0) return kZen4;
   if (__builtin_cpu_is("amd") != 0) return kAmd;
 #endif

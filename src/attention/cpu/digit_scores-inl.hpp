@@ -145,7 +145,7 @@ template <class Load>
 HWY_INLINE void load_lines(__m512i* lines, const std::int8_t* const* rows, std::int64_t x, const Load& load) {
   HWY_UNROLL(4) for (std::int64_t i = 0; i < kBlockLanes; ++i) {
     __m512i line[kBlockLanes];
-    HWY_UNROLL(4) for (std::int64_t b = 0; b < kBlockLanes; ++b) { line[b] = load(rows[kBlockLanes * b + i] + x); }
+    HWY_UNROLL(4) for (std::int64_t b = 0; b < kBlockLanes; ++b) line[b] = load(rows[kBlockLanes * b + i] + x);
     transpose_blocks(line[0], line[1], line[2], line[3]);
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kBlockLanes; ++n) lines[kBlockLanes * n + i] = line[n];
   }

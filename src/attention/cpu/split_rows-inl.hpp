@@ -123,6 +123,7 @@ class SplitRows {
 
   /// How many slots before their use rows are asked for.
   std::int64_t ahead() const {
+    // With so many, arithmetic takes longer than memory.
     constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
     return rows_in(rows_against_ >= kManyRows ? tuning_.ahead_bytes_of_many : tuning_.ahead_bytes);
   }

@@ -319,18 +319,15 @@ constexpr bool broadcasts_in_products(std::int64_t rows) {
   return HWY_TARGET == HWY_AVX3 && std::is_same_v<T, float> && !std::is_same_v<E, float> && rows >= kTileRows;
 }
 
-/// *weight · value + sum in an instruction that broadcasts the weight.
-template <typename T, class V>
-HWY_INLINE V add_broadcast_product(const T* weight, V value, V sum) {
 #if HWY_TARGET == HWY_AVX3
+/// *weight · value + sum in an instruction that broadcasts the weight.
+template <class V>
+HWY_INLINE V add_broadcast_product(const float* weight, V value, V sum) {
   // Compilers would broadcast into a register, for several products.
-  if constexpr (std::is_same_v<T, float>) {
-    asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum.raw) : "v"(value.raw), "m"(*weight));
-    return sum;
-  }
-#endif
-  return hn::MulAdd(hn::Set(Tag<T>(), *weight), value, sum);
+  asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum.raw) : "v"(value.raw), "m"(*weight));
+  return sum;
 }
+#endif
 
 /// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on. Asks for
 /// a kShare-th of as much of `all_coming`; 0: for nothing.
