@@ -356,7 +356,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
     }
   };
   const auto add = [&](std::int64_t j) HWY_ATTR {
-    const E* v = values[j] + first;
+    const E* v = unforeseen(values[j] + first);
     V value[kVecs];
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) value[x] = load_stored<T>(v + x * kN);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
