@@ -346,8 +346,10 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   out += first;
-  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, out + r * out_stride + x * kN);
+  // Row after row from the one before, since compilers keep all distances in registers that the products need.
+  T* to = out;
+  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = unforeseen(to + out_stride)) {
+    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, to + x * kN);
   }
   ComingRows<E> coming = all_coming;
   const auto ask = [&] HWY_ATTR {
@@ -379,10 +381,9 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   }
   if (whole < n) ask();
   for (std::int64_t j = whole; j < n; ++j) add(j);
-  out = unforeseen(out);
-  out_stride = unforeseen(out_stride);
-  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, out + r * out_stride + x * kN);
+  to = unforeseen(out);
+  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = unforeseen(to + out_stride)) {
+    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, to + x * kN);
   }
   if constexpr (kShare > 0) all_coming = coming;
 }
