@@ -109,14 +109,14 @@ template <typename T, typename E>
 struct FewQueriesScratch {
   FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
     if (plan.dots.available()) {
-      const std::int64_t D_padded = round_up(plan.p.D, kDotLanes);
+      const std::int64_t D_padded = round_up(plan.p.D, kBlock<BFloat16>);
       bf16_query = ws.take<BFloat16>("query", D_padded);
-      bf16_queries = ws.take<BFloat16>("queries", plan.most_rows, D_padded);
+      bf16_queries = ws.take<BFloat16>("queries", plan.most_rows, kBlocks * D_padded);
     }
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
     if (kKeysShareVectors<T, E>) {
-      block_queries = ws.take<T>("queries", kHighRows * kBlocks, plan.D_padded);
+      block_queries = ws.take<T>("queries", kHighRows, kBlocks * plan.D_padded);
     }
     if (kHasDigits<T, E>) {
       digits.digits = ws.take<std::int32_t>("queries", kHighRows * digits_a_row(plan.D_padded));
@@ -138,7 +138,7 @@ struct FewQueriesScratch {
   View<T, 2> block_queries;        ///< room for those of pack_block_queries
   DigitQueries digits;             ///< room for those of pack_digit_queries
   View<BFloat16, 1> bf16_query;    ///< the same for DotScores
-  View<BFloat16, 2> bf16_queries;  ///< that, of pack_queries
+  View<BFloat16, 2> bf16_queries;  ///< that, of pack_block_queries
   View<T, 2> scores;               ///< of a split's keys; then their exponentials
   View<T, 2> widened;              ///< rows of k or v in T
   View<T, 1> out, gate, gated;     ///< of one query
@@ -327,11 +327,11 @@ class FewQueriesWorker {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (std::is_same_v<Key, BFloat16>) {
       if (sequence_at_->dots) {
-        return dot_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
+        return block_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
       }
     }
     if constexpr (kKeysShareVectors<T, Key>) {
-      if (in_blocks_) return block_score_rows<kScoreStride<E>>(scores, block_queries_, keys, n);
+      if (in_blocks_) return block_score_rows<kScoreStride<E>>(scores, block_queries_, keys, p_.D, n, 1.0F);
     }
     if constexpr (kHasDigits<T, Key>) {
       if (in_digits_) return digit_score_rows<kScoreStride<E>>(scores, digit_queries_, keys, p_.D, n);
@@ -366,10 +366,11 @@ class FewQueriesWorker {
     scores_ = own_.scores.range(0, 0, rows);
     if (each.dots) {
       bf16_queries_ = own_.bf16_queries.range(0, 0, rows);
-      pack_queries<kDotLanes>(bf16_queries_, own_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
+      const std::int64_t D_padded = own_.bf16_query.shape[0];
+      pack_block_queries(bf16_queries_, own_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
         const auto [query_head, i] = query_of(each, h, r);
         plan_.dots.load_query(to, query_rows(p_.inputs.q, sequence_, query_head), i);
-        std::fill(to + p_.D, to + bf16_queries_.shape[1], BFloat16{0});
+        std::fill(to + p_.D, to + D_padded, BFloat16{0});
       });
       return;
     }
@@ -383,9 +384,9 @@ class FewQueriesWorker {
     };
 #if HWY_TARGET == HWY_AVX3
     if constexpr (kKeysShareVectors<T, E>) {
-      if (rows_suit_blocks(rows) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
-        block_queries_ = {own_.block_queries.data, {plan_.D_padded / kBlock, rows, kLanes<T>}};
-        pack_block_queries(block_queries_, own_.query, load);
+      if (rows >= kTileRows && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
+        block_queries_ = own_.block_queries.range(0, 0, rows);
+        pack_block_queries(block_queries_, own_.query.data, load);
         in_blocks_ = true;
         return;
       }
@@ -491,7 +492,7 @@ class FewQueriesWorker {
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
   View<T, 2> queries_, scores_;       // of the open rows of the head
   View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
-  View<T, 3> block_queries_;          // and for keys that share vectors
+  View<T, 2> block_queries_;          // and for keys that share vectors
   DigitQueries digit_queries_;        // and for int8 keys
   bool in_blocks_ = false;            // whether there are block_queries_
   bool in_digits_ = false;            // whether there are digit_queries_
