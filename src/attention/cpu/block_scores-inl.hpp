@@ -52,8 +52,7 @@ template <typename Q, typename E>
 struct BlockProducts {
   /// Columns x … x + kBlock of two keys; all of them are there.
   static HWY_INLINE __m512 load(const E* first, const E* second, std::int64_t) {
-    const auto block = [](const E* from)
-                           HWY_ATTR { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
+    const auto block = [](const E* from) HWY_ATTR { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
     const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(block(first)), block(second), 1);
     if constexpr (std::is_same_v<E, Float16>) {
       return _mm512_cvtph_ps(both);
@@ -108,8 +107,8 @@ class BlockSums {
   /// to[r · s_stride + k] = the sum of row r and key k, for a part of the rows.
   HWY_INLINE void store(std::int64_t part, float* HWY_RESTRICT to) const {
     const __m512d low = _mm512_castps_pd(halves_[2 * part]), high = _mm512_castps_pd(halves_[2 * part + 1]);
-    __m512 fours = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                                 _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    __m512 fours =
+        _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
     fours = _mm512_add_ps(fours, _mm512_shuffle_f32x4(fours, fours, 0xB1));
     if constexpr (kScaled) fours = _mm512_mul_ps(fours, factor_);
     const __m128 first = _mm512_castps512_ps128(fours), second = _mm512_extractf32x4_ps(fours, 2);
@@ -129,8 +128,8 @@ class BlockSums {
   __m512 factor_;
 };
 
-/// s[r · s_stride + j] = query r · key j, times `factor` for dot products, for the kRows rows of a register tile and j < n.
-/// q: of pack_block_queries. As many rows of `keys` from n on as a tile has may be read, and scores written.
+/// s[r · s_stride + j] = query r · key j, times `factor` for dot products, for the kRows rows of a register tile and j
+/// < n. q: of pack_block_queries. As many rows of `keys` from n on as a tile has may be read, and scores written.
 template <std::int64_t kRows, bool kAsk, std::int64_t s_stride, typename Q, typename E>
 HWY_NOINLINE void block_score_tile(float* HWY_RESTRICT s, const Q* HWY_RESTRICT q, const StoredRows<E>& keys,
                                    std::int64_t columns, std::int64_t n, float factor) {

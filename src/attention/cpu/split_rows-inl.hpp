@@ -101,7 +101,7 @@ class SplitRows {
     if constexpr (loads_stored<T, E>()) {
       if (in_place_) {
         fill_with_following(keys_.count + ahead, following);
-        return visit(StoredRows<E>{slots_, ahead, tuning_.into_first_level}, 0, keys_.count);
+        return visit(StoredRows<E>{slots_, ahead, requests().into_first_level}, 0, keys_.count);
       }
     }
     for (std::int64_t first = 0; first < keys_.count; first += kWidenedKeys) {
@@ -122,11 +122,7 @@ class SplitRows {
   }
 
   /// How many slots before their use rows are asked for.
-  std::int64_t ahead() const {
-    // With so many, arithmetic takes longer than memory.
-    constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
-    return rows_in(rows_against_ >= kManyRows ? tuning_.ahead_bytes_of_many : tuning_.ahead_bytes);
-  }
+  std::int64_t ahead() const { return rows_in(requests().ahead_bytes); }
 
   /// How the rows are used as values. Memory streams best where they are used in the order in which they are asked for;
   /// where arithmetic takes longer, more rows at a time spare loads and stores of sums.
@@ -162,6 +158,12 @@ class SplitRows {
 
  private:
   static constexpr std::int64_t kChunk_bytes = 8192;  ///< of values: they stay in the first level of the cache
+
+  const CpuTuning::Requests& requests() const {
+    constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
+    if (rows_against_ < kManyRows) return tuning_.few;
+    return sizeof(E) < sizeof(float) ? tuning_.many_narrow : tuning_.many;
+  }
 
   std::int64_t slots_used() const { return round_up(keys_.count, kMostTileKeys); }
 
@@ -225,7 +227,7 @@ class SplitRows {
 
   /// Those of n slots, if their elements are neighbours.
   ComingRows<E> coming_rows(std::int64_t slot, std::int64_t n) const {
-    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, tuning_.into_first_level};
+    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests().into_first_level};
   }
   /// Asks for kTileKeys rows.
   static void ask_whole_rows(ComingRows<E>& coming) {

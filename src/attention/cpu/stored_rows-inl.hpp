@@ -312,11 +312,11 @@ struct ValueUse {
   bool broadcast_in_products = false;  ///< of CpuTuning
 };
 
-/// Whether products of so many rows with elements of E can broadcast weights themselves. Of few rows, or of elements as
-/// wide as T, loads are what takes time.
+/// Whether products of so many rows with elements of E can broadcast weights themselves. Of few rows loads are what
+/// takes time.
 template <typename T, typename E>
 constexpr bool broadcasts_in_products(std::int64_t rows) {
-  return HWY_TARGET == HWY_AVX3 && std::is_same_v<T, float> && !std::is_same_v<E, float> && rows >= kTileRows;
+  return HWY_TARGET == HWY_AVX3 && std::is_same_v<T, float> && rows >= kTileRows;
 }
 
 #if HWY_TARGET == HWY_AVX3
@@ -393,43 +393,32 @@ constexpr std::int64_t value_vectors(std::int64_t rows) {
   return rows == 1 ? 2 * kTileVectors : rows == kHighRows ? kTileVectors / 2 : kTileVectors;
 }
 
-/// Whether add_weighted_pairs takes `rows` rows: where values need no widening, two rows at a time read them whole, in
-/// the order in which they are asked for.
+/// Whether add_weighted_fours takes `rows` rows.
 template <typename T, typename E>
-constexpr bool suits_pairs(std::int64_t rows, std::int64_t columns) {
+constexpr bool suits_fours(std::int64_t rows, std::int64_t columns) {
   return std::is_same_v<T, E> && kHas32Registers && rows > kTileRows && rows <= kHighRows &&
-         columns % (value_vectors(1) * kLanes<T>) == 0;
+         columns % (kTileVectors * kLanes<T>) == 0;
 }
 
 /// Values that several rows use at a time where they need no widening.
 inline constexpr std::int64_t kUnwidenedChunk = 2 * kTileKeys;
 
-/// add_weighted_rows for kPairs pairs of rows, which share the requests, and one more or none.
-template <std::int64_t kPairs, std::int64_t weights_stride, typename T>
-HWY_NOINLINE void add_weighted_pairs(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<T>& values,
-                                     std::int64_t n) {
-  constexpr std::int64_t kVecs = value_vectors(1), kChunk = kUnwidenedChunk, kRows = 2 * kPairs;
-  const std::int64_t columns = out.shape[1], stride = out.strides[0];
-  const bool one_more = out.shape[0] > kRows;
-  T* const to = out.data;
-  const T* w = weights.data;
+/// add_weighted_rows for kTileRows rows and kMore more, in two register tiles, which share the requests: where values
+/// need no widening, they are best used in the order in which they are asked for.
+template <std::int64_t kMore, bool kBroadcast, std::int64_t weights_stride, typename T>
+HWY_NOINLINE void add_weighted_fours(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
+                                     const StoredRows<T>& values, std::int64_t columns, std::int64_t n) {
+  constexpr std::int64_t kVecs = kTileVectors, kChunk = kUnwidenedChunk;
   const T* const* rows = values.rows;
-  const auto add = [&](std::int64_t count) HWY_ATTR {
+  for (std::int64_t j = 0; j < n; j += kChunk, rows += kChunk, weights += kChunk) {
+    const std::int64_t count = std::min(kChunk, n - j);
     ComingRows<T> coming(rows + values.ahead, count, columns, values.into_first_level);
     for (std::int64_t x = 0; x < columns; x += kVecs * kLanes<T>) {
-      HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; r += 2) {
-        value_tile<2, kVecs, kPairs, false, weights_stride>(to + r * stride, stride, w + r * weights_stride, rows, x,
-                                                            count, coming);
-      }
-      if (one_more) {
-        value_tile<1, kVecs, 0, false, weights_stride>(to + kRows * stride, stride, w + kRows * weights_stride, rows, x,
-                                                       count, coming);
-      }
+      value_tile<kTileRows, kVecs, 2, kBroadcast, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+      value_tile<kMore, kVecs, 2, kBroadcast && kMore == kTileRows, weights_stride>(
+          out + kTileRows * out_stride, out_stride, weights + kTileRows * weights_stride, rows, x, count, coming);
     }
-  };
-  std::int64_t j = 0;
-  for (; j + kChunk <= n; j += kChunk, rows += kChunk, w += kChunk) add(kChunk);
-  if (j < n) add(n - j);
+  }
 }
 
 /// out[r][x] += Σ_j weights[r][j] · row j of `values`, j < n, `chunk` of them at a time, for kRows rows and all
@@ -468,12 +457,20 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
   assert(weights.strides[0] == weights_stride);
   const std::int64_t columns = out.shape[1], out_stride = out.strides[0];
   if constexpr (std::is_same_v<T, E>) {
-    if (suits_pairs<T, E>(out.shape[0], columns) && values.ahead > 0) {
+    if (suits_fours<T, E>(out.shape[0], columns) && values.ahead > 0) {
       assert(use.at_a_time == kUnwidenedChunk);
-      switch (out.shape[0] / 2) {
-        case 2: return add_weighted_pairs<2, weights_stride>(out, weights, values, n);
-        case 3: return add_weighted_pairs<3, weights_stride>(out, weights, values, n);
-        default: return add_weighted_pairs<4, weights_stride>(out, weights, values, n);
+      const auto add = [&](auto more) HWY_ATTR {
+        constexpr bool kCanBroadcast = broadcasts_in_products<T, E>(kTileRows);
+        with_bool(use.broadcast_in_products, [&](auto broadcast) HWY_ATTR {
+          add_weighted_fours<more, broadcast && kCanBroadcast, weights_stride>(out.data, out_stride, weights.data,
+                                                                               values, columns, n);
+        });
+      };
+      switch (out.shape[0] - kTileRows) {
+        case 1: return add(std::integral_constant<std::int64_t, 1>{});
+        case 2: return add(std::integral_constant<std::int64_t, 2>{});
+        case 3: return add(std::integral_constant<std::int64_t, 3>{});
+        default: return add(std::integral_constant<std::int64_t, kTileRows>{});
       }
     }
   }
