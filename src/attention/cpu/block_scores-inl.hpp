@@ -139,6 +139,7 @@ HWY_NOINLINE void block_score_tile(float* HWY_RESTRICT s, const Q* HWY_RESTRICT 
   // A line is read in kSteps steps; in every kEach-th of them one of each of kTileKeys rows is asked for.
   constexpr std::int64_t kSteps = kLine_bytes / sizeof(E) / kBlock<Q>, kEach = kSteps * kTileKeys / kKeys;
   constexpr std::int64_t kVector = kBlocks * kBlock<Q>;
+  const std::int64_t steps = divide_up(columns, kBlock<Q>), lines = columns / (kSteps * kBlock<Q>);
   Sums before(factor);
   float* to = s;  // where those belong; until there are some, scores are written that others replace
   for (std::int64_t j = 0; j < n; j += kKeys) {
@@ -149,11 +150,9 @@ HWY_NOINLINE void block_score_tile(float* HWY_RESTRICT s, const Q* HWY_RESTRICT 
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVectors; ++v) sums[r][v] = _mm512_setzero_ps();
     }
-    const auto multiply = [&](std::int64_t step) HWY_ATTR {
-      const std::int64_t x = step * kBlock<Q>;
-      if (kAsk && step % kEach == 0) {
-        ask_in_turn(coming + step % kSteps / kEach * kTileKeys, step / kSteps, keys.into_first_level);
-      }
+    const auto multiply = [&](std::int64_t line, std::int64_t step) HWY_ATTR {
+      const std::int64_t x = (line * kSteps + step) * kBlock<Q>;
+      if (kAsk && step % kEach == 0) ask_in_turn(coming + step / kEach * kTileKeys, line, keys.into_first_level);
       __m512 key[kVectors];
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVectors; ++v) {
         key[v] = Products::load(rows[v] + x, rows[kVectors + v] + x, columns - x);
@@ -166,12 +165,15 @@ HWY_NOINLINE void block_score_tile(float* HWY_RESTRICT s, const Q* HWY_RESTRICT 
         }
       }
     };
-    const std::int64_t steps = divide_up(columns, kBlock<Q>);
+    const auto multiply_line = [&](std::int64_t line) HWY_ATTR {
+      HWY_UNROLL(4) for (std::int64_t step = 0; step < kSteps; ++step) multiply(line, step);
+    };
     HWY_UNROLL(4) for (std::int64_t part = 0; part < Sums::kParts; ++part) {
-      if (part < steps) multiply(part);
+      if (part < lines) multiply_line(part);
       before.store(part, to);
     }
-    for (std::int64_t step = Sums::kParts; step < steps; ++step) multiply(step);
+    for (std::int64_t line = Sums::kParts; line < lines; ++line) multiply_line(line);
+    for (std::int64_t step = lines * kSteps; step < steps; ++step) multiply(lines, step - lines * kSteps);
     before.take(sums);
     to = s + j;
   }
