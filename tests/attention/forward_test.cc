@@ -43,10 +43,10 @@ TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
   }
 }
 
-// One, four and eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row; rows
-// longer than their sums allow, and other numbers of rows, are not.
+// Up to eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row; rows longer than
+// their sums allow are not.
 TEST(Forward, FewQueriesOfBytes) {
-  for (const std::int64_t T : {1, 2, 4, 5, 8}) {
+  for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     for (const std::int64_t D : {16, 48, 64, 80, 128, 496, 512}) {
       for (const std::int64_t S : {15, 16, 130}) {
         CaseSpec spec = sized(T, S, D, 32);
@@ -60,12 +60,12 @@ TEST(Forward, FewQueriesOfBytes) {
   }
 }
 
-// Five to eight rows of whole tiles of columns take values two rows at a time.
-TEST(Forward, FewQueriesInPairs) {
-  for (const DType dtype : {DType::f32, DType::f64}) {
-    for (const std::int64_t T : {5, 6, 7, 8}) {
+// Rows are cut into register tiles of eight, four and what is left; columns into lines, vectors and what is left.
+TEST(Forward, FewQueriesOfEveryNumberOfRows) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14}) {
       for (const std::int64_t S : {9, 70, 1030}) {
-        for (const std::int64_t D : {128, 256}) {
+        for (const std::int64_t D : {8, 16, 40, 48, 128, 176}) {
           CaseSpec spec = sized(T, S, D, D);
           spec.dtype = dtype;
           expect_right(spec, check_forward_case);

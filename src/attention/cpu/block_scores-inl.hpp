@@ -185,17 +185,13 @@ template <std::int64_t s_stride, typename Q, typename E>
 HWY_NOINLINE void block_score_rows(const View<float, 2>& scores, const View<Q, 2>& queries, const StoredRows<E>& keys,
                                    std::int64_t columns, std::int64_t n, float factor) {
   assert(scores.strides[0] == s_stride);
-  // Several tiles take so many keys in turn that they stay in the first level of the cache.
-  constexpr std::int64_t kShared = 32;
-  const std::int64_t count = is_row_tile(scores.shape[0]) ? n : kShared;
-  for (std::int64_t j = 0; j < n; j += count) {
+  for_shared_keys(scores.shape[0], n, [&](std::int64_t j, std::int64_t count) HWY_ATTR {
     row_tiles(scores.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       with_bool(r == 0 && keys.ahead > 0, [&](auto ask) HWY_ATTR {
-        block_score_tile<tile, ask, s_stride>(scores.at(r) + j, queries.at(r), keys.from(j), columns,
-                                              std::min(count, n - j), factor);
+        block_score_tile<tile, ask, s_stride>(scores.at(r) + j, queries.at(r), keys.from(j), columns, count, factor);
       });
     });
-  }
+  });
 }
 #endif
 

@@ -104,12 +104,17 @@ template <class Load>
 bool pack_digit_queries(const DigitQueries& packed, const View<float, 1>& buffer, const Load& load) {
   const std::int64_t rows = packed.steps.shape[0], columns = buffer.shape[0];
   std::fill_n(packed.digits.data, rows * digits_a_row(columns), 0);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    load(r, buffer.data);
-    const DigitRow row{packed.digits.at(r * kDigits), rows * kDigits, packed.offsets.at(r), packed.steps.at(r)};
-    if (!pack_digits(buffer.data, columns, row)) return false;
-  }
-  return true;
+  bool suit = true;
+  row_tiles(rows, [&](auto tile, std::int64_t first) {
+    std::int32_t* const digits = packed.digits.at(first * digits_a_row(columns));
+    for (std::int64_t r = 0; r < tile && suit; ++r) {
+      load(first + r, buffer.data);
+      suit =
+          pack_digits(buffer.data, columns,
+                      {digits + r * kDigits, tile * kDigits, packed.offsets.at(first + r), packed.steps.at(first + r)});
+    }
+  });
+  return suit;
 }
 
 /// A vector has a lane for each of kLaneKeys keys, and a word of four bytes of each. Lanes come in blocks.
@@ -216,13 +221,14 @@ HWY_INLINE void digit_tile(const std::int32_t* HWY_RESTRICT digits, const std::i
   }
 }
 
-/// digit_tile for n keys, a function of its own as add_weighted_tile is.
+/// digit_tile for n keys and the tile's rows from `first` on, a function of its own as add_weighted_tile is.
 template <std::int64_t kRows, bool kAsk, std::int64_t s_stride>
-HWY_NOINLINE void digit_score_tiles(float* HWY_RESTRICT s, const DigitQueries& queries,
+HWY_NOINLINE void digit_score_tiles(float* HWY_RESTRICT s, const DigitQueries& queries, std::int64_t first,
                                     const StoredRows<std::int8_t>& keys, std::int64_t columns, std::int64_t n) {
+  const std::int32_t* const digits = queries.digits.at(first * digits_a_row(columns));
   for (std::int64_t j = 0; j < n; j += kLaneKeys) {
-    digit_tile<kRows, kAsk, s_stride>(queries.digits.data, queries.offsets.data, queries.steps.data, keys.from(j),
-                                      columns, s + j);
+    digit_tile<kRows, kAsk, s_stride>(digits, queries.offsets.at(first), queries.steps.at(first), keys.from(j), columns,
+                                      s + j);
   }
 }
 
@@ -230,13 +236,13 @@ HWY_NOINLINE void digit_score_tiles(float* HWY_RESTRICT s, const DigitQueries& q
 template <std::int64_t s_stride>
 void digit_score_rows(const View<float, 2>& scores, const DigitQueries& queries, const StoredRows<std::int8_t>& keys,
                       std::int64_t columns, std::int64_t n) {
-  assert(scores.strides[0] == s_stride && columns % kLanes<float> == 0 && is_row_tile(queries.steps.shape[0]));
-  row_tiles(queries.steps.shape[0], [&](auto tile, std::int64_t) HWY_ATTR {
-    if (keys.ahead > 0) {
-      digit_score_tiles<tile, true, s_stride>(scores.data, queries, keys, columns, n);
-    } else {
-      digit_score_tiles<tile, false, s_stride>(scores.data, queries, keys, columns, n);
-    }
+  assert(scores.strides[0] == s_stride && columns % kLanes<float> == 0);
+  for_shared_keys(scores.shape[0], n, [&](std::int64_t j, std::int64_t count) HWY_ATTR {
+    row_tiles(scores.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
+      with_bool(r == 0 && keys.ahead > 0, [&](auto ask) HWY_ATTR {
+        digit_score_tiles<tile, ask, s_stride>(scores.at(r) + j, queries, r, keys.from(j), columns, count);
+      });
+    });
   });
 }
 #endif

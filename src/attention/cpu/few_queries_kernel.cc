@@ -384,7 +384,7 @@ class FewQueriesWorker {
     };
 #if HWY_TARGET == HWY_AVX3
     if constexpr (kKeysShareVectors<T, E>) {
-      if (rows >= kTileRows && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
+      if (rows > 1 && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
         block_queries_ = own_.block_queries.range(0, 0, rows);
         pack_block_queries(block_queries_, own_.query.data, load);
         in_blocks_ = true;
@@ -392,8 +392,7 @@ class FewQueriesWorker {
       }
     }
     if constexpr (kHasDigits<T, E>) {
-      if (is_row_tile(rows) && suit_digits(p_.D) &&
-          SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
+      if (suit_digits(p_.D) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
         digit_queries_ = {own_.digits.digits, own_.digits.offsets, own_.digits.steps.range(0, 0, rows)};
         in_digits_ = pack_digit_queries(digit_queries_, own_.query, load);
         if (in_digits_) return;

@@ -78,7 +78,7 @@ HWY_INLINE X unforeseen(X x) {
   return x;
 }
 
-/// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or one by
+/// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or fewer by
 /// kTileKeys; for values the same rows by as many vectors as leave registers for operands.
 inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
 inline constexpr std::int64_t kHighKeys = 2;
@@ -207,11 +207,30 @@ HWY_INLINE void row_tiles(std::int64_t rows, const Visit& visit) {
     for (; r + kHighRows <= rows; r += kHighRows) visit(std::integral_constant<std::int64_t, kHighRows>{}, r);
   }
   for (; r + kTileRows <= rows; r += kTileRows) visit(std::integral_constant<std::int64_t, kTileRows>{}, r);
-  for (; r < rows; ++r) visit(std::integral_constant<std::int64_t, 1>{}, r);
+  if constexpr (kTileRows > 2) {
+    if (rows - r == 3) return visit(std::integral_constant<std::int64_t, 3>{}, r);
+    if (rows - r == 2) return visit(std::integral_constant<std::int64_t, 2>{}, r);
+  }
+  if (rows - r == 1) visit(std::integral_constant<std::int64_t, 1>{}, r);
 }
 
 /// Whether so many rows are one of row_tiles.
-constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || rows == kTileRows || rows == 1; }
+constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || (rows > 0 && rows <= kTileRows); }
+
+/// The stretches of n keys that row_tiles of `rows` rows take in turn: visit(first, count). Several tiles use a stretch
+/// while it is in the first level of the cache.
+template <class Visit>
+HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& visit) {
+  constexpr std::int64_t kSharedKeys = 32;
+  const std::int64_t count = is_row_tile(rows) ? n : kSharedKeys;
+  for (std::int64_t j = 0; j < n; j += count) visit(j, std::min(count, n - j));
+}
+
+/// visit(bool_constant of `value`).
+template <class Visit>
+HWY_INLINE void with_bool(bool value, const Visit& visit) {
+  value ? visit(std::true_type{}) : visit(std::false_type{});
+}
 
 /// Rows as score_rows reads them: those of a register tile together, vector after vector of kN elements, so that one
 /// address leads to all of them. load(r, to) writes row r; `buffer`: packed.shape[1] elements.
@@ -441,12 +460,6 @@ HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride
       value_tile<kRows, 1, kShare, kBroadcast, weights_stride>(out, out_stride, weights, rows, x, count, coming);
     }
   }
-}
-
-/// visit(bool_constant of `value`).
-template <class Visit>
-HWY_INLINE void with_bool(bool value, const Visit& visit) {
-  value ? visit(std::true_type{}) : visit(std::false_type{});
 }
 
 /// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, used as `use` says. Rows of `weights` are weights_stride
