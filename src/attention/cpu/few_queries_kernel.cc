@@ -116,12 +116,12 @@ struct FewQueriesScratch {
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
     if (kKeysShareVectors<T, E>) {
-      block_queries = ws.take<T>("queries", kHighRows, kBlocks * plan.D_padded);
+      block_queries = ws.take<T>("queries", plan.most_rows, kBlocks * plan.D_padded);
     }
     if (kHasDigits<T, E>) {
-      digits.digits = ws.take<std::int32_t>("queries", kHighRows * digits_a_row(plan.D_padded));
-      digits.offsets = ws.take<std::int32_t>("queries", kHighRows, kDigits);
-      digits.steps = ws.take<float>("queries", kHighRows);
+      digits.digits = ws.take<std::int32_t>("queries", plan.most_rows * digits_a_row(plan.D_padded));
+      digits.offsets = ws.take<std::int32_t>("queries", plan.most_rows, kDigits);
+      digits.steps = ws.take<float>("queries", plan.most_rows);
     }
     scores = ws.take<T>("scores", plan.most_rows, kScoreStride<E>);
     widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
@@ -384,7 +384,7 @@ class FewQueriesWorker {
     };
 #if HWY_TARGET == HWY_AVX3
     if constexpr (kKeysShareVectors<T, E>) {
-      if (rows > 1 && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
+      if (rows > 1 && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h))) {
         block_queries_ = own_.block_queries.range(0, 0, rows);
         pack_block_queries(block_queries_, own_.query.data, load);
         in_blocks_ = true;
@@ -392,7 +392,7 @@ class FewQueriesWorker {
       }
     }
     if constexpr (kHasDigits<T, E>) {
-      if (suit_digits(p_.D) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h), rows)) {
+      if (suit_digits(p_.D) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h))) {
         digit_queries_ = {own_.digits.digits, own_.digits.offsets, own_.digits.steps.range(0, 0, rows)};
         in_digits_ = pack_digit_queries(digit_queries_, own_.query, load);
         if (in_digits_) return;

@@ -63,18 +63,16 @@ class SplitRows {
 
   SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
-  /// Rows that several tiles of queries read (`rows_against`) are widened to T once, unless `dots` take them as they
-  /// are.
+  /// `rows_against`: of queries. Rows that are not used in place are widened to T, unless `dots` take them as they are.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
     rows_against_ = rows_against;
-    in_place_ = dots || used_in_place(rows, rows_against);
+    in_place_ = dots || used_in_place(rows);
   }
 
-  /// Whether rows are used as they are stored.
-  static bool used_in_place(const KeyRows& rows, std::int64_t rows_against) {
-    return loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0 &&
-           (std::is_same_v<T, E> || rows_against <= kHighRows);
+  /// Whether rows are used as they are stored, which is faster also where several tiles of queries widen them again.
+  static bool used_in_place(const KeyRows& rows) {
+    return loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
   }
 
   /// Takes the rows of `keys`, in slots from `slots` on. Returns the end of the slots, a multiple of kMostTileKeys.
@@ -128,8 +126,9 @@ class SplitRows {
   /// where arithmetic takes longer, more rows at a time spare loads and stores of sums.
   ValueUse use_of_values() const {
     const bool broadcast = tuning_.broadcast_in_products;
-    if (!in_place_ || rows_against_ > kHighRows) return {kWidenedKeys, broadcast};
+    if (!in_place_) return {kWidenedKeys, broadcast};
     if (!std::is_same_v<T, E>) return {rows_in(kChunk_bytes), broadcast};
+    if (rows_against_ > kHighRows) return {kWidenedKeys, broadcast};
     return {rows_against_ < kTileRows ? kTileKeys : kUnwidenedChunk, broadcast};
   }
 
