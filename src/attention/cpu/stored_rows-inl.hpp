@@ -274,7 +274,7 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
     }
     q += kRows * kN;
   };
-  const auto ask = [&] HWY_ATTR {
+  const auto ask = [&]() HWY_ATTR {
     if constexpr (kParts > 0) {
       if (kParts == 1 || t % kParts == kPart) ask_in_step<kKeys>(coming, t, keys.into_first_level);
     }
@@ -371,7 +371,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, to + x * kN);
   }
   ComingRows<E> coming = all_coming;
-  const auto ask = [&] HWY_ATTR {
+  const auto ask = [&]() HWY_ATTR {
     if constexpr (kShare > 0) {
       HWY_UNROLL(2) for (std::int64_t i = 0; i < kRequests; ++i) coming.ask_lines();
     }
