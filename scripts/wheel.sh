@@ -18,9 +18,6 @@ python=$build/python-venv/bin/python
   echo "wheel: no $build/python-venv; scripts/python_venv.sh makes it" >&2
   exit 1
 }
-if launcher=$(command -v ccache); then
-  export CMAKE_C_COMPILER_LAUNCHER=$launcher CMAKE_CXX_COMPILER_LAUNCHER=$launcher
-fi
 export CC=${CC:-cc} CXX=${CXX:-c++} # by the names of the other builds, so that ccache knows what they compiled
 export PATH="$PWD/$build/python-venv/bin:$PATH"
 

@@ -5,10 +5,23 @@ The functions take arrays of NumPy, PyTorch and other programs with DLPack, with
 read what the command line reads; `headgate.plot` draws it.
 """
 
+import importlib
+
 from . import _headgate
 from ._headgate import *
 from ._headgate import __version__
 from .models import Curve, Evaluation, Head, Model, Run, Xray, explain, load, runs
 
 __all__ = [name for name in dir(_headgate) if not name.startswith("_")]
-__all__ += ["Curve", "Evaluation", "Head", "Model", "Run", "Xray", "explain", "load", "runs"]
+__all__ += ["Curve", "Evaluation", "Head", "Model", "Run", "Xray", "explain", "load", "plot", "runs"]
+
+
+def __getattr__(name: str):
+    """headgate.plot, imported when it is first used."""
+    if name == "plot":
+        return importlib.import_module(".plot", __name__)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "plot"})

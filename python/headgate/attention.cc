@@ -14,6 +14,7 @@
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/results.hpp"
+#include "python/headgate/signals.hpp"
 
 // headgate/attention.hpp: attention_forward, its short form `attention`, and attention_backward.
 
@@ -50,33 +51,27 @@ void place(const char* function, const Inputs& in, const std::vector<bool>& chos
   }
 }
 
-ForwardResults run_forward(Keywords& keywords, const Inputs& in, const AttentionOptions& options,
+ForwardResults run_forward(const Keywords& keywords, const Inputs& in, AttentionOptions options,
                            const std::vector<bool>& chosen, ForwardResults results) {
   AttentionOutputs outputs;
   std::array<Output, kOutputRows.size()> held;
   place(keywords.function(), in, chosen, results, outputs, held);
-  const nb::gil_scoped_release released;
-  attention_forward(outputs, in.views, options);
+  interruptible(options.context, [&] { attention_forward(outputs, in.views, options); });
   return results;
 }
 
 constexpr std::size_t kY = 0, kLse = 1, kAttn = 2;
 
-nb::object attention(const nb::object& q, const nb::object& k, const nb::object& v, const nb::object& gate,
-                     const nb::kwargs& given) {
-  Keywords keywords("attention", given);
-  const Inputs in = take_inputs(keywords, {q, k, v, gate});
+nb::object attention(const Keywords& keywords) {
+  const Inputs in = take_inputs(keywords);
   const AttentionOptions options = take_options(keywords);
   ForwardResults results;
   results.arrays[kY] = keywords.take("out");
-  keywords.finish();
   return run_forward(keywords, in, options, {true, false, false, false}, std::move(results)).arrays[kY];
 }
 
-ForwardResults forward(const nb::object& q, const nb::object& k, const nb::object& v, const nb::object& gate,
-                       const nb::kwargs& given) {
-  Keywords keywords("attention_forward", given);
-  const Inputs in = take_inputs(keywords, {q, k, v, gate});
+ForwardResults forward(const Keywords& keywords) {
+  const Inputs in = take_inputs(keywords);
   const AttentionOptions options = take_options(keywords);
   const auto* out = take_out<ForwardResults>(keywords, "AttentionOutputs");
   std::vector<bool> defaults(kOutputRows.size(), false);
@@ -84,7 +79,6 @@ ForwardResults forward(const nb::object& q, const nb::object& k, const nb::objec
   defaults[kAttn] = in.views.gate.present() && keeps_output(options.gate_fn, options.gate_op);
   const std::vector<bool> chosen = chosen_of<AttentionOutputs>(
       keywords, "outputs", kOutputRows, [](const OutputRow& row) { return row.name; }, out, defaults);
-  keywords.finish();
   return run_forward(keywords, in, options, chosen, out == nullptr ? ForwardResults() : *out);
 }
 
@@ -93,19 +87,17 @@ struct SavedArrays {
   Input y, lse, attn, dy, dlse;
 };
 
-BackwardResults backward(const nb::object& dy, const nb::object& q, const nb::object& k, const nb::object& v,
-                         const nb::object& gate, const nb::kwargs& given) {
-  Keywords keywords("attention_backward", given);
+BackwardResults backward(const Keywords& keywords) {
   const char* const function = keywords.function();
-  const Inputs in = take_inputs(keywords, {q, k, v, gate});
-  const AttentionOptions options = take_options(keywords);
+  const Inputs in = take_inputs(keywords);
+  AttentionOptions options = take_options(keywords);
   const auto read = [&](const char* name, const nb::object& object, ArrayKind kind) {
     return input_of(function, name, object, kind, in.layout);
   };
-  const SavedArrays saved{read("y", keywords.take("y"), ArrayKind::heads),
-                          read("lse", keywords.take("lse"), ArrayKind::rows),
-                          read("attn", keywords.take("attn"), ArrayKind::heads), read("dy", dy, ArrayKind::heads),
-                          read("dlse", keywords.take("dlse"), ArrayKind::rows)};
+  const SavedArrays saved{
+      read("y", keywords.take("y"), ArrayKind::heads), read("lse", keywords.take("lse"), ArrayKind::rows),
+      read("attn", keywords.take("attn"), ArrayKind::heads), read("dy", keywords.take("dy"), ArrayKind::heads),
+      read("dlse", keywords.take("dlse"), ArrayKind::rows)};
   const auto* out = take_out<BackwardResults>(keywords, "AttentionGradients");
   const bool gated = options.gate_fn != GateFn::none;
   std::vector<bool> defaults(kGradientRows.size());
@@ -115,7 +107,6 @@ BackwardResults backward(const nb::object& dy, const nb::object& q, const nb::ob
   }
   const std::vector<bool> chosen = chosen_of<AttentionGradients>(
       keywords, "gradients", kGradientRows, [](const GradientOf& of) { return of.row.name; }, out, defaults);
-  keywords.finish();
 
   BackwardResults results = out == nullptr ? BackwardResults() : *out;
   AttentionGradients gradients;
@@ -135,9 +126,10 @@ BackwardResults backward(const nb::object& dy, const nb::object& q, const nb::ob
     held[i] = output_of(function, of.row.name, results.arrays[i], of.row.kind, in.layout);
     gradients.*of.row.member = held[i].view;
   }
-  const nb::gil_scoped_release released;
-  attention_backward(gradients, in.views, {saved.y.view, saved.lse.view, saved.attn.view},
-                     {saved.dy.view, saved.dlse.view}, options);
+  interruptible(options.context, [&] {
+    attention_backward(gradients, in.views, {saved.y.view, saved.lse.view, saved.attn.view},
+                       {saved.dy.view, saved.dlse.view}, options);
+  });
   return results;
 }
 
@@ -158,7 +150,6 @@ void bind_attention(nb::module_& module) {
       "What the backward pass writes.");
 
   const std::vector<ArgumentText> in = joined(input_texts(), option_texts());
-  const auto q = nb::arg("q").none(), k = nb::arg("k").none(), v = nb::arg("v").none();
   define(
       module, "attention", attention,
       joined(in, {{"out", "Array | None", "None", "where y is written; a new array where it is None"}}),
@@ -167,8 +158,7 @@ void bind_attention(nb::module_& module) {
       "Returns y (B,Hq,T,Dv): a tensor of PyTorch where q is one, else an array of NumPy. Raises ValueError, in one\n"
       "line, on arguments that do not fit. B batch, T queries, S keys, Hq query heads, Hkv key and value heads (Hq\n"
       "a multiple of Hkv), D and Dv head dims from 1 to 512. Query i stands at key position at_i = i + S - T, or\n"
-      "query_offsets[b] + i. Messages give shapes as (B,H,T,D), whatever the layout.",
-      q, k, v, nb::arg("gate") = nb::none());
+      "query_offsets[b] + i. Messages give shapes as (B,H,T,D), whatever the layout.");
   define(module, "attention_forward", forward,
          joined(in, {{"outputs", "Sequence[str] | None", "None",
                       "names of what is computed, of AttentionOutputs; None: y, lse, and attn where gradients need it"},
@@ -176,8 +166,7 @@ void bind_attention(nb::module_& module) {
          kPositionalInputs, "AttentionOutputs",
          "attention, with what attention_backward and attention_statistics need of it.\n\n"
          "A row that sees nothing has o = 0 and lse = -inf (the sink's logit where there is one); a row that\n"
-         "gate_threshold closes has y = o = 0 and lse = inf. Raises ValueError as attention does.",
-         q, k, v, nb::arg("gate") = nb::none());
+         "gate_threshold closes has y = o = 0 and lse = inf. Raises ValueError as attention does.");
   define(
       module, "attention_backward", backward,
       joined(joined({{"dy", "Array", "", "gradient of y (B,Hq,T,Dv), dtype of q"}}, in),
@@ -191,8 +180,7 @@ void bind_attention(nb::module_& module) {
       1 + kPositionalInputs, "AttentionGradients",
       "Gradients of sum(dy * y) + sum(dlse * lse) of attention_forward on the same inputs and options.\n\n"
       "All are overwritten, never added to; in float32 or better, deterministic. Raises ValueError as attention\n"
-      "does, and on rows that gate_threshold left out.",
-      nb::arg("dy").none(), q, k, v, nb::arg("gate") = nb::none());
+      "does, and on rows that gate_threshold left out.");
 }
 
 }  // namespace headgate::python

@@ -17,23 +17,17 @@ namespace {
 struct OptionRow {
   const char* name;
   const char* type;
-  void (*take)(Keywords& keywords, const char* name, AttentionOptions& options);
+  void (*take)(const Keywords& keywords, const char* name, AttentionOptions& options);
   std::string (*default_text)();
   std::string help;
 };
-
-template <typename T>
-constexpr const char* wanted() {
-  if constexpr (std::is_floating_point_v<T>) return "a number";
-  return "a whole number";
-}
 
 template <auto kMember>
 OptionRow number(const char* name, const char* help) {
   using T = std::remove_reference_t<decltype(AttentionOptions{}.*kMember)>;
   return {name, std::is_floating_point_v<T> ? "float" : "int",
-          [](Keywords& keywords, const char* argument, AttentionOptions& options) {
-            options.*kMember = keywords.take(argument, wanted<T>(), options.*kMember);
+          [](const Keywords& keywords, const char* argument, AttentionOptions& options) {
+            options.*kMember = keywords.take(argument, options.*kMember);
           },
           [] { return fmt::format(std::is_floating_point_v<T> ? "{:.1f}" : "{}", AttentionOptions{}.*kMember); }, help};
 }
@@ -42,7 +36,7 @@ template <auto kMember>
 OptionRow word(const char* name, const char* help) {
   using Enum = std::remove_reference_t<decltype(AttentionOptions{}.*kMember)>;
   return {name, "str",
-          [](Keywords& keywords, const char* argument, AttentionOptions& options) {
+          [](const Keywords& keywords, const char* argument, AttentionOptions& options) {
             const std::string given = keywords.take(argument, "a word", std::string(word_of(options.*kMember)));
             options.*kMember = parse_word<Enum>(fmt::format("{}: {}", keywords.function(), argument), given);
           },
@@ -50,22 +44,18 @@ OptionRow word(const char* name, const char* help) {
           list_words<Enum>() + std::string("; ") + help};
 }
 
-void take_scale(Keywords& keywords, const char* name, AttentionOptions& options) {
+void take_scale(const Keywords& keywords, const char* name, AttentionOptions& options) {
   if (const nb::object given = keywords.take(name); !given.is_none()) {
-    options.scale = keywords.take(name, "a number", 0.0);
+    options.scale = keywords.require<double>(name);
   }
 }
 
-void take_threads(Keywords& keywords, const char* name, AttentionOptions& options) {
-  options.context.threads = keywords.take(name, "a whole number", options.context.threads);
-}
-
-void take_target(Keywords& keywords, const char* name, AttentionOptions& options) {
+void take_target(const Keywords& keywords, const char* name, AttentionOptions& options) {
   const auto target = keywords.take(name, "a word", std::string());
   if (!target.empty()) options.context.target = find_target(target);
 }
 
-void take_backend(Keywords& keywords, const char* name, AttentionOptions& options) {
+void take_backend(const Keywords& keywords, const char* name, AttentionOptions& options) {
   const auto backend = keywords.take(name, "a word", std::string());
   if (!backend.empty()) options.context.backend = &find_backend(backend);
 }
@@ -88,8 +78,11 @@ const std::vector<OptionRow>& option_rows() {
       word<&O::precision>("precision",
                           "of products of bf16: exact, in float32; native16, in bf16 with float32 sums where the CPU "
                           "has instructions for it"),
-      {"threads", "int", take_threads, [] { return std::string("0"); },
-       "0 for default_threads(); the result has the same bits for every number"},
+      {"threads", "int | None",
+       [](const Keywords& keywords, const char* /*name*/, AttentionOptions& options) {
+         options.context.threads = take_threads(keywords);
+       },
+       none, threads_text().help},
       {"target", "str", take_target, empty, "a vector target of supported_targets(); '' for active_target()"},
       {"backend", "str", take_backend, empty,
        "one of supported_backends(); '' for the first that can compute the call"},
@@ -106,7 +99,7 @@ bool is_of_pages(const InputRow& row) {
 
 }  // namespace
 
-Layout take_layout(Keywords& keywords) {
+Layout take_layout(const Keywords& keywords) {
   const std::string word = keywords.take(kLayout, "a word", std::string(word_of(Layout::bhtd)));
   return parse_word<Layout>(fmt::format("{}: {}", keywords.function(), kLayout), word);
 }
@@ -117,15 +110,14 @@ std::int64_t keys_of(const AttentionInputs& in) {
   return keys;
 }
 
-Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalInputs>& positional,
-                   std::size_t required) {
+Inputs take_inputs(const Keywords& keywords, std::size_t required) {
   Inputs inputs;
   inputs.layout = take_layout(keywords);
-  inputs.q = positional[0];
+  inputs.q = keywords.take(kInputRows[0].name);
   const bool paged = !keywords.take("block_table").is_none();
   for (std::size_t i = 0; i < kInputRows.size(); ++i) {
     const InputRow& row = kInputRows[i];
-    const nb::object given = i < kPositionalInputs ? positional[i] : keywords.take(row.name);
+    const nb::object given = keywords.take(row.name);
     require(i >= required || !given.is_none(), "{}: {} is required but None", keywords.function(), row.name);
     const ArrayKind kind = paged && is_of_pages(row) ? ArrayKind::pages : row.kind;
     inputs.arrays[i] = input_of(keywords.function(), row.name, given, kind, inputs.layout);
@@ -134,7 +126,7 @@ Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalI
   return inputs;
 }
 
-AttentionOptions take_options(Keywords& keywords) {
+AttentionOptions take_options(const Keywords& keywords) {
   AttentionOptions options;
   for (const OptionRow& row : option_rows()) row.take(keywords, row.name, options);
   return options;

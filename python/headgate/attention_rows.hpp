@@ -93,19 +93,17 @@ struct Inputs {
   bool has_batch() const { return arrays[0].array.ndim() == 4; }
 };
 
-/// Takes `layout` and all inputs but the positional ones, which are given in their order. An absent one is None, which
-/// the first `required` must not be.
-Inputs take_inputs(Keywords& keywords, const std::array<nb::object, kPositionalInputs>& positional,
-                   std::size_t required = kRequiredInputs);
+/// Takes `layout` and all inputs. An absent one is None, which the first `required` must not be.
+Inputs take_inputs(const Keywords& keywords, std::size_t required = kRequiredInputs);
 
 /// Takes `layout` alone.
-Layout take_layout(Keywords& keywords);
+Layout take_layout(const Keywords& keywords);
 
 /// S; 0 where it would overflow, which the call refuses.
 std::int64_t keys_of(const AttentionInputs& in);
 
 /// Takes every option.
-AttentionOptions take_options(Keywords& keywords);
+AttentionOptions take_options(const Keywords& keywords);
 
 /// What signatures say of the inputs, of which the first `required` must be given, of `layout`, and of the options.
 std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);

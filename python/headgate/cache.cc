@@ -4,11 +4,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -60,9 +62,10 @@ class Cache {
   mutable KvCache cache_;
 };
 
-nb::dict batch_of(const Cache& self, const std::vector<std::int64_t>& sequences, std::int64_t T,
-                  const std::string& layout_word) {
-  const auto layout = parse_word<Layout>("batch: layout", layout_word);
+nb::dict batch_of(const Cache& self, const Keywords& keywords) {
+  const auto sequences = keywords.require<std::vector<std::int64_t>>("sequences");
+  const auto T = keywords.take<std::int64_t>("T", 1);
+  const Layout layout = take_layout(keywords);
   const CacheBatch batch = self.with([&](const KvCache& cache) { return cache.batch(sequences, T); });
   const auto n = static_cast<std::int64_t>(sequences.size());
   const auto tensor = [&](const TensorView& view) { return array_over(view, ArrayKind::pages, layout, self.memory()); };
@@ -75,86 +78,103 @@ nb::dict batch_of(const Cache& self, const std::vector<std::int64_t>& sequences,
   inputs["block_table"] = array_of(batch.block_table, {n, entries});
   inputs["key_lengths"] = array_of(batch.key_lengths, {n});
   if (T > 0) inputs["query_offsets"] = array_of(batch.query_offsets, {n});
-  inputs["layout"] = layout_word;
+  inputs["layout"] = std::string(word_of(layout));
   return inputs;
 }
 
-void append(Cache& self, const std::vector<std::int64_t>& sequences, const nb::object& k, const nb::object& v,
-            const std::string& layout_word) {
-  const auto layout = parse_word<Layout>("append: layout", layout_word);
-  const Input keys = input_of("append", "k", k, ArrayKind::heads, layout);
-  const Input values = input_of("append", "v", v, ArrayKind::heads, layout);
+void append(Cache& self, const Keywords& keywords) {
+  const auto sequences = keywords.require<std::vector<std::int64_t>>("sequences");
+  const Layout layout = take_layout(keywords);
+  const Input keys = input_of("append", "k", keywords.take("k"), ArrayKind::heads, layout);
+  const Input values = input_of("append", "v", keywords.take("v"), ArrayKind::heads, layout);
   require(keys.view.present() && values.view.present(), "append: {} is required but None",
           keys.view.present() ? "v" : "k");
   self.with([&](KvCache& cache) { cache.append(sequences, keys.view, values.view); });
 }
 
-/// A method that takes a sequence, and what else.
-template <auto kMethod, typename... Arguments>
-auto method() {
-  return [](Cache& self, Arguments... arguments) {
-    return self.with([&](KvCache& cache) { return (cache.*kMethod)(arguments...); });
+/// Calls a method of the cache with whole numbers, the arguments `names`.
+template <auto kMethod, class... Names>
+auto method(const Names*... names) {
+  return [=](Cache& self, const Keywords& keywords) {
+    const std::array<std::int64_t, sizeof...(Names)> numbers{keywords.require<std::int64_t>(names)...};
+    return self.with([&](KvCache& cache) {
+      return std::apply([&cache](auto... each) { return (cache.*kMethod)(each...); }, numbers);
+    });
   };
+}
+
+std::vector<std::int32_t> pages_of(Cache& self, const Keywords& keywords) {
+  const auto sequence = keywords.require<std::int64_t>("sequence");
+  return self.with([sequence](const KvCache& cache) {
+    const auto pages = cache.pages(sequence);
+    return std::vector<std::int32_t>(pages.begin(), pages.end());
+  });
+}
+
+void make_cache(Cache* self, const Keywords& keywords) {
+  const auto number = [&](const char* name) { return keywords.require<std::int64_t>(name); };
+  const DType dtype =
+      dtype_of_word(keywords.function(), "dtype", keywords.take("dtype", std::string(dtype_name(CacheShape{}.dtype))));
+  new (self) Cache(CacheShape{number("kv_heads"), number("head_dim"), number("value_dim"),
+                              keywords.take("page", CacheShape{}.page), number("pages"), dtype});
 }
 
 }  // namespace
 
 void bind_cache(nb::module_& module) {
-  nb::class_<Cache>(module, "KvCache",
-                    "Keys and values of tokens seen so far, in pages, for decoding.\n\n"
-                    "    cache = headgate.KvCache(8, 128, 128, page=64, pages=1024)\n"
-                    "    s = cache.add_sequence()\n"
-                    "    cache.append([s], k, v)                     # of T new tokens, (1,Hkv,T,D) and (1,Hkv,T,Dv)\n"
-                    "    y = headgate.attention(q, gate=z, causality='causal', **cache.batch([s], T))\n\n"
-                    "Every method that fails raises ValueError and has changed nothing.")
-      .def(
-          "__init__",
-          [](Cache* self, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t value_dim, std::int64_t page,
-             std::int64_t pages, const std::string& dtype) {
-            new (self)
-                Cache(CacheShape{kv_heads, head_dim, value_dim, page, pages, dtype_of_word("KvCache", "dtype", dtype)});
-          },
-          nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("value_dim"), nb::kw_only(),
-          nb::arg("page") = CacheShape{}.page, nb::arg("pages"), nb::arg("dtype") = dtype_name(CacheShape{}.dtype),
-          "Hkv, D, Dv; `page` tokens a page, `pages` pages; dtype f32, f64, bf16, f16, or i8 with a scale for each "
-          "token\n"
-          "and head.")
-      .def("add_sequence", method<&KvCache::add_sequence>(), "The number of a new sequence without tokens.")
-      .def("fork", method<&KvCache::fork, std::int64_t>(), nb::arg("sequence"),
-           "A sequence with the tokens of `sequence`, whose pages they share.")
-      .def("remove_sequence", method<&KvCache::remove_sequence, std::int64_t>(), nb::arg("sequence"),
-           "Frees the number and the pages of a sequence.")
-      .def("append", append, nb::arg("sequences"), nb::arg("k").none(), nb::arg("v").none(), nb::kw_only(),
-           nb::arg("layout") = "bhtd",
-           nb::sig("def append(self, sequences: Sequence[int], k: Array, v: Array, *, layout: str = 'bhtd') -> None"),
-           "T new tokens at the end of each of B different sequences: k (B,Hkv,T,D), v (B,Hkv,T,Dv).")
-      .def("truncate", method<&KvCache::truncate, std::int64_t, std::int64_t>(), nb::arg("sequence"), nb::arg("length"),
-           "Leaves the first `length` tokens of a sequence.")
-      .def("slide", method<&KvCache::slide, std::int64_t, std::int64_t, std::int64_t>(), nb::arg("sequence"),
-           nb::arg("sinks"), nb::arg("window"),
-           "Drops whole pages that hold neither one of the first `sinks` tokens nor one of the last `window`.")
-      .def("length", method<&KvCache::length, std::int64_t>(), nb::arg("sequence"), "Tokens that a sequence holds.")
-      .def("position", method<&KvCache::position, std::int64_t>(), nb::arg("sequence"),
-           "The position of its next token: tokens that it holds and tokens that slide dropped.")
-      .def(
-          "pages",
-          [](const Cache& self, std::int64_t sequence) {
-            return self.with([sequence](const KvCache& cache) {
-              const auto pages = cache.pages(sequence);
-              return std::vector<std::int32_t>(pages.begin(), pages.end());
-            });
-          },
-          nb::arg("sequence"), "The pages of a sequence, in order.")
-      .def_prop_ro("free_pages", method<&KvCache::free_pages>(), "Pages that no sequence has.")
-      .def(
-          "batch", batch_of, nb::arg("sequences"), nb::arg("T") = 1, nb::kw_only(), nb::arg("layout") = "bhtd",
-          nb::sig("def batch(self, sequences: Sequence[int], T: int = 1, *, layout: str = 'bhtd') -> dict[str, Any]"),
-          "The arguments of attention for sequences whose T queries are the last T tokens of each: k, v, block_table,\n"
-          "key_lengths, query_offsets, layout, and k_scale and v_scale of int8. Arrays of pages are the cache's "
-          "memory.\n"
-          "For packed queries (cu_seqlens_q) take T = 0, which leaves query_offsets out.")
-      .def("grow", &Cache::grow, nb::arg("pages"),
-           "More pages, in new memory; arrays of earlier batches keep the old.");
+  nb::class_<Cache> bound(module, "KvCache",
+                          "Keys and values of tokens seen so far, in pages, for decoding.\n\n"
+                          "    cache = headgate.KvCache(8, 128, 128, page=64, pages=1024)\n"
+                          "    s = cache.add_sequence()\n"
+                          "    cache.append([s], k, v)                     # of T new tokens, (1,Hkv,T,D) and "
+                          "(1,Hkv,T,Dv)\n"
+                          "    y = headgate.attention(q, gate=z, causality='causal', **cache.batch([s], T))\n\n"
+                          "Every method that fails raises ValueError, or TypeError, and has changed nothing.");
+  const auto whole = [](const char* name) { return ArgumentText{name, "int", "", ""}; };
+  const ArgumentText sequences{"sequences", "Sequence[int]", "", ""}, layout{"layout", "str", "'bhtd'", ""};
+  const auto add = [&bound](const char* name, auto function, std::vector<ArgumentText> arguments,
+                            std::size_t positional, const char* result, const char* text) {
+    define_method<Cache&>(bound, name, name, function, std::move(arguments), positional, result, text);
+  };
+  define_method<Cache*>(
+      bound, "__init__", "KvCache", make_cache,
+      {whole("kv_heads"),
+       whole("head_dim"),
+       whole("value_dim"),
+       whole("pages"),
+       {"page", "int", std::to_string(CacheShape{}.page), ""},
+       {"dtype", "str", fmt::format("'{}'", dtype_name(CacheShape{}.dtype)), ""}},
+      3, "None",
+      "Hkv, D, Dv; `page` tokens a page, `pages` pages; dtype f32, f64, bf16, f16, or i8 with a scale "
+      "for each token\n"
+      "and head.");
+  add("add_sequence", method<&KvCache::add_sequence>(), {}, 0, "int", "The number of a new sequence without tokens.");
+  add("fork", method<&KvCache::fork>("sequence"), {whole("sequence")}, 1, "int",
+      "A sequence with the tokens of `sequence`, whose pages they share.");
+  add("remove_sequence", method<&KvCache::remove_sequence>("sequence"), {whole("sequence")}, 1, "None",
+      "Frees the number and the pages of a sequence.");
+  add("append", append, {sequences, {"k", "Array", "", ""}, {"v", "Array", "", ""}, layout}, 3, "None",
+      "T new tokens at the end of each of B different sequences: k (B,Hkv,T,D), v (B,Hkv,T,Dv).");
+  add("truncate", method<&KvCache::truncate>("sequence", "length"), {whole("sequence"), whole("length")}, 2, "None",
+      "Leaves the first `length` tokens of a sequence.");
+  add("slide", method<&KvCache::slide>("sequence", "sinks", "window"),
+      {whole("sequence"), whole("sinks"), whole("window")}, 3, "None",
+      "Drops whole pages that hold neither one of the first `sinks` tokens nor one of the last `window`.");
+  add("length", method<&KvCache::length>("sequence"), {whole("sequence")}, 1, "int", "Tokens that a sequence holds.");
+  add("position", method<&KvCache::position>("sequence"), {whole("sequence")}, 1, "int",
+      "The position of its next token: tokens that it holds and tokens that slide dropped.");
+  add("pages", pages_of, {whole("sequence")}, 1, "list[int]", "The pages of a sequence, in order.");
+  bound.def_prop_ro(
+      "free_pages",
+      [](const Cache& self) { return self.with([](const KvCache& cache) { return cache.free_pages(); }); },
+      "Pages that no sequence has.");
+  add("batch", batch_of, {sequences, {"T", "int", "1", ""}, layout}, 2, "dict[str, Any]",
+      "The arguments of attention for sequences whose T queries are the last T tokens of each: k, v, block_table,\n"
+      "key_lengths, query_offsets, layout, and k_scale and v_scale of int8. Arrays of pages are the cache's memory.\n"
+      "For packed queries (cu_seqlens_q) take T = 0, which leaves query_offsets out.");
+  add(
+      "grow", [](Cache& self, const Keywords& keywords) { self.grow(keywords.require<std::int64_t>("pages")); },
+      {whole("pages")}, 1, "None", "More pages, in new memory; arrays of earlier batches keep the old.");
 }
 
 }  // namespace headgate::python

@@ -1,20 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/headgate/keywords.hpp"
 
-#include <cstddef>
-#include <string>
-#include <vector>
+#include "core/check.hpp"
+#include "headgate/runtime.hpp"
 
 namespace headgate::python {
+namespace {
 
-std::string signature_of(const char* name, const std::vector<ArgumentText>& arguments, std::size_t positional,
-                         const char* result) {
-  std::string text = fmt::format("def {}(", name);
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (i > 0) text += ", ";
-    if (i == positional) text += "*, ";
-    text += fmt::format("{}: {}", arguments[i].name, arguments[i].type);
-    if (!arguments[i].default_text.empty()) text += " = " + arguments[i].default_text;
+[[noreturn]] void fail(const CallSpec& spec, const std::string& what) {
+  throw nb::type_error(fmt::format("{}: {}", spec.function, what).c_str());
+}
+
+/// `object` as a message shows it: its text where that is short, else its class.
+std::string shown(nb::handle object) {
+  constexpr std::size_t kMost = 60;
+  const std::string text = nb::cast<std::string>(nb::repr(object));
+  if (text.size() <= kMost && text.find('\n') == std::string::npos) return text;
+  return "a " + nb::cast<std::string>(object.type().attr("__name__"));
+}
+
+}  // namespace
+
+Keywords::Keywords(const CallSpec& spec, const nb::args& positional, const nb::kwargs& given)
+    : spec_(spec), positional_(positional), given_(given) {
+  const std::vector<ArgumentText>& arguments = spec.arguments;
+  if (positional.size() > spec.positional) {
+    fail(spec, fmt::format("takes {} argument{} by position but got {}", spec.positional,
+                           spec.positional == 1 ? "" : "s", positional.size()));
+  }
+  for (const auto& [key, value] : given) {
+    const auto name = nb::cast<std::string>(key);
+    const auto known = std::find_if(arguments.begin(), arguments.end(),
+                                    [&name](const ArgumentText& argument) { return argument.name == name; });
+    if (known == arguments.end()) fail(spec, fmt::format("there is no argument '{}'", name));
+    if (known - arguments.begin() < static_cast<std::ptrdiff_t>(positional.size())) {
+      fail(spec, fmt::format("{} is given by position and by name", name));
+    }
+  }
+  for (std::size_t i = positional.size(); i < arguments.size(); ++i) {
+    const ArgumentText& argument = arguments[i];
+    if (argument.default_text.empty() && !given.contains(argument.name.c_str())) {
+      fail(spec, fmt::format("{} is missing", argument.name));
+    }
+  }
+}
+
+nb::object Keywords::take(const char* name) const {
+  for (std::size_t i = 0; i < positional_.size(); ++i) {
+    if (spec_.arguments[i].name == name) return positional_[i];
+  }
+  return given_.contains(name) ? nb::object(given_[name]) : nb::none();
+}
+
+void Keywords::refuse(const char* name, nb::handle object, const char* what) const {
+  fail(spec_, fmt::format("{} is {} but must be {}", name, shown(object), what));
+}
+
+int take_threads(const Keywords& keywords) {
+  constexpr const char* kThreads = "threads";
+  if (keywords.take(kThreads).is_none()) return 0;
+  const auto threads = keywords.require<std::int64_t>(kThreads);
+  require(threads >= 1 && threads <= max_threads(),
+          "{}: threads is {} but must be 1 to {}, four for each processor, or None for default_threads()",
+          keywords.function(), threads, max_threads());
+  return static_cast<int>(threads);
+}
+
+ArgumentText threads_text() {
+  return {"threads", "int | None", "None",
+          "1 to max_threads(); default_threads() where it is None. The result has the same bits for every number"};
+}
+
+std::string signature_of(const CallSpec& spec, const char* result, const char* self) {
+  std::string text = fmt::format("def {}({}", spec.function, self);
+  for (std::size_t i = 0; i < spec.arguments.size(); ++i) {
+    const ArgumentText& argument = spec.arguments[i];
+    if (i > 0 || *self != '\0') text += ", ";
+    if (i == spec.positional) text += "*, ";
+    text += fmt::format("{}: {}", argument.name, argument.type);
+    if (!argument.default_text.empty()) text += " = " + argument.default_text;
   }
   return text + fmt::format(") -> {}", result);
 }
@@ -30,6 +94,11 @@ std::string arguments_help(const std::vector<ArgumentText>& arguments) {
 std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vector<ArgumentText>& more) {
   texts.insert(texts.end(), more.begin(), more.end());
   return texts;
+}
+
+std::string docstring_of(const char* text, const std::vector<ArgumentText>& arguments) {
+  const std::string help = arguments_help(arguments);
+  return help.empty() ? text : fmt::format("{}\n\nArguments:\n{}", text, help);
 }
 
 }  // namespace headgate::python

@@ -4,82 +4,149 @@
 #include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstddef>
-#include <set>
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-// The keyword arguments of a call, taken by name from the rows that describe them.
+// The arguments of every function of the package, taken by name. What does not fit is a TypeError of one line that
+// names the argument and what it takes.
 
 namespace headgate::python {
 
 namespace nb = nanobind;
-
-class Keywords {
- public:
-  Keywords(const char* function, const nb::kwargs& given) : function_(function), given_(given) {}
-
-  const char* function() const { return function_; }
-
-  /// The argument `name`; None where it was not given.
-  nb::object take(const char* name) {
-    taken_.insert(name);
-    return given_.contains(name) ? nb::object(given_[name]) : nb::none();
-  }
-
-  /// The same as a T; `fallback` where it is absent or None. Throws TypeError.
-  template <typename T>
-  T take(const char* name, const char* wanted, T fallback) {
-    const nb::object object = take(name);
-    if (object.is_none()) return fallback;
-    T value{};
-    if (!nb::try_cast(object, value, true)) refuse(name, object, wanted);
-    return value;
-  }
-
-  /// Throws TypeError where an argument was given that nobody took.
-  void finish() const {
-    for (const auto& [key, value] : given_) {
-      const std::string name = nb::cast<std::string>(key);
-      if (taken_.contains(name)) continue;
-      throw nb::type_error(fmt::format("{}: there is no argument '{}'", function_, name).c_str());
-    }
-  }
-
-  [[noreturn]] void refuse(const char* name, nb::handle object, const char* wanted) const {
-    const std::string text = nb::cast<std::string>(nb::repr(object));
-    throw nb::type_error(fmt::format("{}: {} is {} but must be {}", function_, name, text, wanted).c_str());
-  }
-
- private:
-  const char* function_;
-  nb::kwargs given_;
-  std::set<std::string, std::less<>> taken_;
-};
 
 /// What a signature and a docstring say of an argument.
 struct ArgumentText {
   std::string name, type, default_text, help;
 };
 
-/// "def NAME(q: Array, k: Array, …, *, bias: Array | None = None, …) -> RESULT". Arguments without a default stand
-/// first; `positional` counts those that may be given by position.
-std::string signature_of(const char* name, const std::vector<ArgumentText>& arguments, std::size_t positional,
-                         const char* result);
+/// What a function takes: arguments, of which those without a default must be given, and the first `positional` may be
+/// given by position.
+struct CallSpec {
+  std::string function;
+  std::vector<ArgumentText> arguments;
+  std::size_t positional = 0;
+};
 
-/// "    name: help" for each.
+/// How messages name what a T is made of.
+template <typename T>
+constexpr const char* wanted() {
+  if constexpr (std::is_same_v<T, bool>) return "True or False";
+  if constexpr (std::is_integral_v<T>) return "a whole number";
+  if constexpr (std::is_floating_point_v<T>) return "a number";
+  if constexpr (std::is_same_v<T, std::string>) return "a str";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a sequence of str";
+  if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return "a sequence of whole numbers";
+  return nullptr;
+}
+
+/// The arguments of one call.
+class Keywords {
+ public:
+  /// Throws TypeError where an argument is missing, unknown, given twice, or one too many by position.
+  Keywords(const CallSpec& spec, const nb::args& positional, const nb::kwargs& given);
+
+  const char* function() const { return spec_.function.c_str(); }
+  const nb::kwargs& given_by_name() const { return given_; }
+
+  /// The argument `name`; None where it was not given.
+  nb::object take(const char* name) const;
+
+  /// The same as a T; `fallback` where it is absent or None. Throws TypeError.
+  template <typename T>
+  T take(const char* name, const char* what, T fallback) const {
+    const nb::object object = take(name);
+    return object.is_none() ? fallback : as<T>(name, object, what);
+  }
+  template <typename T>
+  T take(const char* name, T fallback) const {
+    return take<T>(name, wanted<T>(), std::move(fallback));
+  }
+
+  /// The same of an argument that has no default: None is refused as well.
+  template <typename T>
+  T require(const char* name) const {
+    return as<T>(name, take(name), wanted<T>());
+  }
+
+  [[noreturn]] void refuse(const char* name, nb::handle object, const char* what) const;
+
+ private:
+  template <typename T>
+  T as(const char* name, const nb::object& object, const char* what) const {
+    T value{};
+    if (!nb::try_cast(object, value, true)) refuse(name, object, what);
+    return value;
+  }
+
+  const CallSpec& spec_;
+  nb::args positional_;
+  nb::kwargs given_;
+};
+
+/// The argument `threads` as an ExecutionContext has it: 0 where it is None. Throws ValueError beyond max_threads().
+int take_threads(const Keywords& keywords);
+ArgumentText threads_text();
+
+/// "def NAME(q: Array, k: Array, …, *, bias: Array | None = None, …) -> RESULT", behind `self` where that is not empty.
+std::string signature_of(const CallSpec& spec, const char* result, const char* self = "");
+
+/// "    name: help" for each that has a help.
 std::string arguments_help(const std::vector<ArgumentText>& arguments);
 
 std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vector<ArgumentText>& more);
 
-/// Adds `function`, whose parameters are the `positional` first arguments, named by `names`, and the keywords.
-template <class Function, class... Names>
-void define(nb::module_& module, const char* name, Function function, const std::vector<ArgumentText>& arguments,
-            std::size_t positional, const char* result, const char* text, const Names&... names) {
-  const std::string signature = signature_of(name, arguments, positional, result);
-  const std::string help = fmt::format("{}\n\nArguments:\n{}", text, arguments_help(arguments));
-  module.def(name, function, names..., nb::arg("keywords"), nb::sig(signature.c_str()), help.c_str());
+/// `text`, and what the arguments are.
+std::string docstring_of(const char* text, const std::vector<ArgumentText>& arguments);
+
+/// Adds function(keywords) to a module.
+template <class Function>
+void define(nb::module_& module, const char* name, Function function, std::vector<ArgumentText> arguments,
+            std::size_t positional, const char* result, const char* text) {
+  const auto spec = std::make_shared<const CallSpec>(CallSpec{name, std::move(arguments), positional});
+  const std::string signature = signature_of(*spec, result), help = docstring_of(text, spec->arguments);
+  module.def(
+      name,
+      [function, spec](const nb::args& given, const nb::kwargs& named) {
+        return function(Keywords(*spec, given, named));
+      },
+      nb::sig(signature.c_str()), help.c_str());
+}
+
+/// Adds function(self, keywords) to a class; as "__init__", of a `Self*`, whose messages name `title`.
+template <class Self, class Class, class Function>
+void define_method(Class& bound, const char* name, const char* title, Function function,
+                   std::vector<ArgumentText> arguments, std::size_t positional, const char* result, const char* text) {
+  const auto spec = std::make_shared<const CallSpec>(CallSpec{title, std::move(arguments), positional});
+  std::string signature = signature_of(*spec, result, "self");
+  signature.replace(signature.find(title), std::string(title).size(), name);
+  const std::string help = docstring_of(text, spec->arguments);
+  bound.def(
+      name,
+      [function, spec](Self self, const nb::args& given, const nb::kwargs& named) {
+        return function(self, Keywords(*spec, given, named));
+      },
+      nb::sig(signature.c_str()), help.c_str());
+}
+
+/// function(arguments …), each of which a call must give, by position or by name.
+template <class Result, class... Arguments>
+auto plain(Result (*function)(Arguments...), std::vector<const char*> names) {
+  return [function, names = std::move(names)](const Keywords& keywords) -> Result {
+    [[maybe_unused]] std::size_t next = 0;
+    // Braces: taken in order.
+    const std::tuple<std::remove_cvref_t<Arguments>...> taken{
+        keywords.require<std::remove_cvref_t<Arguments>>(names[next++])...};
+    return std::apply(function, taken);
+  };
 }
 
 }  // namespace headgate::python

@@ -30,11 +30,14 @@ struct Parts {
   bool has_batch() const { return attn.front().array.ndim() == 4; }
 };
 
-Parts take_parts(Keywords& keywords, const nb::object& given, Layout layout) {
+Parts take_parts(const Keywords& keywords, Layout layout) {
+  constexpr const char* kWanted = "a sequence of pairs (attn, lse)";
   Parts parts;
+  const nb::object given = keywords.take("parts");
+  if (!nb::hasattr(given, "__iter__")) keywords.refuse("parts", given, kWanted);
   for (const nb::handle item : given) {
     if (!nb::isinstance<nb::sequence>(item) || nb::len(item) != 2) {
-      keywords.refuse("parts", item, "a sequence of pairs (attn, lse)");
+      keywords.refuse("parts", item, kWanted);
     }
     const std::string n = std::to_string(parts.views.size());
     const nb::object attn = item[0], lse = item[1];
@@ -51,16 +54,14 @@ Parts take_parts(Keywords& keywords, const nb::object& given, Layout layout) {
   return parts;
 }
 
-MergeResults merge(const nb::object& parts_given, const nb::object& gate_array, const nb::kwargs& given) {
-  Keywords keywords("attention_merge", given);
+MergeResults merge(const Keywords& keywords) {
   const Layout layout = take_layout(keywords);
-  const Parts parts = take_parts(keywords, parts_given, layout);
-  const Input gate = input_of(keywords.function(), "gate", gate_array, ArrayKind::heads, layout);
+  const Parts parts = take_parts(keywords, layout);
+  const Input gate = input_of(keywords.function(), "gate", keywords.take("gate"), ArrayKind::heads, layout);
   const AttentionOptions options = take_options(keywords);
   const auto* out = take_out<MergeResults>(keywords, "AttentionOutputs");
   const std::vector<bool> chosen = chosen_of<AttentionOutputs>(
       keywords, "outputs", kOutputRows, [](const OutputRow& row) { return row.name; }, out, {true, true, false, false});
-  keywords.finish();
 
   MergeResults results = out == nullptr ? MergeResults() : *out;
   AttentionOutputs outputs;
@@ -82,17 +83,14 @@ MergeResults merge(const nb::object& parts_given, const nb::object& gate_array, 
   return results;
 }
 
-nb::tuple merge_backward(const nb::object& dy_array, const nb::object& parts_given, const nb::object& gate_array,
-                         const nb::kwargs& given) {
-  Keywords keywords("attention_merge_backward", given);
+nb::tuple merge_backward(const Keywords& keywords) {
   const char* const function = keywords.function();
   const Layout layout = take_layout(keywords);
-  const Parts parts = take_parts(keywords, parts_given, layout);
-  const Input gate = input_of(function, "gate", gate_array, ArrayKind::heads, layout);
-  const Input dy = input_of(function, "dy", dy_array, ArrayKind::heads, layout);
+  const Parts parts = take_parts(keywords, layout);
+  const Input gate = input_of(function, "gate", keywords.take("gate"), ArrayKind::heads, layout);
+  const Input dy = input_of(function, "dy", keywords.take("dy"), ArrayKind::heads, layout);
   const Input dlse = input_of(function, "dlse", keywords.take("dlse"), ArrayKind::rows, layout);
   const AttentionOptions options = take_options(keywords);
-  keywords.finish();
 
   const Maker maker(parts.first);
   std::vector<Output> held;
@@ -127,16 +125,16 @@ nb::object sliced(const nb::object& array, std::size_t dimension, std::int64_t b
   return array[nb::tuple(index)];
 }
 
-nb::dict narrowed(std::int64_t begin, std::int64_t end, const nb::kwargs& given) {
-  Keywords keywords("narrow_keys", given);
-  std::array<nb::object, kPositionalInputs> positional;
-  for (std::size_t i = 0; i < kPositionalInputs; ++i) positional[i] = keywords.take(kInputRows[i].name);
-  const Inputs in = take_inputs(keywords, positional, 2);
-  keywords.finish();
+nb::dict narrowed(const Keywords& keywords) {
+  const auto begin = keywords.require<std::int64_t>("begin"), end = keywords.require<std::int64_t>("end");
+  const Inputs in = take_inputs(keywords, 2);
   KeyRangeVectors vectors;
   const AttentionInputs part = narrow_keys(in.views, begin, end, vectors);
   nb::dict result;
-  for (const auto& [key, value] : given) result[key] = value;
+  for (const auto& [key, value] : keywords.given_by_name()) result[key] = value;
+  for (const char* bound : {"begin", "end"}) {
+    if (result.contains(bound)) nb::del(result[bound]);
+  }
   const std::size_t rows_dimension = in.layout == Layout::bhtd ? 1 : 2;
   for (const InputRow& row : kInputRows) {
     const bool of_keys = (part.*row.member).shape != (in.views.*row.member).shape;
@@ -168,15 +166,13 @@ void bind_merge(nb::module_& module) {
          "lse = log sum_i exp(lse_i), attn = sum_i exp(lse_i - lse) attn_i, y = attn * g(z).\n\n"
          "Of the options gate_fn, gate_op, threads, target and backend count. A part whose lse is -inf in a row counts "
          "for\n"
-         "nothing there. Raises ValueError as attention does.",
-         nb::arg("parts"), nb::arg("gate") = nb::none());
+         "nothing there. Raises ValueError as attention does.");
   define(module, "attention_merge_backward", merge_backward,
          joined(joined({{"dy", "Array", "", "gradient of y"}, parts, gate, layout_text()}, option_texts()),
                 {{"dlse", "Array | None", "None", "gradient of lse (B,Hq,T); None: zero"}}),
          3, "tuple[list[tuple[Array, Array]], Array | None]",
          "Gradients of sum(dy * y) + sum(dlse * lse) of attention_merge.\n\n"
-         "Returns the pairs (dattn_i, dlse_i) of the parts, and dgate or None.",
-         nb::arg("dy").none(), nb::arg("parts"), nb::arg("gate") = nb::none());
+         "Returns the pairs (dattn_i, dlse_i) of the parts, and dgate or None.");
   std::vector<ArgumentText> arguments{{"begin", "int", "", "the first key"},
                                       {"end", "int", "", "the key behind the last"}};
   define(module, "narrow_keys", narrowed, joined(arguments, input_texts(2)), 2, "dict[str, Any]",
@@ -184,8 +180,7 @@ void bind_merge(nb::module_& module) {
          "the\n"
          "columns of bias and mask are slices, query_offsets and key_lengths are counted from `begin`. gate and sinks "
          "stay\n"
-         "as they are; leave them out where they must not count again. Not for packed batches.",
-         nb::arg("begin"), nb::arg("end"));
+         "as they are; leave them out where they must not count again. Not for packed batches.");
 }
 
 }  // namespace headgate::python

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -23,6 +21,8 @@
 #include "layers/gate_variant.hpp"
 #include "layers/linear.hpp"
 #include "metrics/registry.hpp"
+#include "python/headgate/keywords.hpp"
+#include "python/headgate/signals.hpp"
 #include "train/evaluation.hpp"
 #include "train/evaluation_choices.hpp"
 #include "train/memory.hpp"
@@ -47,7 +47,8 @@ struct Model {
   const train::LoadedModel& model() const { return list.front(); }
 };
 
-Model load(const std::string& path) {
+Model load(const Keywords& keywords) {
+  const auto path = keywords.require<std::string>("path");
   const nb::gil_scoped_release released;
   Model loaded;
   loaded.list.push_back(train::load_model(path));
@@ -67,52 +68,65 @@ std::string facts(const Model& self) {
                   {"reads_bytes", m.reads_bytes}});
 }
 
+/// The argument `model`, an object of class Model.
+const Model& take_model(const Keywords& keywords) { return nb::cast<const Model&>(keywords.take("model")); }
+
+std::optional<std::int64_t> take_number(const Keywords& keywords, const char* name) {
+  if (keywords.take(name).is_none()) return std::nullopt;
+  return keywords.require<std::int64_t>(name);
+}
+
 /// headgate eval --json.
-std::string evaluate(const Model& self, const std::vector<std::string>& data, const std::vector<std::string>& metrics,
-                     std::optional<std::int64_t> tokens, std::optional<std::int64_t> seq_len, bool heads, int threads) {
-  const nb::gil_scoped_release released;
+std::string evaluate(const Keywords& keywords) {
+  const Model& self = take_model(keywords);
   train::EvaluationChoices choices;
-  choices.data = data;
-  choices.metrics = metrics;
-  choices.tokens = tokens;
-  choices.seq_len = seq_len;
-  const train::EvaluationInput input = train::evaluation_inputs(choices, self.list).front();
-  const train::LoadedModel& model = self.model();
-  const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics);
-  return train::with_memory(plan, 0, [&] {
-    train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics,
-                                      ExecutionContext{.threads = threads});
-    const train::Evaluation evaluation = evaluator.evaluate(model.parameters.data());
-    const bool has_heads = heads && !metrics::of_heads(input.metrics).empty();
-    return text_of(
-        train::evaluation_json(evaluation, has_heads ? train::HeadFigures::included : train::HeadFigures::left_out));
+  choices.data = keywords.require<std::vector<std::string>>("text");
+  choices.metrics = keywords.require<std::vector<std::string>>("metrics");
+  choices.tokens = take_number(keywords, "tokens");
+  choices.seq_len = take_number(keywords, "seq_len");
+  const auto heads = keywords.require<bool>("heads");
+  ExecutionContext context{.threads = take_threads(keywords)};
+  return interruptible(context, [&] {
+    const train::EvaluationInput input = train::evaluation_inputs(choices, self.list).front();
+    const train::LoadedModel& model = self.model();
+    const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics);
+    return train::with_memory(plan, 0, [&] {
+      train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics, context);
+      const train::Evaluation evaluation = evaluator.evaluate(model.parameters.data());
+      const bool has_heads = heads && !metrics::of_heads(input.metrics).empty();
+      return text_of(
+          train::evaluation_json(evaluation, has_heads ? train::HeadFigures::included : train::HeadFigures::left_out));
+    });
   });
 }
 
 /// headgate xray --json.
-std::string xray_of(const Model& self, const std::vector<std::string>& text, std::int64_t tokens,
-                    std::int64_t map_cells, const std::optional<std::string>& overrides, std::int64_t override_tokens,
-                    int threads) {
-  const nb::gil_scoped_release released;
+std::string xray_of(const Keywords& keywords) {
+  const Model& self = take_model(keywords);
   xray::Choices choices;
-  choices.text = text;
-  choices.tokens = tokens;
-  choices.map_cells = map_cells;
-  if (overrides) choices.overrides = parse_option_word<xray::OverriddenPart>("override", *overrides);
-  choices.override_tokens = override_tokens;
-  choices.context.threads = threads;
+  choices.text = keywords.require<std::vector<std::string>>("text");
+  choices.tokens = keywords.require<std::int64_t>("tokens");
+  choices.map_cells = keywords.require<std::int64_t>("map_cells");
+  const auto overrides = keywords.take("override", std::string());
+  if (!overrides.empty()) choices.overrides = parse_option_word<xray::OverriddenPart>("override", overrides);
+  choices.override_tokens = keywords.require<std::int64_t>("override_tokens");
+  choices.context.threads = take_threads(keywords);
   const xray::Listener listener{.progress = [](const std::string&, double) {}, .plan = [](const std::string&) {}};
-  return text_of(xray::report_json(xray::xray(self.list, choices, listener), text));
+  return interruptible(choices.context, [&] {
+    return text_of(xray::report_json(xray::xray(self.list, choices, listener), choices.text));
+  });
 }
 
 /// headgate explain --json, of a problem's file, with as many digits as a double holds.
-std::string explain_file(const std::string& path) {
+std::string explain_file(const Keywords& keywords) {
+  const auto path = keywords.require<std::string>("path");
   constexpr int kDigits = 17;
   return explain::json_text(explain::solve(explain::read_worked_problem(path)), kDigits);
 }
 
 /// What metrics.jsonl of each directory says.
-std::string runs_of(const std::vector<std::string>& directories) {
+std::string runs_of(const Keywords& keywords) {
+  const auto directories = keywords.require<std::vector<std::string>>("directories");
   const nb::gil_scoped_release released;
   nlohmann::ordered_json runs = nlohmann::ordered_json::array();
   for (const compare::ComparedRun& run : compare::read_runs(directories)) {
@@ -131,7 +145,9 @@ std::string runs_of(const std::vector<std::string>& directories) {
 }
 
 /// The name of the kernels that OpenBLAS had better run here, for OPENBLAS_CORETYPE; empty where its own will do.
-std::string better_core() { return std::string(layers::better_blas_core(layers::blas_core(), supported_targets())); }
+std::string better_core(const Keywords& /*keywords*/) {
+  return std::string(layers::better_blas_core(layers::blas_core(), supported_targets()));
+}
 
 }  // namespace
 }  // namespace headgate::python
@@ -148,12 +164,16 @@ NB_MODULE(_models, module) {
     }
   });
   nb::class_<python::Model>(module, "Model").def("facts", python::facts);
-  module.def("load", python::load, nb::arg("path"));
-  module.def("evaluate", python::evaluate, nb::arg("model"), nb::arg("data"), nb::arg("metrics"),
-             nb::arg("tokens").none(), nb::arg("seq_len").none(), nb::arg("heads"), nb::arg("threads"));
-  module.def("xray", python::xray_of, nb::arg("model"), nb::arg("text"), nb::arg("tokens"), nb::arg("map_cells"),
-             nb::arg("overrides").none(), nb::arg("override_tokens"), nb::arg("threads"));
-  module.def("explain", python::explain_file, nb::arg("path"));
-  module.def("runs", python::runs_of, nb::arg("directories"));
-  module.def("better_blas_core", python::better_core);
+  // models.py has the signatures and defaults; here stands how messages name functions and arguments.
+  const auto add = [&module](const char* name, auto function, const std::vector<const char*>& arguments) {
+    std::vector<python::ArgumentText> texts;
+    for (const char* argument : arguments) texts.push_back({argument, "object", "", ""});
+    python::define(module, name, function, texts, texts.size(), "object", "See headgate/models.py.");
+  };
+  add("load", python::load, {"path"});
+  add("eval", python::evaluate, {"model", "text", "metrics", "tokens", "seq_len", "heads", "threads"});
+  add("xray", python::xray_of, {"model", "text", "tokens", "map_cells", "override", "override_tokens", "threads"});
+  add("explain", python::explain_file, {"path"});
+  add("runs", python::runs_of, {"directories"});
+  add("better_blas_core", python::better_core, {});
 }

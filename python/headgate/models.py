@@ -22,6 +22,8 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from .extras import require
+
 CORE = "OPENBLAS_CORETYPE"
 Figures = dict[str, "float | None"]
 
@@ -53,24 +55,52 @@ def _root() -> str:
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+def _refusal(name: str, value: Any, wanted: str) -> TypeError:
+    found = "None" if value is None else f"a {type(value).__name__}"
+    return TypeError(f"{name} is {found} but must be {wanted}")
+
+
+def _path(name: str, value: Any) -> str:
+    """An argument that is a path, as a str."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise _refusal(name, value, "a str or a pathlib.Path")
+    return os.fspath(value)
+
+
 @contextlib.contextmanager
-def _paths(text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Iterator[list[str]]:
-    """The files of a text: those that are given, or one for the time of the call that holds a str."""
-    if isinstance(text, os.PathLike):
-        yield [os.fspath(text)]
-    elif isinstance(text, str):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "text"
-            path.write_text(text, encoding="utf-8", newline="")
-            yield [str(path)]
+def _written(name: str, content: str) -> Iterator[str]:
+    """The path of a file with this content, for the time of a call. Its errors name the argument, not the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_text(content, encoding="utf-8", newline="")
+        try:
+            yield str(path)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), name)) from None
+
+
+@contextlib.contextmanager
+def _paths(text: str | os.PathLike[str]) -> Iterator[list[str]]:
+    """The files of a text: that which is given, or one that holds a str."""
+    path = _path("text", text)
+    if not isinstance(text, str):
+        yield [path]
+    elif text == "":
+        raise ValueError("text is empty")
     else:
-        raise TypeError(f"text is a {type(text).__name__} but must be a str or a pathlib.Path")
+        with _written("text", text) as file:
+            yield [file]
 
 
 def _frame(rows: Any):
-    import pandas
+    return require("pandas", "frame()").DataFrame(rows)
 
-    return pandas.DataFrame(rows)
+
+def _some(figures: Figures, most: int = 3) -> str:
+    """The first figures of a report, for its repr."""
+    known = [f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, (int, float))]
+    more = len(figures) - len(known[:most])
+    return ", ".join(known[:most] + ([f"{more} more figures"] if more > 0 else []))
 
 
 def _bytes(text: str | None) -> np.ndarray | None:
@@ -78,7 +108,7 @@ def _bytes(text: str | None) -> np.ndarray | None:
     return None if text is None else np.frombuffer(base64.b64decode(text), np.uint8).astype(np.float32) / 255
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Figures of a model on a text, by their keys; None where the model or the text has no such figure."""
 
@@ -87,6 +117,9 @@ class Evaluation:
     heads: list[list[Figures]]  # of each layer; empty lists where they were not asked for
     tokens: int
     backcopy: Figures | None = None  # by trigger, of tasks that have triggers
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.tokens} tokens, {len(self.layers)} layers; {_some(self.figures)})"
 
     def frame(self):
         """Layers as rows of a pandas.DataFrame."""
@@ -98,7 +131,7 @@ class Evaluation:
         return _frame(rows).set_index(["layer", "head"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Head:
     """What an X-ray keeps of a head over T tokens: weights to a 255th of their root, gates to a 255th."""
 
@@ -109,8 +142,12 @@ class Head:
     top_keys: list[tuple[int, float]]
     singular_values: np.ndarray  # of W_v W_o
 
+    def __repr__(self) -> str:
+        gate = "no gate" if self.gate is None else f"mean gate {self.gate.mean():.4g}"
+        return f"Head(map {self.map.shape}, {len(self.received)} tokens, {gate})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Xray:
     """A model on the first tokens of a text, head by head."""
 
@@ -124,7 +161,14 @@ class Xray:
     heads: list[list[Head]]
     sentences: dict[str, str]  # what each figure means
     overrides: dict[str, Any] | None = None
-    report: dict[str, Any] = field(default_factory=dict, repr=False)  # all of it, as `headgate xray --json` has it
+    report: dict[str, Any] = field(default_factory=dict)  # all of it, as `headgate xray --json` has it
+
+    def __repr__(self) -> str:
+        heads = len(self.heads[0]) if self.heads else 0
+        return (
+            f"Xray({self.name!r}, gate {self.gate}, {len(self.text)} tokens, {len(self.heads)} layers of {heads} heads; "
+            f"{_some(self.figures)})"
+        )
 
     def frame(self):
         """Layers as rows of a pandas.DataFrame."""
@@ -136,15 +180,21 @@ class Xray:
         return _frame(rows).set_index(["layer", "head"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Curve:
     """A figure over the steps of a run; nan where a record has none."""
 
     steps: np.ndarray
     values: np.ndarray
 
+    def __repr__(self) -> str:
+        if len(self.steps) == 0:
+            return "Curve(no steps)"
+        ends = [f"{self.values[n]:.4g} at step {self.steps[n]}" for n in (0, -1)]
+        return f"Curve({len(self.steps)} steps: {' to '.join(ends)})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Run:
     """What metrics.jsonl says of a run of `headgate train`."""
 
@@ -154,10 +204,15 @@ class Run:
     spikes: list[int]
     curves: dict[str, Curve]
 
+    def __repr__(self) -> str:
+        last = int(self.steps[-1]) if len(self.steps) else 0
+        spikes = f"{len(self.spikes)} loss spike{'' if len(self.spikes) == 1 else 's'}"
+        some = [f"{key} {curve.values[-1]:.4g}" for key, curve in self.curves.items() if len(curve.values)][:1]
+        return f"Run({self.name!r}, step {last}, {', '.join([*some, spikes])}, {len(self.curves)} curves)"
+
     def frame(self):
         """Steps as rows of a pandas.DataFrame, figures as columns."""
-        import pandas
-
+        pandas = require("pandas", "frame()")
         columns = {key: pandas.Series(curve.values, index=curve.steps) for key, curve in self.curves.items()}
         return pandas.DataFrame(columns).rename_axis("step")
 
@@ -191,7 +246,7 @@ class Model:
     reads_bytes: bool  # its tokens are bytes, not a tokenizer's
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._loaded = _models().load(os.fspath(path))
+        self._loaded = _models().load(_path("path", path))
         for key, value in json.loads(self._loaded.facts()).items():
             setattr(self, key, value)
 
@@ -206,14 +261,15 @@ class Model:
         tokens: int | None = None,
         seq_len: int | None = None,
         heads: bool = False,
-        threads: int = 0,
+        threads: int | None = None,
     ) -> Evaluation:
         """What `headgate eval --json` prints: loss, sinks, activations and gates on a text, at most `tokens` of it in
-        sequences of `seq_len`. metrics: names; none for the usual ones. heads: figures of each head too."""
+        sequences of `seq_len`. metrics: names; none for the usual ones. heads: figures of each head too. threads: 1 to
+        headgate.max_threads(); None for headgate.default_threads()."""
         with _paths(text) as data:
             found = json.loads(
-                _models().evaluate(
-                    self._loaded, data, list(metrics), tokens=tokens, seq_len=seq_len, heads=heads, threads=threads
+                _models().eval(
+                    self._loaded, data, metrics, tokens=tokens, seq_len=seq_len, heads=heads, threads=threads
                 )
             )
         layers = found.pop("layers")
@@ -233,10 +289,10 @@ class Model:
         map_cells: int = 96,
         override: str | None = None,
         override_tokens: int = 256,
-        threads: int = 0,
+        threads: int | None = None,
     ) -> Xray:
         """What `headgate xray --json` writes: maps, gates, sinks and ranks of every head on the first tokens of a text.
-        override: "heads" or "layers", to measure what each is worth too."""
+        override: "heads" or "layers", to measure what each is worth too. threads: as in eval."""
         with _paths(text) as files:
             report = json.loads(
                 _models().xray(self._loaded, files, tokens, map_cells, override, override_tokens, threads)
@@ -264,27 +320,34 @@ def load(path: str | os.PathLike[str]) -> Model:
     return Model(path)
 
 
+def _listed(key: str, value: Any) -> Any:
+    """A value of a problem as JSON has it."""
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    try:
+        json.dumps(listed)
+    except (TypeError, ValueError):
+        raise _refusal(f"problem: {key}", value, "an array, nested lists, a number, a str or a bool") from None
+    return listed
+
+
 def explain(problem: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
     """The steps of a small attention problem in float64, those of `headgate explain --json`: Q, K, V, scores, weights,
     attention, gate, output. The problem is a dict of the keys that `headgate explain --help` describes, whose matrices
     are nested lists or arrays, or the path of such a JSON file."""
     if isinstance(problem, (str, os.PathLike)):
         text = _models().explain(os.fspath(problem))
+    elif not isinstance(problem, Mapping):
+        raise _refusal("problem", problem, "a dict, or the path of a JSON file")
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "problem.json"
-            path.write_text(json.dumps({k: getattr(v, "tolist", lambda v=v: v)() for k, v in problem.items()}))
-            try:
-                text = _models().explain(str(path))
-            except ValueError as error:
-                raise ValueError(str(error).replace(str(path), "problem")) from None
+        with _written("problem", json.dumps({key: _listed(key, value) for key, value in problem.items()})) as path:
+            text = _models().explain(path)
     return {name: np.array(value) for name, value in json.loads(text).items()}
 
 
 def runs(*directories: str | os.PathLike[str]) -> list[Run]:
     """What was recorded of runs of `headgate train`; of a directory without metrics.jsonl, of the runs in it."""
     paths: list[str] = []
-    for directory in map(Path, directories):
+    for directory in (Path(_path("directory", given)) for given in directories):
         inner = sorted(path.parent for path in directory.glob("*/metrics.jsonl"))
         paths += map(str, inner if inner and not (directory / "metrics.jsonl").exists() else [directory])
     return [

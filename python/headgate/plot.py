@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .extras import require
 from .models import Evaluation, Run, Xray
 
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 def _axes(axes: Axes | None) -> Axes:
     if axes is not None:
         return axes
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(layout="constrained")[1]
+    return require("matplotlib.pyplot", "headgate.plot").subplots(layout="constrained")[1]
 
 
 def _numbers(rows, key: str) -> np.ndarray:

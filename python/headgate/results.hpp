@@ -32,7 +32,7 @@ struct Results {
 
 /// The argument `out`: a result of the same class, or null.
 template <class Class>
-const Class* take_out(Keywords& keywords, const char* class_name) {
+const Class* take_out(const Keywords& keywords, const char* class_name) {
   const nb::object given = keywords.take("out");
   if (given.is_none()) return nullptr;
   const Class* out = nullptr;
@@ -43,7 +43,7 @@ const Class* take_out(Keywords& keywords, const char* class_name) {
 /// Which arrays of a result a call makes: those that `given`, the argument `name`, lists by their names, with those of
 /// `out`; where neither is there, the `defaults`.
 template <class Struct, class Rows, class NameOf>
-std::vector<bool> chosen_of(Keywords& keywords, const char* name, const Rows& rows, const NameOf& name_of,
+std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Rows& rows, const NameOf& name_of,
                             const Results<Struct, std::tuple_size_v<Rows>>* out, const std::vector<bool>& defaults) {
   std::vector<bool> chosen(rows.size(), false);
   const nb::object given = keywords.take(name);
@@ -74,22 +74,18 @@ void bind_results(nb::module_& module, const char* name, const Rows& rows, const
     const ArgumentText text = text_of(row);
     arguments.push_back({text.name, "Array | None", "None", text.help});
   }
-  std::string signature = signature_of("__init__", arguments, 0, "None");
-  signature.insert(signature.find('(') + 1, "self, ");
   const std::string help =
       fmt::format("{}\n\nAttributes, None where there is no array:\n{}", doc, arguments_help(arguments));
   auto bound = nb::class_<Class>(module, name, help.c_str());
   const std::string class_name = name;
-  bound.def(
-      "__init__",
-      [arguments, class_name](Class* self, const nb::kwargs& given) {
-        Keywords keywords(class_name.c_str(), given);
+  define_method<Class*>(
+      bound, "__init__", name,
+      [arguments](Class* self, const Keywords& keywords) {
         Class results;
         for (std::size_t i = 0; i < arguments.size(); ++i) results.arrays[i] = keywords.take(arguments[i].name.c_str());
-        keywords.finish();
         new (self) Class(std::move(results));
       },
-      nb::sig(signature.c_str()));
+      arguments, 0, "None", "Of arrays by their names.");
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string getter = fmt::format("def {}(self, /) -> Array | None", arguments[i].name);
     bound.def_prop_ro(

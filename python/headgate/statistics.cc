@@ -11,6 +11,7 @@
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/results.hpp"
+#include "python/headgate/signals.hpp"
 
 // headgate/statistics.hpp: attention_statistics. Its outputs are the rows of core/statistics_outputs.hpp.
 
@@ -66,18 +67,16 @@ TensorView view_of(const StatisticsOutput& output, nb::object& object, Output& h
   return view;
 }
 
-StatisticsResults statistics(const nb::object& lse_array, const nb::object& q, const nb::object& k, const nb::object& v,
-                             const nb::object& gate, const nb::kwargs& given) {
-  Keywords keywords("attention_statistics", given);
+StatisticsResults statistics(const Keywords& keywords) {
   const char* const function = keywords.function();
-  const Inputs in = take_inputs(keywords, {q, k, v, gate}, 2);
-  const AttentionOptions options = take_options(keywords);
-  const Input lse = input_of(function, "lse", lse_array, ArrayKind::rows, in.layout);
+  const Inputs in = take_inputs(keywords, 2);
+  AttentionOptions options = take_options(keywords);
+  const Input lse = input_of(function, "lse", keywords.take("lse"), ArrayKind::rows, in.layout);
   Selection selection;
   selection.keys = input_of(function, "keys", keywords.take("keys"), ArrayKind::vector, in.layout);
   selection.queries = input_of(function, "queries", keywords.take("queries"), ArrayKind::vector, in.layout);
-  selection.window = keywords.take("window", "a whole number", selection.window);
-  selection.top_keys = keywords.take("top_keys", "a whole number", selection.top_keys);
+  selection.window = keywords.take("window", selection.window);
+  selection.top_keys = keywords.take("top_keys", selection.top_keys);
   require(selection.top_keys >= 0 && selection.top_keys <= kMaxTopKeys, "{}: top_keys is {} but must be 0 to {}",
           function, selection.top_keys, kMaxTopKeys);
   const bool gated = in.views.gate.present() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
@@ -88,7 +87,6 @@ StatisticsResults statistics(const nb::object& lse_array, const nb::object& q, c
   const std::vector<bool> chosen = chosen_of<AttentionStatistics>(
       keywords, "outputs", kStatisticsOutputs, [](const StatisticsOutput& output) { return output.name; }, out,
       defaults);
-  keywords.finish();
 
   StatisticsSizes sizes{in.views.q.shape[0], in.views.q.shape[1], in.views.q.shape[2], keys_of(in.views)};
   sizes.sequences = in.views.cu_seqlens_q.present() ? in.views.cu_seqlens_q.shape[3] - 1 : sizes.B;
@@ -111,10 +109,11 @@ StatisticsResults statistics(const nb::object& lse_array, const nb::object& q, c
     outputs.*output.member =
         view_of(output, results.arrays[n], held[n], shape, dimensions_of(output, has_batch), maker, real);
   }
-  const nb::gil_scoped_release released;
-  attention_statistics(outputs, in.views, lse.view,
-                       {selection.keys.view, selection.queries.view, std::max<std::int64_t>(selection.window, 0)},
-                       options);
+  interruptible(options.context, [&] {
+    attention_statistics(outputs, in.views, lse.view,
+                         {selection.keys.view, selection.queries.view, std::max<std::int64_t>(selection.window, 0)},
+                         options);
+  });
   return results;
 }
 
@@ -147,9 +146,7 @@ void bind_statistics(nb::module_& module) {
               {"out", "AttentionStatistics | None", "None", "arrays to write to; those that it lacks are made"}}),
       1 + kPositionalInputs, "AttentionStatistics",
       "Figures of the softmax weights, without the T x S weights: one product q k^T, in O(T) memory.\n\n"
-      "v is not read and may be None; gate is read for first_gated alone. Raises ValueError as attention does.",
-      nb::arg("lse").none(), nb::arg("q").none(), nb::arg("k").none(), nb::arg("v") = nb::none(),
-      nb::arg("gate") = nb::none());
+      "v is not read and may be None; gate is read for first_gated alone. Raises ValueError as attention does.");
 }
 
 }  // namespace headgate::python

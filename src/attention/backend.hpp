@@ -14,7 +14,7 @@ struct Backend {
   const char* name;
   /// Null where this backend can compute the problem; else why not, to follow "backend NAME: ".
   const char* (*declines)(const Problem& problem);
-  // They throw nothing but std::bad_alloc, before any output is written.
+  // They throw nothing but std::bad_alloc, before any output is written, and Cancelled.
   void (*forward)(const ForwardProblem& problem);
   void (*backward)(const BackwardProblem& problem);
   void (*statistics)(const StatisticsProblem& problem);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 // Handling of signals. Only the tool does this: no library of this project changes the handling of a signal.
 
 namespace headgate::cli {
@@ -15,11 +17,12 @@ void remove_unfinished_files_on_signals();
 void survive_lost_output();
 
 /// While an object exists, SIGINT, SIGTERM and SIGHUP are recorded instead of ending the process. Another SIGINT or
-/// SIGTERM ends it if it comes at least a second later; an earlier one counts as a copy of the first, since `timeout`
-/// and a closing terminal signal both the process and its group.
+/// SIGTERM ends it, unless it is a copy of the first: `timeout`, mpirun and a closing terminal signal both the process
+/// and its group. A signal less than a second after the first counts as a copy; a second Ctrl-C never does.
 class SignalWatch {
  public:
-  SignalWatch();
+  /// `acknowledgement`: written to stderr by the handler of the first signal, in a line of its own; nothing if empty.
+  explicit SignalWatch(std::string acknowledgement = "");
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
   /// Restores the previous handling.
@@ -27,6 +30,9 @@ class SignalWatch {
 
   /// Returns the signal that was received, or 0.
   static int received();
+
+ private:
+  std::string acknowledgement_;
 };
 
 inline constexpr int kSignalStatus = 128;  ///< exit status after a signal is this plus its number, as in shells

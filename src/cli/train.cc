@@ -44,6 +44,12 @@ void end_group(train::ProcessGroup& group, const std::exception& error) {
   group.end_all(kBadUsage);
 }
 
+/// What a process that leads its group answers the first signal with.
+std::string acknowledgement(const train::ProcessGroup& group) {
+  return fmt::format("headgate train: stopping{}, then saving the last whole step; Ctrl-C again ends at once, unsaved",
+                     group.size() == 1 ? "" : " after this step");
+}
+
 /// The part of a process that does not lead its group.
 int follow(const train::Run& run, const train::LoopOptions& options) {
   const SignalWatch watch;
@@ -70,7 +76,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   options.stop_at = o.stop_at.value_or(0);
   if (!group.leads()) return follow(run, options);
   print_start(run);
-  if (trainer.finished()) {
+  if (trainer.finished() && !train::lacks_evaluation(trainer, *run.directory)) {
     say(stdout, fmt::format("done    all {} steps are done already; a larger --steps continues the run\n",
                             trainer.settings().schedule.steps));
     return kSuccess;
@@ -79,7 +85,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
   options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10));
-  const SignalWatch watch;
+  const SignalWatch watch(acknowledgement(group));
   const auto begin = std::chrono::steady_clock::now();
   const std::string& out = o.run.directory;
   try {

@@ -55,10 +55,12 @@ void TrainDisplay::after_step(const train::Progress& progress) {
     bar_.clear();
     print_line(fmt::format("step {}: the loss jumps to {:.4f}", step.step, step.loss));
   }
-  if (progress.evaluation) {
-    bar_.clear();
-    print_line(fmt::format("held out, step {}: {}", step.step, evaluation_line(*progress.evaluation)));
-  }
+  if (progress.evaluation) evaluated(step.step, *progress.evaluation);
+}
+
+void TrainDisplay::evaluated(std::int64_t step, const train::Evaluation& evaluation) {
+  bar_.clear();
+  print_line(fmt::format("held out, step {}: {}", step, evaluation_line(evaluation)));
 }
 
 void TrainDisplay::saved(std::int64_t step, const std::string& directory) {

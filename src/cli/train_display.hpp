@@ -19,6 +19,7 @@ class TrainDisplay : public train::LoopObserver {
   TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every);
 
   void after_step(const train::Progress& progress) override;
+  void evaluated(std::int64_t step, const train::Evaluation& evaluation) override;
   void saved(std::int64_t step, const std::string& directory) override;
   void not_written(const std::string& what) override;
   bool interrupted() override;

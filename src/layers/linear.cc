@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "core/cancellation.hpp"
 #include "core/check.hpp"
 #include "layers/few_rows.hpp"
 #include "layers/parallel.hpp"
@@ -105,12 +106,14 @@ void use_one_blas_thread() { openblas_set_num_threads(1); }
 template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update,
                     const ExecutionContext& context) {
+  throw_if_cancelled(context);
   if (x.shape[0] <= kFewRows) return few_rows_forward<T>(y, x, w, update, context);
   multiply(Product<T>{y, x, CblasNoTrans, w, CblasTrans, beta_of<T>(update)}, context);
 }
 
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16, 2> w, Update update,
                     const ExecutionContext& context) {
+  throw_if_cancelled(context);
   if (x.shape[0] <= kFewRows) return few_rows_forward<BFloat16>(y, x, w, update, context);
   // Rows of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
   constexpr std::int64_t kWidened = std::int64_t{1} << 17;
@@ -133,11 +136,13 @@ void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16
 template <typename T>
 void linear_backward_input(View<T, 2> dx, ConstView<T, 2> dy, ConstView<T, 2> w, Update update,
                            const ExecutionContext& context) {
+  throw_if_cancelled(context);
   multiply(Product<T>{dx, dy, CblasNoTrans, w, CblasNoTrans, beta_of<T>(update)}, context);
 }
 
 template <typename T>
 void linear_backward_weight(View<T, 2> dw, ConstView<T, 2> dy, ConstView<T, 2> x, const ExecutionContext& context) {
+  throw_if_cancelled(context);
   multiply(Product<T>{dw, dy, CblasTrans, x, CblasNoTrans, T{1}}, context);
 }
 

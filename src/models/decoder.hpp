@@ -84,7 +84,8 @@ using MemoryItem = WorkspaceItem;
 /// Runs a model on batches of one shape. Parameters and gradients are the caller's, flat, as ParameterTable lays them
 /// out. All working memory is planned and taken by the constructor; after the first call no call takes more, but for
 /// the attention kernels' scratch where that exceeds the 32 MiB that the calling thread keeps for them. Runs as its
-/// context says, with the same bits at the same number of threads.
+/// context says, with the same bits at the same number of threads. A pass that the context cancels throws Cancelled
+/// between two products or within attention; the next pass is not affected, and gradients may have been added in part.
 template <typename T>
 class Decoder {
  public:

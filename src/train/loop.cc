@@ -20,6 +20,7 @@ bool evaluation_due(const Trainer& trainer) {
          (due(trainer.steps_done(), settings.eval_every) || trainer.finished());
 }
 
+/// The next step. Throws Cancelled, and the trainer has then not taken it.
 Progress advance(Trainer& trainer, const LoopOptions& options) {
   Progress progress;
   progress.step = trainer.step();
@@ -28,9 +29,32 @@ Progress advance(Trainer& trainer, const LoopOptions& options) {
   if (options.fma_peak_gflops > 0.0) {
     progress.mfu = trainer.flops_per_step() / (seconds * 1e9 * options.fma_peak_gflops);
   }
-  if (evaluation_due(trainer)) progress.evaluation = trainer.evaluate();
   return progress;
 }
+
+/// The evaluation of the step just taken; empty if it was cancelled.
+std::optional<Evaluation> evaluated(Trainer& trainer) {
+  try {
+    return trainer.evaluate();
+  } catch (const Cancelled&) {
+    return std::nullopt;
+  }
+}
+
+/// Lets the observer interrupt the trainer's passes while this exists.
+class Interruptible {
+ public:
+  Interruptible(Trainer& trainer, LoopObserver& observer) : trainer_(trainer) {
+    // The processes of a group end after the same step.
+    if (trainer.group().size() == 1) trainer.cancel_when([&observer] { return observer.interrupted(); });
+  }
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+  ~Interruptible() { trainer_.cancel_when({}); }
+
+ private:
+  Trainer& trainer_;
+};
 
 /// Why the loop ends after the step just taken; empty if it continues.
 std::optional<LoopReason> reason_to_end(const Trainer& trainer, bool own_interruption, const LoopOptions& options) {
@@ -56,8 +80,10 @@ class RunWriter {
     observer_.saved(saved_step_, run_.checkpoint());
   }
 
-  /// Returns why it failed, or an empty string. After a failure the last checkpoint remains.
+  /// Saves unless that has been done. Returns why it failed, or an empty string. After a failure the last checkpoint
+  /// remains.
   std::string save() {
+    if (saved_step_ == trainer_.steps_done()) return "";
     try {
       run_.save(trainer_);
     } catch (const io::WriteError& error) {
@@ -83,7 +109,13 @@ class RunWriter {
                                       log_.error(), progress.step.step));
   }
 
-  LoopEnd end(LoopReason reason, std::string not_saved) {
+  void add_evaluation(const Evaluation& evaluation) {
+    log_.add_evaluation(evaluation);
+    observer_.evaluated(saved_step_, evaluation);
+  }
+
+  LoopEnd end(LoopReason reason) {
+    std::string not_saved = save();
     log_.flush();
     return {reason, saved_step_, std::move(not_saved), log_.error()};
   }
@@ -98,21 +130,32 @@ class RunWriter {
 
 }  // namespace
 
+bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run) {
+  return evaluation_due(trainer) && has_step_without_evaluation(metrics_path(run.path()), trainer.steps_done());
+}
+
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options) {
   RunWriter writer(trainer, run, observer);
+  const Interruptible interruptible(trainer, observer);
   // An unusable directory is thus reported before the first step, and a run that diverges early has a checkpoint.
   if (trainer.steps_done() == 0) writer.save_start();
-  std::optional<LoopReason> reason;
-  if (trainer.finished()) reason = LoopReason::finished;
-  while (!reason) {
-    const Progress progress = advance(trainer, options);
-    writer.log(progress);
-    observer.after_step(progress);
-    reason = reason_to_end(trainer, observer.interrupted(), options);
-    if (reason) return writer.end(*reason, writer.save());
-    if (due(trainer.steps_done(), trainer.settings().save_every)) writer.save_or_report();
+  try {
+    if (lacks_evaluation(trainer, run)) writer.add_evaluation(trainer.evaluate());
+    while (!trainer.finished()) {
+      Progress progress = advance(trainer, options);
+      const bool due_here = evaluation_due(trainer);
+      if (due_here) progress.evaluation = evaluated(trainer);
+      writer.log(progress);
+      observer.after_step(progress);
+      if (due_here && !progress.evaluation) return writer.end(LoopReason::interrupted);
+      const std::optional<LoopReason> reason = reason_to_end(trainer, observer.interrupted(), options);
+      if (reason) return writer.end(*reason);
+      if (due(trainer.steps_done(), trainer.settings().save_every)) writer.save_or_report();
+    }
+  } catch (const Cancelled&) {
+    return writer.end(LoopReason::interrupted);
   }
-  return writer.end(*reason, "");
+  return writer.end(LoopReason::finished);
 }
 
 LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options) {

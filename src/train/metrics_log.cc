@@ -56,7 +56,9 @@ std::int64_t step_of(const std::string& line) {
 
 struct Kept {
   std::int64_t bytes = 0;
-  bool ends_line = true;  ///< its last byte is a newline
+  bool ends_line = true;        ///< its last byte is a newline
+  std::int64_t last_begin = 0;  ///< where its last line begins
+  std::string last;             ///< that line, if it is the record of `step` itself
 };
 
 /// Returns how much of the file holds records of steps up to `step`. Throws if it holds anything else than records.
@@ -75,8 +77,9 @@ Kept kept_part(const std::string& path, std::int64_t step) {
     if (at < 0) io::fail(path, "line {} is not a record of a run; move the file away", number);
     if (at <= last) io::fail(path, "line {} has step {} after step {}; move the file away", number, at, last);
     last = at;
-    begin += std::ssize(line) + (ended ? 1 : 0);
-    if (at <= step) kept = {begin, ended};
+    const std::int64_t end = begin + std::ssize(line) + (ended ? 1 : 0);
+    if (at <= step) kept = {end, ended, begin, at == step ? line : ""};
+    begin = end;
   }
   return kept;
 }
@@ -90,7 +93,12 @@ bool may_begin_record(std::string_view line) {
 
 void check_metrics(const std::string& path) { kept_part(path, 0); }
 
-MetricsLog::MetricsLog(const std::string& path, std::int64_t step) : path_(path) {
+bool has_step_without_evaluation(const std::string& path, std::int64_t step) {
+  const std::string record = kept_part(path, step).last;
+  return !record.empty() && !json::parse(record).contains(kEvaluationKey);
+}
+
+MetricsLog::MetricsLog(const std::string& path, std::int64_t step) : path_(path), step_(step) {
   // Without O_NONBLOCK, opening a pipe would wait for its reader.
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (descriptor_ < 0) io::fail<io::WriteError>(path, "cannot write: {}", std::strerror(errno));
@@ -110,6 +118,19 @@ MetricsLog::~MetricsLog() { ::close(descriptor_); }
 
 void MetricsLog::add(const Progress& progress) {
   unwritten_ += record_of(progress).dump() + "\n";
+  flush();
+}
+
+void MetricsLog::add_evaluation(const Evaluation& evaluation) {
+  const Kept kept = kept_part(path_, step_);
+  if (kept.last.empty()) return;
+  ordered_json record = ordered_json::parse(kept.last);
+  record[std::string(kEvaluationKey)] = evaluation_json(evaluation);
+  if (::ftruncate(descriptor_, kept.last_begin) != 0) {
+    error_ = fmt::format("{}: cannot write: {}", path_, std::strerror(errno));
+    return;
+  }
+  unwritten_ = record.dump() + "\n";
   flush();
 }
 

@@ -21,6 +21,9 @@ struct Progress {
 /// Throws io::FileError if `path` holds anything but records of a run.
 void check_metrics(const std::string& path);
 
+/// Whether `path` has a record of `step` without an evaluation. Throws as check_metrics.
+bool has_step_without_evaluation(const std::string& path, std::int64_t step);
+
 /// Writes metrics.jsonl, one JSON object in a line for each step. A line is written as soon as it is added. If that
 /// fails, on a full disk for instance, lines are kept in memory and written with the next one.
 class MetricsLog {
@@ -33,6 +36,9 @@ class MetricsLog {
   ~MetricsLog();
 
   void add(const Progress& progress);
+  /// Adds the evaluation of the step that the log was opened at to its record, if there is one. For before the first
+  /// add().
+  void add_evaluation(const Evaluation& evaluation);
   /// Retries writing the lines that are kept in memory.
   void flush();
 
@@ -41,6 +47,7 @@ class MetricsLog {
 
  private:
   std::string path_;
+  std::int64_t step_;
   int descriptor_ = -1;
   std::string unwritten_;  ///< not yet written to the file
   std::string error_;

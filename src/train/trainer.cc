@@ -14,6 +14,8 @@ namespace headgate::train {
 
 namespace {
 
+bool never() { return false; }
+
 const TrainSettings& validated(const TrainSettings& settings) {
   validate(settings);
   return settings;
@@ -60,7 +62,9 @@ Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& setti
     : settings_(validated(settings)),
       source_(source),
       group_(group),
-      decoder_(config, own_batch(settings, group), models::Purpose::train, {.threads = settings.threads}),
+      cancelled_(never),
+      decoder_(config, own_batch(settings, group), models::Purpose::train,
+               {.threads = settings.threads, .cancelled = &cancelled_}),
       parameters_(decoder_.table().total()),
       first_moment_(parameters_.size()),
       second_moment_(parameters_.size()) {
@@ -72,7 +76,9 @@ Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const Sequenc
     : settings_(validated(state.settings)),
       source_(source),
       group_(group),
-      decoder_(checkpoint.config, own_batch(settings_, group), models::Purpose::train, {.threads = settings_.threads}),
+      cancelled_(never),
+      decoder_(checkpoint.config, own_batch(settings_, group), models::Purpose::train,
+               {.threads = settings_.threads, .cancelled = &cancelled_}),
       parameters_(std::move(checkpoint.parameters)),
       first_moment_(std::move(checkpoint.first_moment)),
       second_moment_(std::move(checkpoint.second_moment)),
@@ -145,6 +151,8 @@ void Trainer::update(double lr, double gradient_scale, std::int64_t step) {
 double Trainer::squared_norm(const std::vector<float>& numbers) const {
   return layers::squared_norm(view_of(numbers, numbers.size()), decoder_.context());
 }
+
+void Trainer::cancel_when(std::function<bool()> cancelled) { cancelled_ = cancelled ? std::move(cancelled) : never; }
 
 StepReport Trainer::step() {
   const auto begin = std::chrono::steady_clock::now();

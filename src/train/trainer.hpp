@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -53,10 +54,16 @@ class Trainer {
   Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source,
           ProcessGroup& group = alone());
 
-  /// Forward and backward passes over the step's batches, clipping, AdamW. Throws Diverged.
+  /// From now on step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it
+  /// returns true; never, where it is empty. For a process that trains alone: others of a group would wait for it.
+  void cancel_when(std::function<bool()> cancelled);
+
+  /// Forward and backward passes over the step's batches, clipping, AdamW. Throws Diverged and Cancelled, before the
+  /// update: what save() saves is then what it was before the call.
   StepReport step();
 
-  /// Evaluates held-out sequences, in the process that leads the group. Throws Error if eval_tokens is 0.
+  /// Evaluates held-out sequences, in the process that leads the group. Throws Error if eval_tokens is 0, and
+  /// Cancelled.
   Evaluation evaluate();
 
   /// Throws io::FileError, or Diverged if a number is not finite; the previous checkpoint then remains.
@@ -93,6 +100,7 @@ class Trainer {
   TrainSettings settings_;
   const SequenceSource& source_;
   ProcessGroup& group_;
+  std::function<bool()> cancelled_;  // never empty: the decoders' contexts point to it
   models::Decoder<float> decoder_;
   std::optional<HeldOutEvaluator> evaluator_;
   std::vector<float> parameters_;      // (total)

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/cancellation.hpp"
 #include "layers/attention_buffers.hpp"
 #include "layers/gate_variant.hpp"
 #include "layers/parallel.hpp"
@@ -132,6 +133,7 @@ void Collector::add_ranks(LayerRecord& record, const models::LayerView<float>& v
   const std::int64_t first_value = weights.in.shape[0] - config_.kv_heads * D;  // rows of v_proj come last
   Gram values;
   for (std::int64_t h = 0; h < config_.heads; ++h) {
+    throw_if_cancelled(context_);
     HeadRecord& head = record.heads[static_cast<std::size_t>(h)];
     if (h % queries == 0) values = gram_of_rows(weights.in.range(0, first_value + h / queries * D, D));
     const Gram outputs = gram_of_columns(weights.out.range(1, h * D, D));

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -97,6 +98,70 @@ TEST(Signals, ASecondSignalEndsAWatchedProcessAndLeavesNoUnfinishedFile) {
   });
   expect_ended_by(status, SIGINT);
   EXPECT_EQ(scratch.count(), 0U);
+}
+
+TEST(Signals, WatchWithAcknowledgement_WritesItOnceAtTheFirstSignal) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const int status = status_of_child([&] {
+    ::dup2(ends[1], STDERR_FILENO);
+    const SignalWatch watch("stopping");
+    std::raise(SIGTERM);
+    std::raise(SIGTERM);
+  });
+  ::close(ends[1]);
+  std::string said(64, '\0');
+  said.resize(static_cast<std::size_t>(::read(ends[0], said.data(), said.size())));
+  ::close(ends[0]);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(said, "stopping\n");
+}
+
+/// The wait status of a child on a terminal of its own, which gets Ctrl-C as often as `presses` says, 50 ms apart; what
+/// it prints is added to `output`.
+int status_on_terminal(int presses, const std::function<void()>& work, std::string& output) {
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  char bytes[256];
+  const auto read_some = [&] {
+    const ssize_t got = ::read(terminal, bytes, sizeof(bytes));
+    if (got > 0) output.append(bytes, static_cast<std::size_t>(got));
+    return got > 0;
+  };
+  while (output.find("ready") == std::string::npos && read_some()) {
+  }
+  for (int i = 0; i < presses; ++i) {
+    EXPECT_EQ(::write(terminal, "\x03", 1), 1);
+    ::usleep(50'000);
+  }
+  while (read_some()) {
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(terminal);
+  return status;
+}
+
+TEST(Signals, CtrlCTwiceWithinASecond_EndsAWatchedProcess) {
+  const auto work = [] {
+    const SignalWatch watch("stopping");
+    [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, "ready\n", 6);
+    for (int i = 0; i < 100 && SignalWatch::received() == 0; ++i) ::usleep(20'000);
+    if (SignalWatch::received() != SIGINT) ::_exit(1);
+    ::usleep(500'000);
+    ::_exit(7);
+  };
+  std::string output;
+  const int once = status_on_terminal(1, work, output);
+  ASSERT_TRUE(WIFEXITED(once)) << once;
+  EXPECT_EQ(WEXITSTATUS(once), 7);
+  EXPECT_NE(output.find("\nstopping\r\n"), std::string::npos) << output;
+  output.clear();
+  expect_ended_by(status_on_terminal(2, work, output), SIGINT);
 }
 
 TEST(Signals, AfterAWatchSignalsDoWhatTheyDidBefore) {

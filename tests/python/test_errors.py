@@ -54,7 +54,14 @@ def test_arrays(message, arguments):
             "attention: gate_fn: 'relu' is none of sigmoid, sigmoid2, ns_sigmoid, silu, softplus, identity, none",
             dict(gate_fn="relu"),
         ),
-        ("attention_forward: threads is -1 but must be at least 0", dict(threads=-1)),
+        *(
+            (
+                f"attention: threads is {threads} but must be 1 to {headgate.max_threads()}, four for each processor, or "
+                "None for default_threads()",
+                dict(threads=threads),
+            )
+            for threads in (-1, 0, headgate.max_threads() + 1, 10**9)
+        ),
         ("attention: mask has shape (7) but must be (B,H,T,S), (H,T,S) or (T,S), each but S full or 1",
          dict(mask=torch.ones(7, dtype=torch.bool))),
     ),
@@ -69,6 +76,43 @@ def test_types_of_options():
     refused("attention_forward: outputs: 'z' is none of y, lse, attn, weights",
             lambda: headgate.attention_forward(Q, K, V, outputs=["z"]))
     refused("AttentionOutputs: there is no argument 'z'", lambda: headgate.AttentionOutputs(z=Q), TypeError)
+
+
+@pytest.mark.parametrize(
+    "message, call",
+    (
+        ("attention: threads is '2' but must be a whole number", lambda: headgate.attention(Q, K, V, threads="2")),
+        ("attention: k is missing", lambda: headgate.attention(Q)),
+        ("attention: takes 4 arguments by position but got 5", lambda: headgate.attention(Q, K, V, GATE, 1.0)),
+        ("attention: q is given by position and by name", lambda: headgate.attention(Q, K, V, q=Q)),
+        ("attention: layout is 5 but must be a word", lambda: headgate.attention(Q, K, V, layout=5)),
+        ("attention: layout is a ndarray but must be a word",
+         lambda: headgate.attention(Q, K, V, layout=np.zeros((9, 99)))),
+        ("attention_merge: parts is 5 but must be a sequence of pairs (attn, lse)", lambda: headgate.attention_merge(5)),
+        ("narrow_keys: begin is 'a' but must be a whole number", lambda: headgate.narrow_keys("a", 5, q=Q, k=K)),
+        ("set_target: name is 5 but must be a str", lambda: headgate.set_target(5)),
+        ("set_target: name is missing", headgate.set_target),
+        ("set_backend: name is None but must be a str", lambda: headgate.set_backend(None)),
+        ("max_threads: takes 0 arguments by position but got 1", lambda: headgate.max_threads(1)),
+        ("convert: dtype is 5 but must be a str", lambda: headgate.convert(Q, 5)),
+        ("KvCache: head_dim is 'a' but must be a whole number", lambda: headgate.KvCache(1, "a", 8, pages=4)),
+        ("KvCache: pages is missing", lambda: headgate.KvCache(1, 8, 8)),
+        ("KvCache: there is no argument 'size'", lambda: headgate.KvCache(1, 8, 8, pages=4, size=1)),
+        ("append: sequences is 0 but must be a sequence of whole numbers",
+         lambda: headgate.KvCache(1, 8, 8, pages=4).append(0, K, V)),
+        ("length: sequence is None but must be a whole number",
+         lambda: headgate.KvCache(1, 8, 8, pages=4).length(None)),
+        ("AttentionOutputs: takes 0 arguments by position but got 1", lambda: headgate.AttentionOutputs(Q)),
+        ("path is a int but must be a str or a pathlib.Path", lambda: headgate.load(5)),
+        ("path is a bytes but must be a str or a pathlib.Path", lambda: headgate.load(b"run")),
+        ("directory is None but must be a str or a pathlib.Path", lambda: headgate.runs(None)),
+        ("problem is None but must be a dict, or the path of a JSON file", lambda: headgate.explain(None)),
+        ("problem: Q is a set but must be an array, nested lists, a number, a str or a bool",
+         lambda: headgate.explain({"Q": {1}})),
+    ),
+)
+def test_wrong_types_are_named_in_one_line(message, call):
+    refused(message, call, TypeError)
 
 
 def test_backward():

@@ -119,6 +119,33 @@ def test_errors(folder, tmp_path):
         model.eval(5)
 
 
+def test_messages_do_not_show_temporary_files(folder):
+    model = headgate.load(folder / "runs" / "gated")
+    with pytest.raises(ValueError, match="^text is empty$"):
+        model.eval("")
+    with pytest.raises(ValueError) as caught:
+        model.xray("a")
+    assert "/tmp" not in str(caught.value) and "\n" not in str(caught.value), caught.value
+    for bad in (dict(tokens="x"), dict(metrics=5), dict(metrics="loss"), dict(heads=3), dict(threads="2")):
+        name = next(iter(bad))
+        with pytest.raises(TypeError, match=f"^eval: {name} is .* but must be [^\n]*$"):
+            model.eval("text " * 50, **bad)
+    with pytest.raises(ValueError, match="^xray: threads is 0 but must be 1 to "):
+        model.xray("text " * 50, threads=0)
+
+
+def test_reprs_fit_three_lines(folder):
+    model = headgate.load(folder / "runs" / "gated")
+    xray = model.xray("The quick brown fox", threads=1)
+    run = headgate.runs(folder / "runs")[0]
+    evaluation = model.eval(folder / "text.txt", heads=True, threads=1)
+    for each in (model, evaluation, xray, xray.heads[0][0], run, run.curves["loss"]):
+        assert len(repr(each)) <= 240 and "\n" not in repr(each), each
+    assert repr(evaluation).startswith(f"Evaluation({evaluation.tokens} tokens, 2 layers; loss_nats ")
+    assert "gate headwise, 19 tokens, 2 layers of 2 heads" in repr(xray)
+    assert repr(run.curves["loss"]).startswith("Curve(6 steps: ") and "step 6" in repr(run)
+
+
 def test_kernels_of_openblas_are_chosen_without_a_trace():
     code = (
         "import os, headgate, headgate.models as m\n"

@@ -30,19 +30,25 @@ class Recorder : public LoopObserver {
 
   void after_step(const Progress& progress) override {
     last_ = progress.step.step;
-    if (progress.evaluation) evaluated.push_back(last_);
+    if (progress.evaluation) evaluations.push_back(last_);
     if (after) after(last_);
   }
+  void evaluated(std::int64_t step, const Evaluation& /*evaluation*/) override { made_up.push_back(step); }
   void saved(std::int64_t step, const std::string& directory) override {
     saves.push_back(step);
     if (places.empty() || places.back() != directory) places.push_back(directory);
   }
   void not_written(const std::string& what) override { troubles.push_back(what); }
-  bool interrupted() override { return last_ == interrupt_at_; }
+  bool interrupted() override {
+    ++asked;
+    return last_ == interrupt_at_ || (interrupts && interrupts());
+  }
 
-  Steps evaluated, saves;
+  Steps evaluations, made_up, saves;
+  std::int64_t asked = 0;
   std::vector<std::string> places, troubles;
   std::function<void(std::int64_t)> after;  ///< called after each step with its number, where set
+  std::function<bool()> interrupts;         ///< asked whether to interrupt, where set
 
  private:
   std::int64_t interrupt_at_;
@@ -64,9 +70,10 @@ std::vector<json> timeless(std::vector<json> all) {
   return all;
 }
 
-/// The loop in a directory, which is a fresh run's where the trainer has done nothing yet.
+/// The loop in a directory, which is a fresh run's where it holds no checkpoint yet.
 LoopEnd loop(Trainer& trainer, LoopObserver& observer, const std::string& directory, std::int64_t stop_at = 0) {
-  RunDirectory run(directory, trainer.steps_done() == 0 ? RunStart::fresh : RunStart::resumed);
+  const bool begun = std::filesystem::exists(newest_checkpoint(directory));
+  RunDirectory run(directory, begun ? RunStart::resumed : RunStart::fresh);
   LoopOptions options;
   options.stop_at = stop_at;
   options.fma_peak_gflops = 100.0;
@@ -105,7 +112,7 @@ TEST(Loop, SavesEvaluatesAndLogsOnTime) {
   Recorder recorder;
   EXPECT_EQ(loop(trainer, recorder, run.path("run")).reason, LoopReason::finished);
   EXPECT_EQ(recorder.saves, (Steps{0, 4, 8, 10}));
-  EXPECT_EQ(recorder.evaluated, (Steps{3, 6, 9, 10}));
+  EXPECT_EQ(recorder.evaluations, (Steps{3, 6, 9, 10}));
   const std::vector<json> log = records(run.path("run"));
   ASSERT_EQ(log.size(), 10U);
   for (std::size_t i = 0; i < log.size(); ++i) {
@@ -143,6 +150,70 @@ TEST(Loop, AnInterruptedRunGoesOnBitForBit) {
         << file;
   }
   EXPECT_EQ(timeless(records(run.path("parts"))), timeless(records(run.path("whole"))));
+}
+
+/// Expects two runs to have left the same: checkpoints to the byte, records but for times.
+void expect_same_run(const std::string& run, const std::string& other) {
+  for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/trainer_state.json", "/config.json"}) {
+    EXPECT_EQ(testing::read_bytes(newest_checkpoint(run) + file), testing::read_bytes(newest_checkpoint(other) + file))
+        << file;
+  }
+  EXPECT_EQ(timeless(records(run)), timeless(records(other)));
+}
+
+TEST(Loop, InterruptionWithinSteps_DropsTheStepsAndGoesOnBitForBit) {
+  SmallRun run;
+  run.settings.eval_every = 4;
+  run.settings.schedule.steps = 8;
+  Trainer whole = run.fresh();
+  Recorder all;
+  loop(whole, all, run.path("whole"));
+  EXPECT_GT(all.asked, 8 * 20) << "asked within steps";
+
+  // Each part ends a little later than the one before: within forward and backward passes, evaluations and saved steps.
+  std::int64_t parts = 0;
+  for (std::int64_t questions = 3; parts < 200; questions += 7, ++parts) {
+    const bool begun = std::filesystem::exists(run.path("parts"));
+    Trainer trainer = begun ? run.resumed(newest_checkpoint(run.path("parts"))) : run.fresh();
+    const std::int64_t before = trainer.steps_done();
+    Recorder recorder;
+    recorder.interrupts = [&] { return recorder.asked >= questions; };
+    const LoopEnd end = loop(trainer, recorder, run.path("parts"));
+    EXPECT_EQ(end.saved_step, trainer.steps_done());
+    EXPECT_EQ(saved_step(run.path("parts")), trainer.steps_done());
+    EXPECT_EQ(records(run.path("parts")).size(), static_cast<std::size_t>(trainer.steps_done()));
+    if (trainer.steps_done() == before) EXPECT_EQ(recorder.saves, before == 0 ? Steps{0} : Steps{});
+    if (end.reason == LoopReason::finished) break;
+    EXPECT_EQ(end.reason, LoopReason::interrupted);
+  }
+  EXPECT_GT(parts, 5);
+  expect_same_run(run.path("parts"), run.path("whole"));
+}
+
+TEST(Loop, InterruptionWithinTheLastEvaluation_IsMadeUpFor) {
+  SmallRun run;
+  run.settings.eval_every = 100;
+  run.settings.schedule.steps = 3;
+  Trainer whole = run.fresh();
+  Recorder all;
+  loop(whole, all, run.path("whole"));
+
+  Trainer first = run.fresh();
+  Recorder interrupted;
+  interrupted.interrupts = [&] { return first.finished(); };  // from the last update on
+  EXPECT_EQ(loop(first, interrupted, run.path("parts")).reason, LoopReason::interrupted);
+  EXPECT_EQ(saved_step(run.path("parts")), 3);
+  EXPECT_FALSE(records(run.path("parts")).back().contains("eval"));
+
+  Trainer second = run.resumed(newest_checkpoint(run.path("parts")));
+  {
+    const RunDirectory directory(run.path("parts"), RunStart::resumed);
+    EXPECT_TRUE(lacks_evaluation(second, directory));
+  }
+  Recorder rest;
+  EXPECT_EQ(loop(second, rest, run.path("parts")).reason, LoopReason::finished);
+  EXPECT_EQ(rest.made_up, Steps{3});
+  expect_same_run(run.path("parts"), run.path("whole"));
 }
 
 TEST(Loop, StepsAfterTheLastSaveAreTakenAgain) {

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """headgate for PyTorch: the operation with autograd and torch.compile, and layers (docs/PYTORCH.md)."""
 
+from ..extras import require
+
+require("torch", "headgate.torch")  # before the modules that import it
+
 from .attention import gated_attention
 from .gates import GATE_FUNCTIONS
 from .module import AttentionCache, GatedAttention

@@ -96,6 +96,14 @@ def _set(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value != OPTIONS[name][1]}
 
 
+def _threads(threads: int | None) -> int:
+    """`threads` as the schema has it: 0 where it is None."""
+    if threads == 0:
+        raise ValueError(f"gated_attention: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
+                         "headgate.default_threads()")
+    return 0 if threads is None else threads
+
+
 @torch.library.custom_op(
     "headgate::gated_attention_backward",
     mutates_args=(),
@@ -267,7 +275,7 @@ def gated_attention(
     gate_op: str = "mul",
     gate_threshold: float = 0.0,
     precision: str = "exact",
-    threads: int = 0,
+    threads: int | None = None,
     target: str = "",
     backend: str = "",
     return_lse: bool = False,
@@ -289,7 +297,7 @@ def gated_attention(
     options = {
         "layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
         "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "gate_threshold": gate_threshold,
-        "precision": precision, "threads": threads, "target": target, "backend": backend,
+        "precision": precision, "threads": _threads(threads), "target": target, "backend": backend,
     }
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
     refuse_transforms("gated_attention", tensors)

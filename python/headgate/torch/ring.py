@@ -153,7 +153,7 @@ class Call(NamedTuple):
     layout: str
     scoring: dict[str, Any]  # scale, softcap, causality, windows, slopes
     gating: dict[str, Any]  # gate_fn, gate_op
-    threads: int
+    threads: int | None
 
     def rows(self, x: Tensor | None, span: Span) -> Tensor | None:
         """The tokens of a span, of a tensor with heads."""
@@ -364,7 +364,7 @@ def ring_attention(
     window_right: int = -1,
     gate_fn: str = "sigmoid",
     gate_op: str = "mul",
-    threads: int = 0,
+    threads: int | None = None,
     return_lse: bool = False,
     **others: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:

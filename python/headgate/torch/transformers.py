@@ -3,6 +3,10 @@
 
 from typing import Any
 
+from ..extras import require
+
+require("transformers", "headgate.torch.transformers")  # before what imports it
+
 import torch
 import transformers
 from torch import Tensor, nn

@@ -19,6 +19,7 @@
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/problem.hpp"
+#include "core/cancellation.hpp"
 #include "core/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -54,13 +55,14 @@ void run_backward(const BackwardProblem& p) {
     if (!plan.whole_heads) list_tasks(shared.tasks, shared.parts, held);
     next.store(0, std::memory_order_relaxed);
   };
+  Cancellation cancellation(p.context);
   const auto hold_next = [&] {
-    held.next();
+    held.next_unless(cancellation);
     start_batch();
   };
   start_batch();
 #pragma omp parallel num_threads(plan.threads) default(none) \
-    shared(plan, p, shared, bias_rows, next, parts, held, hold_next)
+    shared(plan, p, shared, bias_rows, next, parts, held, hold_next, cancellation)
   {
     Worker worker(plan, shared, omp_get_thread_num());
     /// Chooses the head and returns its query head and tile of number n.
@@ -78,7 +80,7 @@ void run_backward(const BackwardProblem& p) {
     while (held.parts > 0) {
       const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
       if (plan.whole_heads) {
-        run_heads(worker, parts, held, plan.threads);
+        run_heads(worker, parts, held, plan.threads, cancellation);
         if (last) break;
 #pragma omp single
         hold_next();
@@ -86,6 +88,7 @@ void run_backward(const BackwardProblem& p) {
       }
 #pragma omp for schedule(dynamic, 1) nowait
       for (std::int64_t n = 0; n < held.blocks; ++n) {
+        if (cancellation.requested()) continue;
         const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
         const std::int64_t at = n - part.first_block;
         worker.select(part, part.h0 + at / part.blocks);
@@ -93,10 +96,13 @@ void run_backward(const BackwardProblem& p) {
       }
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < held.tiles; ++n) {
+        if (cancellation.requested()) continue;
         const auto [g, tile] = select_tile(n);
         worker.prepare_queries(g, tile);
       }
       for (;;) {
+        // No block is begun any more, and none is left out between those that have been: blocks wait in turns.
+        if (cancellation.requested()) next.store(held.blocks, std::memory_order_relaxed);
         const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
         if (n >= held.blocks) break;
         const BlockTask& task = shared.tasks(n);
@@ -106,6 +112,7 @@ void run_backward(const BackwardProblem& p) {
 #pragma omp barrier
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < held.tiles; ++n) {
+        if (cancellation.requested()) continue;
         const auto [g, tile] = select_tile(n);
         worker.write_dq(g, tile);
       }
@@ -118,6 +125,7 @@ void run_backward(const BackwardProblem& p) {
       for (std::int64_t n = 0; n < (plan.dbias_copied ? bias_rows : 0); ++n) worker.write_dbias_row(n);
     }
   }
+  cancellation.throw_if_seen();
   if (p.gradients.dsinks.present()) write_dsinks(p.gradients.dsinks, shared.sink_parts);
 }
 

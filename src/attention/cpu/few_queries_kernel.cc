@@ -518,7 +518,9 @@ void few_queries_of(const ForwardProblem& p) {
     next->dots = plan.dots.suit(each.sequence);
     ++next;
   });
-#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences)
+  constexpr std::int64_t kSplitsAtOnce = 16;
+  Cancellation cancellation(p.context);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences, cancellation)
   {
     FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
     if (p.gate_threshold > 0) {
@@ -528,6 +530,7 @@ void few_queries_of(const ForwardProblem& p) {
     // Long stretches first: within one the next split's keys are asked for in time.
 #pragma omp for schedule(guided)
     for (std::int64_t n = 0; n < plan.all.first_split; ++n) {
+      if (cancellation.requested(n, kSplitsAtOnce)) continue;
       const bool is_last = n + 1 == plan.all.first_split;
       worker.run_split(split_at(sequences, plan, n), is_last ? KeySplit{} : split_at(sequences, plan, n + 1));
     }
@@ -537,6 +540,7 @@ void few_queries_of(const ForwardProblem& p) {
       worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
     }
   }
+  cancellation.throw_if_seen();
 }
 
 template <typename T>

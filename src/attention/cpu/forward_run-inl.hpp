@@ -15,6 +15,7 @@
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/problem.hpp"
+#include "core/cancellation.hpp"
 #include "core/workspace.hpp"
 #include "hwy/highway.h"
 
@@ -32,16 +33,17 @@ void run_forward(const ForwardProblem& p) {
   const Buffers& shared = *placed;
   HeldHeads* const parts = shared.parts.data;
   HeldBatch held(plan, parts);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held)
+  Cancellation cancellation(p.context);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held, cancellation)
   {
     Worker worker(plan, shared, omp_get_thread_num());
     while (held.parts > 0) {
       const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
       if (plan.whole_heads) {
-        run_heads(worker, parts, held, plan.threads);
+        run_heads(worker, parts, held, plan.threads, cancellation);
         if (last) break;
 #pragma omp single
-        held.next();
+        held.next_unless(cancellation);
         continue;
       }
       if constexpr (Plan::kMaySelect) {
@@ -56,6 +58,7 @@ void run_forward(const ForwardProblem& p) {
       }
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < held.blocks; ++n) {
+        if (cancellation.requested()) continue;
         const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
         const std::int64_t at = n - part.first_block;
         worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
@@ -63,15 +66,17 @@ void run_forward(const ForwardProblem& p) {
       // Under a causal mask the last queries cost most: they go first, so that threads end together.
 #pragma omp for schedule(dynamic, 1)
       for (std::int64_t n = 0; n < held.tiles; ++n) {
+        if (cancellation.requested()) continue;
         const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
         const std::int64_t at = n - part.first_tile;
         worker.run_tile(part, part.h0 * p.group + at / part.tiles, part.tiles - 1 - at % part.tiles);
       }
       if (last) break;
 #pragma omp single
-      held.next();
+      held.next_unless(cancellation);
     }
   }
+  cancellation.throw_if_seen();
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attention/problem.hpp"
+#include "core/cancellation.hpp"
 
 namespace headgate {
 
@@ -194,7 +195,7 @@ inline void order_parts(HeldHeads* parts, std::int64_t count, std::int64_t group
 }
 
 /// The batch that the threads of a kernel have at hand, and what it holds. Made with the first one; next() goes on to
-/// the one behind it, which one thread does for all.
+/// the one behind it, and stop() to an empty one, which one thread does for all.
 template <class Plan>
 class HeldBatch : public HeldSizes {
  public:
@@ -204,6 +205,9 @@ class HeldBatch : public HeldSizes {
     static_cast<HeldSizes&>(*this) = batches_.next(cursor_, heads_);
     order_parts(heads_, parts, group_);
   }
+  void stop() { static_cast<HeldSizes&>(*this) = {}; }
+  /// The next batch, or none where the rest of the call is cancelled.
+  void next_unless(const Cancellation& cancellation) { cancellation.seen() ? stop() : next(); }
   bool is_last() const { return batches_.at_end(cursor_); }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "attention/cpu/head_batches.hpp"
 #include "attention/problem.hpp"
+#include "core/cancellation.hpp"
 
 namespace headgate {
 
@@ -52,7 +53,8 @@ inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
 
 /// All heads of a batch, each in `pieces`, as tasks of the enclosing parallel region, whose threads each call this.
 template <class Worker>
-void run_heads(Worker& worker, const HeldHeads* parts, const HeldSizes& held, int threads, std::int64_t pieces = 1) {
+void run_heads(Worker& worker, const HeldHeads* parts, const HeldSizes& held, int threads, Cancellation& cancellation,
+               std::int64_t pieces = 1) {
   const std::int64_t tasks = held.heads * pieces;
   const std::int64_t in_turn = heads_in_turn(tasks, threads);
   const auto task = [&](std::int64_t n) {
@@ -62,7 +64,10 @@ void run_heads(Worker& worker, const HeldHeads* parts, const HeldSizes& held, in
     return head;
   };
 #pragma omp for schedule(dynamic, in_turn)
-  for (std::int64_t n = 0; n < tasks; ++n) worker.run_head(task(n), task(n + 1));
+  for (std::int64_t n = 0; n < tasks; ++n) {
+    if (cancellation.requested(n, in_turn)) continue;
+    worker.run_head(task(n), task(n + 1));
+  }
 }
 
 }  // namespace headgate

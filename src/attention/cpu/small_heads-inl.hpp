@@ -26,6 +26,7 @@
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/small_heads.hpp"
 #include "attention/cpu/visibility.hpp"
+#include "core/cancellation.hpp"
 #include "core/workspace.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -245,17 +246,19 @@ class SmallHeads {
     HeldHeads* const parts = shared.parts.data;
     const Plan& plan = plan_;
     HeldBatch held(plan, parts);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, held)
+    Cancellation cancellation(plan.p.context);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, held, cancellation)
     {
       Worker worker(plan, shared.scratch.at(omp_get_thread_num()));
       while (held.parts > 0) {
         const bool last = held.is_last();  // before the loop's barrier: then another thread may go on
-        run_heads(worker, parts, held, plan.threads, plan.pieces);
+        run_heads(worker, parts, held, plan.threads, cancellation, plan.pieces);
         if (last) break;
 #pragma omp single
-        held.next();
+        held.next_unless(cancellation);
       }
     }
+    cancellation.throw_if_seen();
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -702,7 +703,9 @@ void statistics_typed(const StatisticsProblem& p) {
   const StatisticsBuffers<T>& shared = *placed;
   HeldHeads* const parts = shared.parts.data;
   HeldBatch held(plan, parts);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held)
+  Cancellation cancellation(p.context);
+  std::atomic<std::int64_t> next{0};
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held, cancellation, next)
   {
     StatisticsWorker<T> worker(plan, shared, omp_get_thread_num());
     // Calls run(part, query head, …) for the n-th query head that is held.
@@ -719,6 +722,7 @@ void statistics_typed(const StatisticsProblem& p) {
       if (plan.packs_keys) {
 #pragma omp for schedule(dynamic, 1) nowait
         for (std::int64_t n = 0; n < held.blocks; ++n) {
+          if (cancellation.requested()) continue;
           const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
           const std::int64_t at = n - part.first_block;
           worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
@@ -731,17 +735,23 @@ void statistics_typed(const StatisticsProblem& p) {
       }
 #pragma omp for schedule(dynamic, 1) nowait
       for (std::int64_t n = 0; n < held.heads * p.group * plan.row_strips; ++n) {
+        if (cancellation.requested()) continue;
         with_query_head(n / plan.row_strips,
                         [&](const HeldHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
       }
       // A head's tiles are begun in the order of their turns (Turnstile), which puts the longest rows of a causal mask
       // first.
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < (plan.by_tile ? held.tiles : 0); ++n) {
+      const std::int64_t tiles = plan.by_tile ? held.tiles : 0;
+      for (;;) {
+        // No tile is begun any more, and none is left out between those that have been: tiles wait in turns.
+        if (cancellation.requested()) next.store(tiles, std::memory_order_relaxed);
+        const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
+        if (n >= tiles) break;
         const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
         const std::int64_t at = n - part.first_tile;
         worker.run_tile(part, part.h0 * p.group + at / part.tiles, at % part.tiles);
       }
+#pragma omp barrier
       if (plan.sums) {
 #pragma omp for schedule(static)
         for (std::int64_t n = 0; n < held.heads * p.group; ++n) {
@@ -750,9 +760,13 @@ void statistics_typed(const StatisticsProblem& p) {
       }
       if (last) break;
 #pragma omp single
-      held.next();
+      {
+        held.next_unless(cancellation);
+        next.store(0, std::memory_order_relaxed);
+      }
     }
   }
+  cancellation.throw_if_seen();
 }
 
 }  // namespace headgate::HWY_NAMESPACE

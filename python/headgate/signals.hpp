@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "headgate/error.hpp"
+#include "headgate/runtime.hpp"
+
+// Ctrl-C while a call computes: Python's handlers of signals run in its main thread, between parts of the call's work.
+
+namespace headgate::python {
+
+namespace nb = nanobind;
+
+/// Answers whether a call that runs without the interpreter's lock is to end, for ExecutionContext::cancelled: whether
+/// a handler of a signal has raised an exception, which is then set. Ten times a second it takes the lock and runs the
+/// handlers of signals that have come. Calls of other threads than Python's main one, and shorter ones, never take it.
+class SignalPoll {
+ public:
+  SignalPoll() = default;
+  SignalPoll(const SignalPoll&) = delete;
+  SignalPoll& operator=(const SignalPoll&) = delete;
+
+  const std::function<bool()>* callback() const { return &callback_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool ask() noexcept;
+
+  std::thread::id caller_ = std::this_thread::get_id();
+  Clock::time_point last_ = Clock::now();
+  bool polls_ = true, raised_ = false;
+  const std::function<bool()> callback_ = [this] { return ask(); };
+};
+
+/// Returns call(), which computes by `context`, without the interpreter's lock. Throws what a handler of a signal
+/// raises meanwhile, KeyboardInterrupt for one; what the call was to write is then unspecified.
+template <class Call>
+auto interruptible(ExecutionContext& context, const Call& call) {
+  SignalPoll poll;
+  context.cancelled = poll.callback();
+  try {
+    const nb::gil_scoped_release released;
+    return call();
+  } catch (const Cancelled&) {
+    throw nb::python_error();
+  }
+}
+
+}  // namespace headgate::python

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <omp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "headgate/error.hpp"
+#include "headgate/runtime.hpp"
+
+namespace headgate {
+
+/// Throws Cancelled if the context's caller no longer wants the result. Not for parallel regions.
+inline void throw_if_cancelled(const ExecutionContext& context) {
+  if (context.cancelled != nullptr && (*context.cancelled)()) throw Cancelled();
+}
+
+/// Cancellation of a call whose threads share its work as tasks. Each thread asks before a task, and skips it on true;
+/// the thread that opened the parallel region asks the caller on behalf of all. Without a callback in the context a
+/// question costs one comparison.
+class Cancellation {
+ public:
+  explicit Cancellation(const ExecutionContext& context) : callback_(context.cancelled) {}
+  Cancellation(const Cancellation&) = delete;
+  Cancellation& operator=(const Cancellation&) = delete;
+
+  /// Whether the remaining tasks are to be skipped. Once true, it stays so.
+  bool requested() {
+    if (callback_ == nullptr) return false;
+    if (omp_get_thread_num() == 0 && !seen() && (*callback_)()) requested_.store(true, std::memory_order_relaxed);
+    return seen();
+  }
+
+  /// The same for task n of many short ones: the caller, whose answer may take a share of a task's time, is asked
+  /// before every `interval`-th.
+  bool requested(std::int64_t n, std::int64_t interval) { return n % interval == 0 ? requested() : seen(); }
+
+  /// What requested() has returned to any thread, without asking the caller anew.
+  bool seen() const { return requested_.load(std::memory_order_relaxed); }
+
+  /// For after the parallel region: what was to be written is not complete.
+  void throw_if_seen() const {
+    if (seen()) throw Cancelled();
+  }
+
+ private:
+  const std::function<bool()>* callback_;
+  std::atomic<bool> requested_{false};
+};
+
+}  // namespace headgate
