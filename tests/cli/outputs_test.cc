@@ -8,7 +8,7 @@
 
 #include "cli/small_verbs.hpp"
 
-// Outputs of every verb: what they must not overwrite.
+// Outputs of every verb: what they must not overwrite, and what is left of those that cannot be written.
 
 namespace headgate {
 namespace {
@@ -159,6 +159,66 @@ TEST_F(OutputsTest, DemoWouldOverwriteItsData_IsRefused) {
   fs::create_directory(path("book"));
   fs::copy_file(text(), path("book/trained-models.html"));
   expect_kept({"demo", "--only", "worked", "--data", path("book"), "--out", path("book")}, "--data");
+}
+
+/// Runs the tool where no file may grow beyond 1 KiB, in the units of any shell.
+Outcome with_small_files(const Words& command) {
+  return testing::run_program(Words{"/bin/sh", "-c", "ulimit -f 1 && exec \"$@\"", "sh", testing::headgate_path()} +
+                              command);
+}
+
+TEST_F(OutputsTest, FileIsTooLarge_IsReportedAndLeavesNothing) {
+  const std::string run = path("run"), out = path("large");
+  const std::vector<Words> commands = {
+      {"eval", run, "--data", text(), "--tokens", "64", "--logits", out},
+      {"generate", run, "--prompt", "it", "--max-tokens", "8", "--logits", out},
+      {"xray", run, "--text", text(), "--out", out},
+      {"compare", run, "--out", out},
+      {"convert", path("run/checkpoint"), out},
+      {"bench", "--quick", "--filter", "forward/T512/D64$", "--threads", "1", "--json", out}};
+  const auto before = contents(path(""));
+  for (const Words& command : commands) {
+    const Outcome outcome = with_small_files(command);
+    EXPECT_EQ(outcome.status, 2) << command.front() << ' ' << outcome.err;
+    EXPECT_NE(outcome.err.find("headgate " + command.front() + ": "), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("cannot write: File too large\n"), std::string::npos) << outcome.err;
+    EXPECT_TRUE(contents(path("")) == before) << command.front();
+    for (const auto& entry : fs::directory_iterator(path(""))) {
+      const std::string name = entry.path().filename().string();
+      EXPECT_TRUE(name != "large" && !name.starts_with('.')) << command.front() << " leaves " << name;
+    }
+  }
+  const Outcome train = with_small_files(g_verbs->command("small"));
+  EXPECT_EQ(train.status, 2);
+  EXPECT_TRUE(train.err.ends_with(": cannot write: File too large\n")) << train.err;
+  EXPECT_FALSE(fs::exists(path("small/checkpoint")));
+  const Outcome demo = with_small_files({"demo", "--only", "model", "--model", run, "--data", text(), "--out", out});
+  EXPECT_EQ(demo.status, 2);
+  EXPECT_NE(demo.err.find("headgate demo: "), std::string::npos) << demo.err;
+  EXPECT_NE(demo.err.find("real-model.html: cannot write: File too large\n"), std::string::npos) << demo.err;
+  EXPECT_TRUE(fs::is_empty(out));
+  fs::remove(out);
+}
+
+TEST_F(OutputsTest, StandardOutputIsTooLarge_IsReportedInOneLine) {
+  const Outcome outcome =
+      testing::run_program({"/bin/sh", "-c", "ulimit -f 1; \"$0\" tokenize \"$1\" --text \"$2\" > \"$3\"",
+                            testing::headgate_path(), path("run"), text(), path("ids")});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "headgate: cannot write to standard output\n");
+  fs::remove(path("ids"));
+}
+
+TEST_F(OutputsTest, ReaderHasGone_NothingIsSaid) {
+  write_bytes(path("long"), std::string(1 << 20, 'x'));
+  for (const char* verb : {"tokenize \"$1\" --text \"$2\"", "tokenize \"$1\" --json --text \"$2\""}) {
+    const Outcome outcome = testing::run_program({"/bin/sh", "-c", std::string("\"$0\" ") + verb + " | head -c 4",
+                                                  testing::headgate_path(), path("run"), path("long")});
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_EQ(outcome.err, "");
+    EXPECT_EQ(outcome.out.size(), 4U);
+  }
+  fs::remove(path("long"));
 }
 
 }  // namespace
