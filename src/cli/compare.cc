@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,7 +12,6 @@
 #include "compare/terminal.hpp"
 #include "io/staged_file.hpp"
 #include "page/page.hpp"
-#include "train/run_directory.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -26,9 +23,7 @@ struct CompareOptions {
 };
 
 int run_compare(const CompareOptions& o) {
-  std::vector<std::string> inputs;
-  std::transform(o.runs.begin(), o.runs.end(), std::back_inserter(inputs), train::metrics_path);
-  check_outputs({{"--out", o.out}, {"--json", o.json}}, inputs);
+  check_outputs({{"--out", o.out}, {"--json", o.json}}, [&o](InputFiles& inputs) { inputs.add_models("RUN", o.runs); });
   const std::vector<compare::ComparedRun> runs = compare::read_runs(o.runs);
   if (o.out.empty() && o.json.empty()) {
     fmt::print("{}", compare::runs_text(runs));

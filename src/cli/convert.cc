@@ -3,6 +3,7 @@
 #include <string>
 
 #include "cli/dtype_option.hpp"
+#include "cli/output_files.hpp"
 #include "cli/verbs.hpp"
 #include "core/words.hpp"
 #include "io/staged_directory.hpp"
@@ -20,6 +21,7 @@ struct ConvertOptions {
 int run_convert(const ConvertOptions& o) {
   const DType dtype = dtype_of_word("--dtype", o.dtype, {DType::f32, DType::f16, DType::bf16});
   const std::string in = models::is_gguf(o.in) ? o.in : io::present_directory(o.in);
+  check_output_directory({"OUT", o.out}, [&o](InputFiles& inputs) { inputs.add_models("IN", {o.in}); });
   const models::ModelFile file(in);
   models::FileConfig out{file.config(), file.layout()};
   if (!o.layout.empty()) out.layout = parse_word<models::GateLayout>("--layout", o.layout);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/output_files.hpp"
 #include "cli/signals.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
@@ -109,7 +110,15 @@ int run_demo(const DemoArguments& arguments) {
   if (!arguments.model.empty()) train::model_path(arguments.model);  // says what is wrong with it at once
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);
-  if (arguments.data) demo::prepare_pages(xray_wanted(arguments, threads));
+  if (arguments.data) {
+    std::vector<io::NamedPath> pages;
+    for (const std::string& page : demo::page_paths(arguments.out)) pages.push_back({"--out", page});
+    check_overwrites(pages, [&arguments](InputFiles& inputs) {
+      if (!arguments.model.empty()) inputs.add_models("--model", {arguments.model});
+      inputs.add_text("--data", {*arguments.data}, {.include = arguments.include, .run = {}});
+    });
+    demo::prepare_pages(xray_wanted(arguments, threads));
+  }
   if (arguments.shows("worked")) {
     const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
     if (!demo::show_worked_problems(directory)) return kCheckFailed;

@@ -14,6 +14,7 @@
 
 #include "cli/eval_text.hpp"
 #include "cli/gate_threshold.hpp"
+#include "cli/output_files.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
@@ -21,7 +22,6 @@
 #include "console/progress.hpp"
 #include "headgate/runtime.hpp"
 #include "io/npy.hpp"
-#include "io/staged_file.hpp"
 #include "layers/gate_variant.hpp"
 #include "metrics/registry.hpp"
 #include "train/evaluation.hpp"
@@ -84,7 +84,11 @@ int run_eval(const EvalOptions& o) {
   }
   if (!o.logits.empty() && o.models.size() > 1) throw UsageError("--logits takes one MODEL");
   if (o.heads && o.models.size() > 1 && !o.json) throw UsageError("--heads takes one MODEL, or --json");
-  if (!o.logits.empty()) io::check_writable(o.logits);
+  check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
+    inputs.add_models("MODEL", o.models);
+    inputs.add_text("--data", o.evaluation.data, {.include = o.evaluation.include, .run = {}});
+    inputs.add_file("--token-ids", o.evaluation.token_ids);
+  });
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
   // Of several models those without such a gate are only evaluated as they are.

@@ -16,6 +16,7 @@
 #include "bench/machine.hpp"
 #include "cli/dtype_option.hpp"
 #include "cli/gate_threshold.hpp"
+#include "cli/output_files.hpp"
 #include "cli/signals.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
@@ -27,7 +28,6 @@
 #include "headgate/runtime.hpp"
 #include "io/input_file.hpp"
 #include "io/npy.hpp"
-#include "io/staged_file.hpp"
 #include "models/cached_decoder.hpp"
 #include "models/model_file.hpp"
 #include "tokenize/open.hpp"
@@ -208,7 +208,10 @@ models::CachedDecoderOptions decoder_options(const Options& o, const models::Dec
 int run_generate(const Options& o) {
   survive_lost_output();
   check_options(o);
-  if (!o.logits.empty()) io::check_writable(o.logits);
+  check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
+    inputs.add_models("MODEL", {o.model});
+    inputs.add_file("--prompt-file", o.prompt_file);
+  });
   const std::string path = train::model_path(o.model);
   const models::ModelFile file(path);
   check_gate_threshold(o.gate_threshold, {{o.model, file.config()}});

@@ -84,9 +84,11 @@ void restart_with_better_blas(char** argv) {
 int main(int argc, char** argv) {
   headgate::cli::restart_with_better_blas(argv);
   headgate::cli::remove_unfinished_files_on_signals();
+  headgate::cli::report_files_too_large();
   headgate::layers::use_one_blas_thread();
   const int status = headgate::cli::run(argc, argv);
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+  const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!printed && status != headgate::cli::kBadUsage) {  // then one line says already what is wrong
     return headgate::cli::report("headgate", "cannot write to standard output");
   }
   return status;

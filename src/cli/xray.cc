@@ -50,9 +50,10 @@ int run_xray(const XrayOptions& o) {
   }
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
   if (o.choices.text.empty()) throw UsageError("--text is required");
-  std::vector<std::string> inputs = o.choices.text;
-  inputs.insert(inputs.end(), o.choices.models.begin(), o.choices.models.end());
-  check_outputs({{"--out", o.out}, {"--json", o.json}}, inputs);
+  check_outputs({{"--out", o.out}, {"--json", o.json}}, [&o](InputFiles& inputs) {
+    inputs.add_models("MODEL", o.choices.models);
+    inputs.add_text("--text", o.choices.text);
+  });
   console::ProgressBar bar;
   const auto models =
       xray::xray(o.choices, {.progress = [&](const std::string& what, double done) { bar.show(done, what); },

@@ -65,12 +65,17 @@ double mean_written_rank(const xray::ModelXray& model) {
 
 }  // namespace
 
+std::vector<std::string> page_paths(const std::string& directory) {
+  if (directory.empty()) return {};
+  return {directory + kRealModelPage, directory + kTrainedModelsPage};
+}
+
 void prepare_pages(const XrayWanted& wanted) {
   if (wanted.directory.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(wanted.directory, error);
   require(!error, "--out {}: cannot make this directory: {}", wanted.directory, error.message());
-  for (const char* page : {kRealModelPage, kTrainedModelsPage}) io::check_writable(wanted.directory + page);
+  for (const std::string& page : page_paths(wanted.directory)) io::check_writable(page);
 }
 
 std::string sink_verdict(const std::string& name, const metrics::FigureRow& figures) {

@@ -16,6 +16,9 @@ struct XrayWanted {
   int threads = 1;
 };
 
+/// The pages that the demo writes to `directory`; none for "".
+std::vector<std::string> page_paths(const std::string& directory);
+
 /// Makes the directory of the pages, if there is one. Throws Error where pages cannot be written to it.
 void prepare_pages(const XrayWanted& wanted);
 

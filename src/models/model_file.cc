@@ -181,6 +181,22 @@ bool is_gguf(const std::string& path) {
   return std::string_view(magic.data(), magic.size()) == "GGUF";
 }
 
+std::vector<std::string> files_of_model(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return {path};
+  std::vector<std::string> names{kConfig, kModel, kIndex, kModelingFile};
+  names.insert(names.end(), kTextFiles.begin(), kTextFiles.end());
+  std::vector<std::string> out;
+  for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    const std::string name = entry.path().filename().string();
+    // Shards, and weights in formats that are not read.
+    const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
+    if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
+  }
+  return out;
+}
+
 ModelFile::ModelFile(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {

@@ -88,6 +88,10 @@ inline constexpr std::array kTextFiles{
     "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model", "vocab.json",
     "merges.txt",     "generation_config.json", "chat_template.jinja"};
 
+/// The files of the model in `path`, a directory or a GGUF file, for guards that keep outputs off them: those that are
+/// there, and those of known names that are not.
+std::vector<std::string> files_of_model(const std::string& path);
+
 /// Writes a model to `directory` as Hugging Face has it: config.json and model.safetensors in f32, f16 or bf16, rounded
 /// to nearest even, and copies of those of kTextFiles that `text_files_from`, a directory, has; empty: none. The
 /// directory is replaced whole or not at all, and never where it has files of other names. Throws io::WriteError,

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "io/json.hpp"
 #include "train/metrics_record.hpp"
 
 namespace headgate::train {
@@ -45,7 +46,13 @@ ordered_json record_of(const Progress& progress) {
 
 /// Returns the step of a record, −1 for a line that is not a record.
 std::int64_t step_of(const std::string& line) {
-  const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  constexpr int kMaxDepth = 16;
+  json record;
+  try {
+    record = io::parse_json({}, line, kMaxDepth);
+  } catch (const io::FileError&) {
+    return -1;
+  }
   if (!record.is_object()) return -1;
   bool whole = true;
   visit_fields([&](const std::string& key, const auto&) { whole = whole && record.contains(key); }, Progress{});
@@ -99,7 +106,7 @@ MetricsLog::MetricsLog(const std::string& path, std::int64_t step) : path_(path)
     if (::ftruncate(descriptor_, kept.bytes) != 0) {
       io::fail<io::WriteError>(path, "cannot write: {}", std::strerror(errno));
     }
-    if (!kept.ends_line) unwritten_ = "\n";
+    if (!kept.ends_line) unwritten_.push_back('\n');
   } catch (const io::FileError&) {
     ::close(descriptor_);
     throw;

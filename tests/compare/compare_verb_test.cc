@@ -114,8 +114,8 @@ TEST_F(CompareVerbTest, RefusesOnOneLineAndWritesNothing) {
 TEST_F(CompareVerbTest, ReplacesNothingThatItReads) {
   write_run("run", line);
   const std::string metrics = train::metrics_path(verb.path("run"));
-  expect_refused(compare({"run"}, {"--out", metrics}), "compare", "would replace what is read");
-  expect_refused(compare({"run"}, {"--json", verb.path("run/../run/metrics.jsonl")}), "compare", "would replace");
+  expect_refused(compare({"run"}, {"--out", metrics}), "compare", "would overwrite");
+  expect_refused(compare({"run"}, {"--json", verb.path("run/../run/metrics.jsonl")}), "compare", "would overwrite");
   expect_refused(compare({"run"}, {"--out", verb.path("same"), "--json", verb.path("run/../same")}), "compare",
                  "one file");
   expect_refused(compare({"run"}, {"--out", verb.path("run")}), "compare", "run");

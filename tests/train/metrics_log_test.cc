@@ -74,6 +74,12 @@ TEST_F(MetricsLogTest, EndsALineThatLacksItsNewline) {
   EXPECT_EQ(testing::read_bytes(path), line(1) + line(2));
 }
 
+TEST_F(MetricsLogTest, DuplicateKeyInALine_IsRefused) {
+  std::string twice = line(2);
+  twice.insert(twice.find('}'), ",\"step\":1");
+  expect_refused(line(1) + twice, "line 2 is not a record of a run; move the file away");
+}
+
 TEST_F(MetricsLogTest, LeavesAForeignFileAsItIs) {
   expect_refused("epoch,loss\n1,2.5\n", "line 1 is not a record of a run; move the file away");
   expect_refused(line(1) + "[]\n" + line(2), "line 2 is not a record of a run; move the file away");

@@ -211,7 +211,7 @@ TEST_F(XrayVerbTest, RefusesOnOneLineAndWritesNothing) {
   expect_refused(xray({"plain"}, {"--out", file, "--json", file}), "xray", "same");
   expect_refused(xray({"plain"}, {"--out", file, "--json", verb.path("plain/../same")}), "xray", "one file");
   const std::string text = testing::read_bytes(verb.text());
-  expect_refused(xray({"plain"}, {"--json", verb.path("plain/../text")}), "xray", "would replace what is read");
+  expect_refused(xray({"plain"}, {"--json", verb.path("plain/../text")}), "xray", "would overwrite");
   EXPECT_EQ(testing::read_bytes(verb.text()), text);
   EXPECT_FALSE(std::filesystem::exists(file));
   expect_refused(xray({"plain"}, {"--out", verb.path("no/page.html")}), "xray", "page.html");
