@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "python/headgate/arrays.hpp"
+
 // The keyword arguments of a call, taken by name from the rows that describe them.
 
 namespace headgate::python {
@@ -28,11 +30,12 @@ class Keywords {
     return given_.contains(name) ? nb::object(given_[name]) : nb::none();
   }
 
-  /// The same as a T; `fallback` where it is absent or None. Throws TypeError.
+  /// The same as a T; `fallback` where it is absent or None. Throws TypeError, and Error where it requires a gradient.
   template <typename T>
   T take(const char* name, const char* wanted, T fallback) {
     const nb::object object = take(name);
     if (object.is_none()) return fallback;
+    refuse_recorded(function_, name, object);
     T value{};
     if (!nb::try_cast(object, value, true)) refuse(name, object, wanted);
     return value;

@@ -4,7 +4,7 @@
 from .attention import gated_attention
 from .gates import GATE_FUNCTIONS
 from .module import AttentionCache, GatedAttention
-from .retrofit import gate_parameters, retrofit
+from .retrofit import gate_parameters, load_retrofit, retrofit
 from .ring import ring_attention
 from .sharding import gather_sequence, shard_sequence
 from .variant import GateVariant, parse_gate
@@ -17,6 +17,7 @@ __all__ = [
     "gate_parameters",
     "gated_attention",
     "gather_sequence",
+    "load_retrofit",
     "parse_gate",
     "retrofit",
     "ring_attention",
