@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -74,6 +75,7 @@ struct OptionPath {
 std::string identity_of(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);
+  if (errno == ELOOP) io::fail(path, "is a loop of symbolic links");
   std::error_code error;
   return fs::weakly_canonical(path, error).string();
 }
