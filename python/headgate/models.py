@@ -259,8 +259,8 @@ class Model:
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """The model in a run of `headgate train`, a directory of Hugging Face's or a GGUF file. Raises ValueError, in one
-    line that begins with the path, on what cannot be read."""
+    """The model in a run of `headgate train`, a directory of Hugging Face's, also in the Hub's cache, or a GGUF file.
+    Raises ValueError, in one line that begins with the path, on what cannot be read."""
     return Model(path)
 
 

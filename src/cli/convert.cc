@@ -6,8 +6,8 @@
 #include "cli/output_files.hpp"
 #include "cli/verbs.hpp"
 #include "core/words.hpp"
-#include "io/staged_directory.hpp"
 #include "models/model_file.hpp"
+#include "train/evaluation_choices.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -20,7 +20,7 @@ struct ConvertOptions {
 
 int run_convert(const ConvertOptions& o) {
   const DType dtype = dtype_of_word("--dtype", o.dtype, {DType::f32, DType::f16, DType::bf16});
-  const std::string in = models::is_gguf(o.in) ? o.in : io::present_directory(o.in);
+  const std::string in = train::model_path(o.in);
   check_output_directory({"OUT", o.out}, [&o](InputFiles& inputs) { inputs.add_models("IN", {o.in}); });
   const models::ModelFile file(in);
   models::FileConfig out{file.config(), file.layout()};
@@ -38,7 +38,7 @@ Verb add_convert(CommandLine& line) {
       "convert",
       "Write a model as a directory with config.json and model.safetensors\n\n"
       "IN is what `headgate eval` reads: a directory of Hugging Face's (llama, mistral, qwen2, qwen3, headgate), with "
-      "shards or without, or a GGUF file (llama, qwen2, qwen3), whose numbers are widened. OUT loads in transformers "
+      "shards or without, a directory made by `headgate train`, or a GGUF file (llama, qwen2, qwen3), whose numbers are widened. OUT loads in transformers "
       "where one of its families computes the same; a model with a gate is model_type headgate, with its code for "
       "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
       "copied from a directory; a GGUF file's tokenizer is not written.");

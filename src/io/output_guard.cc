@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <map>
 #include <system_error>
 
 #include "headgate/error.hpp"
+#include "io/file_error.hpp"
 
 namespace headgate::io {
 namespace {
@@ -18,6 +20,7 @@ namespace {
 std::string identity_of(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);
+  if (errno == ELOOP) fail(path, "is a loop of symbolic links");
   namespace fs = std::filesystem;
   std::error_code error;
   return fs::weakly_canonical(fs::absolute(path, error), error).string();

@@ -71,11 +71,20 @@ std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
   std::string target = path;
-  if (fs::is_symlink(fs::symlink_status(path, error))) target = fs::weakly_canonical(path, error).string();
+  if (fs::is_symlink(fs::symlink_status(path, error))) {
+    target = fs::weakly_canonical(path, error).string();
+    if (error) fail<WriteError>(path, "cannot write: {}", error.message());
+  }
   if (!fs::path(target).has_filename()) fail<WriteError>(path, "cannot write: no file name");
   const fs::file_status there = fs::status(target, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) fail<WriteError>(path, "cannot write: not a regular file");
   return target;
+}
+
+/// `reason`: an errno of what was to be done in `directory`.
+[[noreturn]] void fail_in(const std::string& directory, const std::string& path, int reason) {
+  if (reason == ENOENT) fail<WriteError>(path, "cannot write: there is no directory {}", directory);
+  fail<WriteError>(path, "cannot write: {}", std::strerror(reason));
 }
 
 }  // namespace
@@ -89,10 +98,9 @@ void remove_unfinished_files() noexcept {
 }
 
 void check_writable(const std::string& path) {
-  const std::string directory = directory_of(resolved(path)) + "/.";  // the dot: fails if the parent is a file
-  if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    fail<WriteError>(path, "cannot write: {}", std::strerror(errno));
-  }
+  const std::string directory = directory_of(resolved(path));
+  const std::string inside = directory + "/.";  // the dot: fails if the directory is a file
+  if (::faccessat(AT_FDCWD, inside.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_in(directory, path, errno);
 }
 
 StagedFile::StagedFile(const std::string& path, Staging staging, const std::string& stage_in)
@@ -134,7 +142,7 @@ void StagedFile::open_named() {
     const int reason = errno;
     temporary_.clear();
     unregister_temporary(std::exchange(slot_, -1));
-    if (reason != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(reason));
+    if (reason != EEXIST) fail_in(stage_in_, path_, reason);
   }
   fail<WriteError>(path_, "cannot write: no free temporary name");
 }

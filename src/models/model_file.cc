@@ -44,6 +44,12 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
+/// Whether `name` stands for a file of the directory itself: with a '/' it could lead out of it, and a NUL would cut
+/// it.
+bool is_shard_name(std::string_view name) {
+  return name.ends_with(".safetensors") && name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
+}
+
 // --- the tensors of a directory ----------------------------------------------------------------------------------
 
 /// model.safetensors, or the shards that an index lists.
@@ -105,8 +111,9 @@ class SafetensorsWeights : public WeightFiles {
       const std::string shown = printable(item.key());
       if (!item.value().is_string()) fail(path_, "the file of '{}' is not a string", shown);
       const std::string& name = item.value().get_ref<const std::string&>();
-      if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos) {
-        fail(path_, "the file of '{}' is '{}', not a name that ends with .safetensors", shown, printable(name));
+      if (!is_shard_name(name)) {
+        fail(path_, "the file of '{}' is '{}', not the name of a .safetensors file in this directory", shown,
+             printable(name));
       }
       const auto [shard, first] = shards.emplace(name, nullptr);
       if (shards.size() > kMaxShards) fail(path_, "more than {} files", kMaxShards);

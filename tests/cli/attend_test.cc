@@ -296,7 +296,7 @@ TEST_F(AttendTest, StatisticsAreWrittenAsTheyAreAskedFor) {
 TEST_F(AttendTest, RefusesStatisticsThatAreNone) {
   refuse({"--top-k", "3"}, "--stats");
   refuse({"--stats", out("stats"), "--rows", "1,"}, "--rows is '1,' but must be whole numbers");
-  refuse({"--stats", out("stats"), "--rows", "5"}, "queries[0] is 5 but must be at least 0 and less than T = 5");
+  refuse({"--stats", out("stats"), "--rows", "5"}, "--rows 5: there is no query 5; q has 5");
   refuse({"--stats", out("stats"), "--top-k", "0"}, "--top-k");
 }
 
@@ -460,12 +460,12 @@ TEST_F(AttendTest, RefusesTwoOutputsThatAreOneFile) {
 }
 
 TEST_F(AttendTest, RefusesPathsThatTakeNoFile) {
-  refuse({"--lse", out("missing/lse.npy")}, "missing/lse.npy: cannot write: No such file");
+  refuse({"--lse", out("missing/lse.npy")}, "missing/lse.npy: cannot write: there is no directory " + out("missing"));
   refuse({"--lse", out_dir}, "not a regular file");
   refuse({"--lse", in("q") + "/lse.npy"}, "cannot write: Not a directory");
   refuse({"--lse", "/dev/null"}, "not a regular file");
   refuse({"--lse", "/proc/lse.npy"}, "cannot write");
-  refuse({"--grad-out", in("dy"), "--grad-dir", out("missing/grads")}, "cannot write: No such file");
+  refuse({"--grad-out", in("dy"), "--grad-dir", out("missing/grads")}, "cannot write: there is no directory");
   refuse({"--grad-out", in("dy"), "--grad-dir", in("q")}, "cannot write: Not a directory");
 }
 
@@ -512,8 +512,31 @@ TEST_F(AttendTest, RefusesShapesThatDisagree) {
   put("alibi", {1, 1, 1, kHq + 1}, DType::f32, 1);
   refuse({"--alibi", in("alibi")}, "alibi_slopes has shape (1,1,1,5)");
   put_values("lengths", std::vector<std::int64_t>{kS, kS + 1}, {1, 1, 1, kB}, 1);
-  refuse({"--key-lengths", in("lengths")}, "key_lengths[1] is 8 but must be 0 to S = 7");
+  refuse({"--key-lengths", in("lengths")}, "lengths.npy: key_lengths[1] is 8 but must be 0 to S = 7");
   refuse({"--cu-seqlens-q", in("lengths"), "--cu-seqlens-k", in("lengths")}, "B is 2 but must be 1");
+}
+
+TEST_F(AttendTest, AuxiliaryArrays_AreRefusedWithTheirFiles) {
+  put_values("offsets", std::vector<std::int64_t>{0}, {1, 1, 1, 1}, 1);
+  refuse({"--query-offsets", in("offsets")}, "offsets.npy: query_offsets has shape (1,1,1,1)");
+  put("slopes", {1, 1, 1, kHq + 1}, DType::f32, 1);
+  refuse({"--alibi", in("slopes")}, "slopes.npy: alibi_slopes has shape");
+  put("scales", {kB, kHkv, kS, 1});
+  refuse({"--k-scale", in("scales"), "--v-scale", in("scales")}, "scales.npy: k_scale is given but k has dtype f32");
+  put_values("table", std::vector<std::int32_t>{0, 9}, {1, 1, kB, 1}, 2);
+  put_values("lengths", std::vector<std::int64_t>{kS, kS}, {1, 1, 1, kB}, 1);
+  refuse({"--block-table", in("table"), "--key-lengths", in("lengths")}, "table.npy: block_table[1,0] is 9");
+}
+
+TEST_F(AttendTest, RowsBeyondTheQueries_AreRefusedAsTheOptionSaysThem) {
+  refuse({"--stats", out("s"), "--rows", "0,99"}, "--rows 0,99: there is no query 99; q has 5, numbered from 0");
+}
+
+TEST_F(AttendTest, StatisticsInALoopOfLinks_SayThatItIsOne) {
+  fs::create_symlink("other", scratch / "loop");
+  fs::create_symlink("loop", scratch / "other");
+  refuse({"--stats", scratch / "loop"}, "is a loop of symbolic links");
+  refuse({"--lse", scratch / "loop"}, "is a loop of symbolic links");
 }
 
 TEST_F(AttendTest, RefusesFilesThatLie) {

@@ -427,15 +427,22 @@ TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
 
 TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
   ASSERT_EQ(verb.train("run").status, 0);
-  expect_refused(verb.eval("none"), "eval", "neither a model");
+  expect_refused(verb.eval("none"), "eval", "none: does not exist");
+  std::filesystem::create_directory(verb.path("bare"));
+  expect_refused(verb.eval("bare"), "eval", "bare: neither a model (no config.json) nor a run");
+  testing::write_bytes(verb.path("bare/model.safetensors"), "weights");
+  expect_refused(verb.eval("bare/model.safetensors"), "eval", "give the directory that holds its config.json");
+  expect_refused(verb.eval("run", {"--logits", verb.path("no/l.npy")}), "eval",
+                 "cannot write: there is no directory " + verb.path("no"));
   expect_refused(verb.eval("run", {"--seq-len", "17"}), "eval", "--seq-len 17 is more than the model's 16");
   expect_refused(verb.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
   expect_refused(verb.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
   expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "one of --data and --token-ids is required");
   testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
   expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
-  testing::write_bytes(verb.text(), "x");
-  EXPECT_EQ(verb.eval("run").status, 2);
+  ASSERT_EQ(verb.train("other").status, 0);
+  testing::write_bytes(verb.text(), "");
+  expect_refused(verb.eval("other"), "eval", verb.text() + ": the text is empty");
 }
 
 }  // namespace

@@ -105,9 +105,9 @@ TEST_F(CompareVerbTest, RefusesOnOneLineAndWritesNothing) {
   refused(line + "{\"step\":2,\"loss\":\"low\"}\n", "bad/metrics.jsonl: line 2: 'loss' is \"low\"");
   refused(line + "epoch 2\n", "line 2: not JSON");
   expect_refused(testing::headgate({"compare"}), "compare", "RUN");
-  expect_refused(compare({"nothing"}), "compare", "nothing/metrics.jsonl");
+  expect_refused(compare({"nothing"}), "compare", "nothing: does not exist");
   std::filesystem::create_directories(verb.path("empty"));
-  expect_refused(compare({"empty"}), "compare", "empty/metrics.jsonl");
+  expect_refused(compare({"empty"}), "compare", "empty: not a run: it holds no metrics.jsonl");
   expect_refused(compare({good}, {"--points", "3"}), "compare", "--points");
 }
 

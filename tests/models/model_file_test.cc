@@ -160,8 +160,11 @@ TEST_F(ModelFileTest, ShardsAreReadByTheirIndex) {
     write_bytes(index, Json{{"weight_map", changed}}.dump());
     expect_refused(scratch / "m", why);
   };
-  expect_map_refused("model.norm.weight", "../x.safetensors", "not a name that ends with .safetensors");
-  expect_map_refused("model.norm.weight", "config.json", "not a name that ends with .safetensors");
+  const char* const no_name = "not the name of a .safetensors file in this directory";
+  expect_map_refused("model.norm.weight", "../x.safetensors", no_name);
+  expect_map_refused("model.norm.weight", "config.json", no_name);
+  expect_map_refused("model.norm.weight", std::string("part\0.safetensors", 17),
+                     std::string("'part\\x00.safetensors', ") + no_name);
   expect_map_refused("model.norm.weight", 1, "is not a string");
   expect_map_refused("model.norm.weight", "none.safetensors", "cannot open");
   expect_map_refused("other", "part-0.safetensors", "tensor 'other' is missing");
