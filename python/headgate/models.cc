@@ -19,17 +19,15 @@
 #include "explain/solution.hpp"
 #include "explain/text.hpp"
 #include "io/file_error.hpp"
-#include "layers/blas_core.hpp"
 #include "layers/gate_variant.hpp"
-#include "layers/linear.hpp"
 #include "metrics/registry.hpp"
 #include "train/evaluation.hpp"
 #include "train/evaluation_choices.hpp"
 #include "train/memory.hpp"
 #include "xray/report.hpp"
 
-// What `headgate` does with models, for headgate/models.py: a module of its own, since it loads OpenBLAS. Reports are
-// JSON texts, those of the command line.
+// What `headgate` does with models, for headgate/models.py: a module of its own, since it needs more libraries. Reports
+// are JSON texts, those of the command line.
 
 namespace headgate::python {
 namespace {
@@ -130,16 +128,12 @@ std::string runs_of(const std::vector<std::string>& directories) {
   return text_of(runs);
 }
 
-/// The name of the kernels that OpenBLAS had better run here, for OPENBLAS_CORETYPE; empty where its own will do.
-std::string better_core() { return std::string(layers::better_blas_core(layers::blas_core(), supported_targets())); }
-
 }  // namespace
 }  // namespace headgate::python
 
 NB_MODULE(_models, module) {
   namespace python = headgate::python;
   namespace nb = nanobind;
-  headgate::layers::use_one_blas_thread();
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
@@ -155,5 +149,4 @@ NB_MODULE(_models, module) {
              nb::arg("overrides").none(), nb::arg("override_tokens"), nb::arg("threads"));
   module.def("explain", python::explain_file, nb::arg("path"));
   module.def("runs", python::runs_of, nb::arg("directories"));
-  module.def("better_blas_core", python::better_core);
 }

@@ -12,8 +12,6 @@ import contextlib
 import json
 import math
 import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,35 +20,15 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-CORE = "OPENBLAS_CORETYPE"
 Figures = dict[str, "float | None"]
 
 
 @cache
 def _models():
-    """The extension module. OpenBLAS chooses its kernels as it is loaded with it, and knows no CPU that is newer than
-    itself: another process of Python tells which to name in its place, as the command line does."""
-    ours = False
-    if CORE not in os.environ and sys.executable:
-        ask = "import sys; sys.path.insert(0, sys.argv[1]); from headgate import _models as m; print(m.better_blas_core())"
-        answer = subprocess.run(
-            [sys.executable, "-c", ask, _root()],
-            capture_output=True, text=True, check=False,
-        )
-        if answer.returncode == 0 and answer.stdout.strip():
-            os.environ[CORE] = answer.stdout.strip()
-            ours = True
-    try:
-        from . import _models as module
-    finally:
-        if ours:
-            del os.environ[CORE]
+    """The extension module, which needs more libraries than the operation."""
+    from . import _models as module
+
     return module
-
-
-def _root() -> str:
-    """The folder that this package is imported from."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @contextlib.contextmanager

@@ -6,10 +6,20 @@
 
 #include "bench/machine.hpp"
 #include "cli/verbs.hpp"
+#include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::cli {
 namespace {
+
+/// What multiplies matrices, or why nothing does.
+std::string blas_text() {
+  try {
+    return bench::blas_description();
+  } catch (const Error& error) {
+    return fmt::format("none: {}", error.what());
+  }
+}
 
 int run_info() {
   // active_target() may throw (HEADGATE_ISA), so it is called before anything is printed.
@@ -23,7 +33,7 @@ int run_info() {
   const std::string products = native16_products();
   fmt::print("native16 products  {}\n", products.empty() ? "none: native16 computes as exact" : products);
   fmt::print("threads            {}\n", default_threads());
-  fmt::print("blas               {}\n", bench::blas_description());
+  fmt::print("blas               {}\n", blas_text());
   return kSuccess;
 }
 

@@ -58,6 +58,8 @@ metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, co
 train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
   train::EvaluationChoices out;
   out.data = choices.text;
+  out.include = choices.include;
+  out.held_out = choices.held_out;
   out.tokens = choices.tokens;
   constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, and far more than the mean has
   out.text_bytes = kLongestPiece * choices.tokens;

@@ -19,9 +19,11 @@ namespace headgate::xray {
 
 struct Choices {
   std::vector<std::string> models;
-  std::vector<std::string> text;  ///< files and directories
-  std::int64_t tokens = 2048;     ///< at most, from the beginning of the text: one sequence
-  std::int64_t map_cells = 96;    ///< of a side of a head's map, at most
+  std::vector<std::string> text;       ///< files and directories
+  std::vector<std::string> include{};  ///< which files of directories, as EvaluationChoices has it
+  bool held_out = false;               ///< the text begins where training holds it out
+  std::int64_t tokens = 2048;          ///< at most, from the beginning of the text: one sequence
+  std::int64_t map_cells = 96;         ///< of a side of a head's map, at most
   std::optional<OverriddenPart> overrides{};
   std::int64_t override_tokens = 256;  ///< at most, from the beginning of the text
   ExecutionContext context{};

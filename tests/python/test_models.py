@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -123,12 +124,16 @@ def test_errors(folder, tmp_path):
         model.eval(5)
 
 
-def test_kernels_of_openblas_are_chosen_without_a_trace():
+def test_openblas_at_the_first_product_is_loaded_without_a_trace(folder):
     code = (
-        "import os, headgate, headgate.models as m\n"
-        "assert m._models().better_blas_core() == '' and 'OPENBLAS_CORETYPE' not in os.environ\n"
+        "import ctypes, sys, headgate\n"
+        "getenv = ctypes.CDLL(None).getenv\n"
+        "getenv.restype = ctypes.c_char_p\n"
+        "def loaded(): return '/libheadgate_blas.so' in open('/proc/self/maps').read()\n"
+        "model = headgate.load(sys.argv[1])\n"
+        "assert not loaded()\n"
+        "model.eval('text ' * 50)\n"
+        "assert loaded() and not getenv(b'OPENBLAS_CORETYPE') and not getenv(b'OPENBLAS_NUM_THREADS')\n"
     )
-    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
-    import sys
-
-    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
+    assert subprocess.run([sys.executable, "-c", code, folder / "runs" / "gated"], env=environment).returncode == 0

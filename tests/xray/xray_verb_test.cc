@@ -83,6 +83,30 @@ TEST_F(XrayVerbTest, ReportsEveryFigureOfEveryHead) {
   }
 }
 
+TEST_F(XrayVerbTest, FiguresThatAreShares_LieBetween0And1) {
+  const json all = report({"plain", "gated"});
+  std::set<std::string> shares;
+  for (const json& figure : all.at("figures")) {
+    if (figure.at("share").get<bool>()) shares.insert(figure.at("key"));
+  }
+  EXPECT_EQ(shares, (std::set<std::string>{"first_token_attention", "first_token_attention_gated",
+                                           "first_token_attention_uniform", "gate_below_0.01", "gate_below_0.1",
+                                           "gate_mean", "sink_rate"}));
+  const auto expect_shares = [&](const json& figures) {
+    for (const std::string& key : shares) {
+      const json value = figures.value(key, json());
+      EXPECT_TRUE(value.is_null() || (value >= 0.0 && value <= 1.0)) << key << ' ' << value;
+    }
+  };
+  for (const json& model : all.at("models")) {
+    expect_shares(model.at("figures"));
+    for (const json& layer : model.at("layer_figures")) expect_shares(layer);
+    for (const json& layer : model.at("head_figures")) {
+      for (const json& head : layer) expect_shares(head);
+    }
+  }
+}
+
 TEST_F(XrayVerbTest, FiguresAreThoseOfEval) {
   const json model = report({"gated"}, {"--tokens", "12"}).at("models")[0];
   const Outcome outcome = verb.eval("gated", {"--tokens", "12", "--json", "--heads", "--metrics", "all"});
