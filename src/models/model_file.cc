@@ -373,7 +373,7 @@ void write_model(const std::string& directory, const FileConfig& file, const std
   names.insert(names.end(), text_files.begin(), text_files.end());
   io::StagedDirectory staged(directory, names);
   for (const std::string& name : text_files) {
-    const std::string text = io::read_stream(fmt::format("{}/{}", text_files_from, name), kMost_bytes);
+    const std::string text = io::read_text(fmt::format("{}/{}", text_files_from, name), kMost_bytes);
     io::write_text(fmt::format("{}/{}", staged.path(), name), text);
   }
   write_config_files(staged.path(), write_public_config(file, dtype));

@@ -66,6 +66,18 @@ struct Kept {
   bool ends_line = true;  ///< its last byte is a newline
 };
 
+/// As std::getline, but no line is longer than a record can be: a file that is not of a run may be one line of any
+/// size.
+bool next_line(std::istream& in, std::string& line) {
+  constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
+  line.clear();
+  for (int c = in.get(); c != std::istream::traits_type::eof(); c = in.get()) {
+    if (c == '\n' || line.size() == kMostOfLine) return true;
+    line += static_cast<char>(c);
+  }
+  return !line.empty();
+}
+
 /// Returns how much of the file holds records of steps up to `step`. Throws if it holds anything else than records.
 Kept kept_part(const std::string& path, std::int64_t step) {
   Kept kept;
@@ -74,7 +86,7 @@ Kept kept_part(const std::string& path, std::int64_t step) {
   if (exists(there) && !is_regular_file(there)) io::fail<io::WriteError>(path, "cannot write: not a regular file");
   std::ifstream in(path, std::ios::binary);
   std::int64_t last = 0, begin = 0, number = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (std::string line; next_line(in, line);) {
     ++number;
     const bool ended = !in.eof();
     const std::int64_t at = step_of(line);

@@ -205,6 +205,19 @@ TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
   EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
 }
 
+TEST_F(ModelFileTest, TextFileThatIsADevice_IsRefused) {
+  const SavedModel model(llama_config());
+  std::filesystem::create_directory(scratch / "from");
+  for (const char* device : {"/dev/zero", "/dev/null"}) {
+    std::filesystem::remove(scratch / "from/chat_template.jinja");
+    std::filesystem::create_symlink(device, scratch / "from/chat_template.jinja");
+    EXPECT_THROW(write_model(scratch / "m", {model.config}, model.parameters, DType::f32, scratch / "from"),
+                 io::FileError)
+        << device;
+    EXPECT_FALSE(std::filesystem::exists(scratch / "m"));
+  }
+}
+
 // --- layouts of a fused gate -------------------------------------------------------------------------------------
 
 DecoderConfig gated_config(const char* gate) {
