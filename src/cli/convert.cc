@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/dtype_option.hpp"
 #include "cli/output_files.hpp"
 #include "cli/verbs.hpp"
+#include "console/progress.hpp"
 #include "core/words.hpp"
 #include "models/model_file.hpp"
 #include "train/evaluation_choices.hpp"
@@ -26,7 +28,13 @@ int run_convert(const ConvertOptions& o) {
   models::FileConfig out{file.config(), file.layout()};
   if (!o.layout.empty()) out.layout = parse_word<models::GateLayout>("--layout", o.layout);
   models::require_fusable(out.layout, out.config);
-  models::write_model(o.out, out, file.read(), dtype, file.gguf() != nullptr ? "" : in);
+  console::ProgressBar bar;
+  constexpr double kReading = 0.5;  // share of the time
+  const std::vector<float> parameters =
+      file.read([&](double done) { bar.show(kReading * done, {.text = "reading ", .path = o.in}); });
+  models::write_model(o.out, out, parameters, dtype, file.gguf() != nullptr ? "" : in, [&](double done) {
+    bar.show(kReading + (1.0 - kReading) * done, {.text = "writing ", .path = o.out});
+  });
   return kSuccess;
 }
 

@@ -56,8 +56,9 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
   return train::with_memory(plan, 0, [&] {
     train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics, context);
     console::ProgressBar bar;
-    train::Evaluation evaluation =
-        evaluator.evaluate(model.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
+    train::Evaluation evaluation = evaluator.evaluate(model.parameters.data(), [&](double done) {
+      bar.show(done, {.text = "evaluating ", .path = model.name});
+    });
     bar.clear();
     if (!o.logits.empty()) {
       io::NpyWriter writer;

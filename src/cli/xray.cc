@@ -55,13 +55,13 @@ int run_xray(const XrayOptions& o) {
     inputs.add_text("--text", o.choices.text);
   });
   console::ProgressBar bar;
-  const auto models =
-      xray::xray(o.choices, {.progress = [&](const std::string& what, double done) { bar.show(done, what); },
-                             .plan =
-                                 [&](const std::string& line) {
-                                   bar.clear();
-                                   console::say(stderr, fmt::format("headgate xray: {}\n", line));
-                                 }});
+  const auto models = xray::xray(
+      o.choices, {.progress = [&](const std::string& model, double done) { bar.show(done, {.path = model}); },
+                  .plan =
+                      [&](const std::string& line) {
+                        bar.clear();
+                        console::say(stderr, fmt::format("headgate xray: {}\n", line));
+                      }});
   bar.clear();
   const nlohmann::ordered_json report = xray::report_json(models, o.choices.text);
   if (!o.json.empty()) io::write_text(o.json, page::json_text(report));
