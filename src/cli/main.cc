@@ -49,6 +49,7 @@ int run(int argc, char** argv) {
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;
     if (!request.refusal.empty()) return report(who, request.refusal);
+    for (const std::string& note : request.notes) console::say(stderr, fmt::format("{}: {}\n", who, note));
     fmt::print("{}", request.text);
     for (const Verb& verb : verbs) {
       if (verb.name == request.verb) return verb.run();

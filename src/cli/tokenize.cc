@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/json_option.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "io/input_file.hpp"
@@ -143,7 +144,7 @@ Verb add_tokenize(CommandLine& line) {
   auto options = std::make_shared<Options>();
   verb.argument("MODEL", options->model, "tokenizer.json, a model's directory, or a GGUF file");
   verb.value("--text", options->text, "FILE", "The text, of any encoding; - for standard input").required();
-  verb.flag("--json", options->json, "Print one JSON object instead");
+  declare_json(verb, options->json, "one object");
   verb.flag("--no-special", options->no_special,
             "Without the tokens that the tokenizer puts around a text, as BOS in front");
   verb.flag("--special-as-text", options->special_as_text,

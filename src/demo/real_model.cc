@@ -49,10 +49,10 @@ void write_page(const std::vector<xray::ModelXray>& models, const XrayWanted& wa
 }
 
 std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, const xray::Choices& choices) {
-  console::ProgressBar bar{16};
-  auto out =
-      xray::xray(std::move(models), choices,
-                 {.progress = [&bar](const std::string& what, double done) { bar.show(done, what); }, .plan = {}});
+  console::ProgressBar bar;
+  auto out = xray::xray(
+      std::move(models), choices,
+      {.progress = [&bar](const std::string& model, double done) { bar.show(done, {.path = model}); }, .plan = {}});
   bar.clear();
   return out;
 }

@@ -286,7 +286,7 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
   }
 }
 
-std::vector<float> ModelFile::read() const {
+std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
   const ParameterTable table(file_.config);
   const std::vector<StoredRows> places = checked(table);
   weights_->verify();
@@ -294,6 +294,8 @@ std::vector<float> ModelFile::read() const {
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];
     read_rows(places[i], parameter, out.data() + parameter.offset);
+    if (progress)
+      progress(static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));
   }
   return out;
 }
@@ -356,14 +358,17 @@ std::vector<std::string> text_files_of(const std::string& directory) {
 }  // namespace
 
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype, const std::string& text_files_from) {
+                 DType dtype, const std::string& text_files_from, const io::FileProgress& progress) {
   require(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, "models are not written in {}",
           dtype_name(dtype));
   require_fusable(file.layout, file.config);
   std::vector<WrittenTensor> tensors = gather(file, parameters);
   std::vector<io::TensorSource> sources;
+  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // its share of the time
   for (WrittenTensor& tensor : tensors) {
     if (dtype != DType::f32) narrow(tensor, dtype);
+    const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());
+    if (progress) progress(narrowing * narrowed);
     const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values.data()) : tensor.narrow.data();
     sources.push_back({tensor.name, dtype, tensor.shape, data});
   }
@@ -377,7 +382,9 @@ void write_model(const std::string& directory, const FileConfig& file, const std
     io::write_text(fmt::format("{}/{}", staged.path(), name), text);
   }
   write_config_files(staged.path(), write_public_config(file, dtype));
-  io::write_safetensors(staged.path() + "/" + kModel, sources);
+  io::write_safetensors(staged.path() + "/" + kModel, sources, {}, [&](double written) {
+    if (progress) progress(narrowing + (1.0 - narrowing) * written);
+  });
   staged.commit();
 }
 

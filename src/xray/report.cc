@@ -292,7 +292,7 @@ std::vector<const metrics::Figure*> rank_figures() { return {kRankFigures.begin(
 std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
   std::vector<train::LoadedModel> models;
   for (const std::string& path : choices.models) {
-    listener.progress("reading " + path, 0.0);
+    listener.progress(path, 0.0);
     models.push_back(train::load_model(path));
   }
   return xray(std::move(models), choices, listener);

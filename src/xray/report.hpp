@@ -48,9 +48,10 @@ metrics::MetricList xray_metrics();
 /// The figures of heads that are no metric's: they take the weights, or all that a head writes.
 std::vector<const metrics::Figure*> rank_figures();
 
-/// Whom a run tells how far it is, and, a line for each model before the first of them runs, what overrides will cost.
+/// Whom a run tells how far it is with which model, and, a line for each model before the first of them runs, what
+/// overrides will cost.
 struct Listener {
-  std::function<void(const std::string& what, double fraction)> progress;
+  std::function<void(const std::string& model, double fraction)> progress;
   std::function<void(const std::string& line)> plan;
 };
 

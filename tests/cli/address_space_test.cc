@@ -67,7 +67,7 @@ TEST_F(AddressSpace, VerbsWithProducts_NameTheLimit) {
   ASSERT_EQ(verb.train("run").status, 0);
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            verb.command("other"),
-           {"eval", verb.path("run"), "--data", verb.text(), "--threads", "1"},
+           {"eval", verb.path("run"), "--text", verb.text(), "--threads", "1"},
            {"xray", verb.path("run"), "--text", verb.text(), "--threads", "1"},
            {"generate", verb.path("run"), "--prompt", "the gate lets", "--threads", "1"}}) {
     const Outcome outcome = headgate_within(kTooLittle, arguments);

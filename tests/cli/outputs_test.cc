@@ -50,7 +50,7 @@ class OutputsTest : public ::testing::Test {
 
   /// Each verb that reads `model` and writes a file, without the path of that.
   static std::vector<Words> verbs_on(const std::string& model) {
-    return {{"eval", model, "--data", path("data"), "--tokens", "32", "--logits"},
+    return {{"eval", model, "--text", path("data"), "--tokens", "32", "--logits"},
             {"generate", model, "--prompt-file", path("data/book.txt"), "--max-tokens", "2", "--logits"},
             {"xray", model, "--text", path("data"), "--out"}};
   }
@@ -101,7 +101,7 @@ TEST_F(OutputsTest, OutputIsAFileOfTheModel_IsRefusedByEveryPathOfIt) {
 
 TEST_F(OutputsTest, OutputIsTheText_IsRefused) {
   const std::string book = path("data/book.txt");
-  expect_kept({"eval", path("run"), "--data", path("data"), "--logits", book}, "--data");
+  expect_kept({"eval", path("run"), "--text", path("data"), "--logits", book}, "--text");
   expect_kept({"xray", path("run"), "--text", book, "--out", path("run/../data/book.txt")}, "--text");
   expect_kept({"generate", path("run"), "--prompt-file", book, "--logits", book}, "--prompt-file");
   write_bytes(path("ids.npy"), "ids");
@@ -118,7 +118,7 @@ TEST_F(OutputsTest, OutputLiesBesideWhatIsRead_IsReplacedAgainAndAgain) {
   for (int time = 0; time < 2; ++time) {
     // Not UTF-8, and so no part of the text.
     const Outcome eval = testing::headgate(
-        {"eval", path("run"), "--data", path("data"), "--tokens", "32", "--logits", path("data/out.npy")});
+        {"eval", path("run"), "--text", path("data"), "--tokens", "32", "--logits", path("data/out.npy")});
     EXPECT_EQ(eval.status, 0) << eval.err;
     const Outcome xray = testing::headgate({"xray", path("run"), "--text", text(), "--out", path("run/xray.html")});
     EXPECT_EQ(xray.status, 0) << xray.err;
@@ -170,12 +170,12 @@ Outcome with_small_files(const Words& command) {
 TEST_F(OutputsTest, FileIsTooLarge_IsReportedAndLeavesNothing) {
   const std::string run = path("run"), out = path("large");
   const std::vector<Words> commands = {
-      {"eval", run, "--data", text(), "--tokens", "64", "--logits", out},
+      {"eval", run, "--text", text(), "--tokens", "64", "--logits", out},
       {"generate", run, "--prompt", "it", "--max-tokens", "8", "--logits", out},
       {"xray", run, "--text", text(), "--out", out},
       {"compare", run, "--out", out},
       {"convert", path("run/checkpoint"), out},
-      {"bench", "--quick", "--filter", "forward/T512/D64$", "--threads", "1", "--json", out}};
+      {"bench", "--quick", "--filter", "forward/T512/D64$", "--threads", "1", "--json-out", out}};
   const auto before = contents(path(""));
   for (const Words& command : commands) {
     const Outcome outcome = with_small_files(command);

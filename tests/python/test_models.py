@@ -44,7 +44,7 @@ def test_eval(folder):
     assert (model.layers, model.heads, model.kv_heads, model.dim) == (2, 2, 1, 32) and model.reads_bytes
     found = model.eval(text, heads=True, tokens=1024, seq_len=32, threads=1)
     expected = json.loads(
-        tool("eval", run, "--data", text, "--heads", "--tokens", 1024, "--seq-len", 32, "--threads", 1, "--json")
+        tool("eval", run, "--text", text, "--heads", "--tokens", 1024, "--seq-len", 32, "--threads", 1, "--json")
     )
     assert found.tokens == expected["tokens"]
     assert found.figures == {k: v for k, v in expected.items() if k not in ("layers", "tokens")}
@@ -59,7 +59,7 @@ def test_eval(folder):
 def test_xray(folder, tmp_path):
     run, text = folder / "runs" / "gated", folder / "text.txt"
     found = headgate.load(run).xray(text, tokens=24, threads=1)
-    tool("xray", run, "--text", text, "--tokens", 24, "--threads", 1, "--json", tmp_path / "report.json")
+    tool("xray", run, "--text", text, "--tokens", 24, "--threads", 1, "--json-out", tmp_path / "report.json")
     assert found.report == json.loads((tmp_path / "report.json").read_text())
     assert "".join(found.text) == text.read_text()[:24] and found.token_losses.shape == (24,)
     head = found.heads[1][0]
