@@ -7,13 +7,15 @@ PREFIX ?= /usr/local
 # that have not ended by then are stopped.
 SINCE ?=
 LIMIT ?=
+# Of `make hostile`: its options, as --only gguf-llama (tests/hostile/run.py --help).
+ARGS ?=
 
 # Debian's tools first: those are the versions that the project is tested with.
 export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 .NOTPARALLEL:
-.PHONY: help demo test check setup tool build lint sanitize fuzz mutants verify-long bench experiments install clean
+.PHONY: help demo test check setup tool build lint sanitize fuzz hostile mutants verify-long bench experiments install clean
 
 help:
 	@echo "make demo         install what is missing, build, look into a real model, make a sink and remove it"
@@ -26,6 +28,7 @@ help:
 	@echo "make lint         formatting, clang-tidy of every file, direction of includes"
 	@echo "make sanitize     the whole suite under the address and undefined-behaviour sanitizers, threads under theirs"
 	@echo "make fuzz         a minute of libFuzzer on every parser of files"
+	@echo "make hostile      every reader and output with files, paths, limits and signals that nobody means well: minutes"
 	@echo "make mutants      change one sign or operator at a time: the tests must notice"
 	@echo "make verify-long  10,000 random problems against the oracle on every vector target"
 	@echo "make bench        measure this machine: build/headgate bench"
@@ -76,6 +79,9 @@ sanitize:
 fuzz:
 	@scripts/setup.sh build tool tests clang
 	@scripts/sanitize.sh full fuzz
+
+hostile: tool
+	@tests/hostile/run.py $(ARGS)
 
 mutants:
 	@scripts/setup.sh build tool tests mpi

@@ -79,7 +79,7 @@ def eval_command(setup, run):
         "headgate",
         "eval",
         relative(work_of(setup, run)),
-        "--data",
+        "--text",
         relative(setup.data),
         "--held-out",
         "--json",

@@ -133,7 +133,7 @@ def theirs(model, tokens):
 
 
 def ours(tool, path, data, tokens, model, folder):
-    """The same by headgate, of --token-ids or --data."""
+    """The same by headgate, of --token-ids or --text."""
     out = folder / "log_probs.npy"
     metrics = "loss,massive_activation" + ("" if windowed(model) else ",first_token_attention,sink_rate")
     said = subprocess.run(
@@ -296,7 +296,7 @@ def check_smollm2(tool, path, folder, build):
     text_bytes = len(tokenizer.decode(tokens[1:].tolist(), skip_special_tokens=False).encode())
     expected[1]["text_bytes"] = text_bytes
     expected[1]["bits_per_byte"] = expected[1]["loss_nats"] * count / math.log(2) / text_bytes
-    got = ours(tool, path, ["--data", folder / "text"], count, model, folder)
+    got = ours(tool, path, ["--text", folder / "text"], count, model, folder)
     for key, value in expected[1].items():
         if key != "layers":
             print(f"  {key:24s} headgate {got[1][key]:.6g}, transformers {value:.6g}")

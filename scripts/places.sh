@@ -49,7 +49,7 @@ for verb in attend explain train; do says wide_sigmoid "$headgate" "$verb" --hel
 says gate_largest "$headgate" eval --help
 quiet "$headgate" train --data "$root/README.md" --out "$work/run" --gate g1-headwise-wide_sigmoid --steps 2 --layers 1 \
   --dim 16 --heads 2 --seq-len 32 --batch 2 --eval-every 0 --threads 1
-says '"gate_largest": 0\.' "$headgate" eval "$work/run" --data "$root/README.md" --tokens 640 --json
+says '"gate_largest": 0\.' "$headgate" eval "$work/run" --text "$root/README.md" --tokens 640 --json
 says wide_sigmoid "$build/tests/models/models_gradients_test" --gtest_list_tests
 quiet "$build/tests/models/models_gradients_test" --gtest_filter='*wide_sigmoid*'
 quiet "$build/tests/gates/gates_test"

@@ -163,7 +163,20 @@ bool is_tensor(nb::handle object, nb::handle torch) {
   return !torch.is_none() && nb::isinstance(object, torch.attr("Tensor"));
 }
 
-/// Refuses what autograd would record: it does not see this call, and the gradient would be lost without a word.
+/// Whether the memory of a tensor has the negatives or conjugates of its elements, which PyTorch puts off and DLPack
+/// does not say.
+bool is_lazy(nb::handle object) {
+  if (!is_tensor(object, loaded_torch())) return false;
+  return nb::cast<bool>(object.attr("is_neg")()) || nb::cast<bool>(object.attr("is_conj")());
+}
+
+/// `object`, or a copy whose memory has its elements.
+nb::object resolved(nb::handle object) {
+  return is_lazy(object) ? object.attr("resolve_conj")().attr("resolve_neg")() : nb::borrow(object);
+}
+
+}  // namespace
+
 void refuse_recorded(const char* function, const char* name, nb::handle object) {
   const nb::object torch = loaded_torch();
   if (!is_tensor(object, torch) || !nb::cast<bool>(object.attr("requires_grad"))) return;
@@ -171,8 +184,6 @@ void refuse_recorded(const char* function, const char* name, nb::handle object) 
           "{}: {} requires a gradient, which autograd would not get of this call: detach it, or call under no_grad",
           function, name);
 }
-
-}  // namespace
 
 DType dtype_of_word(const char* function, const char* name, const std::string& word) {
   std::string known;
@@ -199,10 +210,11 @@ const char* letters_of(ArrayKind kind, Layout layout) {
   return heads_first ? "(P,H,page,D)" : "(P,page,H,D)";
 }
 
-Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
+Input input_of(const char* function, const char* name, nb::handle given, ArrayKind kind, Layout layout) {
   Input input;
-  if (!object.is_valid() || object.is_none()) return input;
-  refuse_recorded(function, name, object);
+  if (!given.is_valid() || given.is_none()) return input;
+  refuse_recorded(function, name, given);
+  const nb::object object = resolved(given);
   bool as_bfloat16 = false;
   if (!nb::try_cast(object, input.array, false)) {
     as_bfloat16 = is_numpy_bfloat16(object) && nb::try_cast(object.attr("view")("uint16"), input.array, false);
@@ -216,6 +228,10 @@ Output output_of(const char* function, const char* name, nb::handle object, Arra
   Output output;
   if (!object.is_valid() || object.is_none()) return output;
   refuse_recorded(function, name, object);
+  require(!is_lazy(object),
+          "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "
+          "{}.resolve_neg()",
+          function, name, name);
   output.object = nb::borrow(object);
   bool as_bfloat16 = false;
   if (!nb::try_cast(object, output.array, false)) {

@@ -16,7 +16,7 @@
 #include "headgate/tensor.hpp"
 
 // Python's arrays as views: NumPy's, PyTorch's and those of all others that DLPack or the buffer protocol gives.
-// Nothing is copied.
+// Nothing is copied but tensors whose negation or conjugation PyTorch has put off.
 
 namespace headgate::python {
 
@@ -52,11 +52,14 @@ struct Output {
   TensorView view;
 };
 
+/// Refuses what autograd would record: it does not see this call, and the gradient would be lost without a word.
+void refuse_recorded(const char* function, const char* name, nb::handle object);
+
 /// `object` as a view of its memory. Throws Error, "FUNCTION: NAME …", on what is no array of the CPU of a dtype that
 /// the library knows and of a rank of `kind`. None is absent.
 Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// The same for writing; a read-only array is refused.
+/// The same for writing; a read-only array is refused, and a tensor whose memory does not have its elements.
 Output output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
 /// The sizes of a view's dimensions as a Python array of `kind` has them, with or without the batch.

@@ -8,6 +8,7 @@
 
 #include "core/precision_words.hpp"
 #include "gates/gate_functions.hpp"
+#include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::python {
@@ -50,14 +51,26 @@ void take_scale(const Keywords& keywords, const char* name, AttentionOptions& op
   }
 }
 
+/// What `find` finds by a name that was given; its error names the call and the argument.
+template <class Find>
+auto found(const Keywords& keywords, const char* name, const Find& find) {
+  try {
+    return find();
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}: {}", keywords.function(), name, error.what()));
+  }
+}
+
 void take_target(const Keywords& keywords, const char* name, AttentionOptions& options) {
   const auto target = keywords.take(name, "a word", std::string());
-  if (!target.empty()) options.context.target = find_target(target);
+  if (target.empty()) return;
+  options.context.target = found(keywords, name, [&target] { return find_target(target); });
 }
 
 void take_backend(const Keywords& keywords, const char* name, AttentionOptions& options) {
   const auto backend = keywords.take(name, "a word", std::string());
-  if (!backend.empty()) options.context.backend = &find_backend(backend);
+  if (backend.empty()) return;
+  options.context.backend = found(keywords, name, [&backend] { return &find_backend(backend); });
 }
 
 const std::vector<OptionRow>& option_rows() {

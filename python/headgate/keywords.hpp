@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "python/headgate/arrays.hpp"
+
 // The arguments of every function of the package, taken by name. What does not fit is a TypeError of one line that
 // names the argument and what it takes.
 
@@ -60,7 +62,7 @@ class Keywords {
   /// The argument `name`; None where it was not given.
   nb::object take(const char* name) const;
 
-  /// The same as a T; `fallback` where it is absent or None. Throws TypeError.
+  /// The same as a T; `fallback` where it is absent or None. Throws TypeError, and Error where it requires a gradient.
   template <typename T>
   T take(const char* name, const char* what, T fallback) const {
     const nb::object object = take(name);
@@ -82,6 +84,7 @@ class Keywords {
  private:
   template <typename T>
   T as(const char* name, const nb::object& object, const char* what) const {
+    refuse_recorded(function(), name, object);
     T value{};
     if (!nb::try_cast(object, value, true)) refuse(name, object, what);
     return value;

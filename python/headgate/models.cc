@@ -17,9 +17,7 @@
 #include "explain/solution.hpp"
 #include "explain/text.hpp"
 #include "io/file_error.hpp"
-#include "layers/blas_core.hpp"
 #include "layers/gate_variant.hpp"
-#include "layers/linear.hpp"
 #include "metrics/registry.hpp"
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/signals.hpp"
@@ -28,8 +26,8 @@
 #include "train/memory.hpp"
 #include "xray/report.hpp"
 
-// What `headgate` does with models, for headgate/models.py: a module of its own, since it loads OpenBLAS. Reports are
-// JSON texts, those of the command line.
+// What `headgate` does with models, for headgate/models.py: a module of its own, since it needs more libraries. Reports
+// are JSON texts, those of the command line.
 
 namespace headgate::python {
 namespace {
@@ -144,18 +142,12 @@ std::string runs_of(const Keywords& keywords) {
   return text_of(runs);
 }
 
-/// The name of the kernels that OpenBLAS had better run here, for OPENBLAS_CORETYPE; empty where its own will do.
-std::string better_core(const Keywords& /*keywords*/) {
-  return std::string(layers::better_blas_core(layers::blas_core(), supported_targets()));
-}
-
 }  // namespace
 }  // namespace headgate::python
 
 NB_MODULE(_models, module) {
   namespace python = headgate::python;
   namespace nb = nanobind;
-  headgate::layers::use_one_blas_thread();
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
@@ -175,5 +167,4 @@ NB_MODULE(_models, module) {
   add("xray", python::xray_of, {"model", "text", "tokens", "map_cells", "override", "override_tokens", "threads"});
   add("explain", python::explain_file, {"path"});
   add("runs", python::runs_of, {"directories"});
-  add("better_blas_core", python::better_core, {});
 }

@@ -12,8 +12,6 @@ import contextlib
 import json
 import math
 import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,35 +22,15 @@ import numpy as np
 
 from .extras import require
 
-CORE = "OPENBLAS_CORETYPE"
 Figures = dict[str, "float | None"]
 
 
 @cache
 def _models():
-    """The extension module. OpenBLAS chooses its kernels as it is loaded with it, and knows no CPU that is newer than
-    itself: another process of Python tells which to name in its place, as the command line does."""
-    ours = False
-    if CORE not in os.environ and sys.executable:
-        ask = "import sys; sys.path.insert(0, sys.argv[1]); from headgate import _models as m; print(m.better_blas_core())"
-        answer = subprocess.run(
-            [sys.executable, "-c", ask, _root()],
-            capture_output=True, text=True, check=False,
-        )
-        if answer.returncode == 0 and answer.stdout.strip():
-            os.environ[CORE] = answer.stdout.strip()
-            ours = True
-    try:
-        from . import _models as module
-    finally:
-        if ours:
-            del os.environ[CORE]
+    """The extension module, which needs more libraries than the operation."""
+    from . import _models as module
+
     return module
-
-
-def _root() -> str:
-    """The folder that this package is imported from."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _refusal(name: str, value: Any, wanted: str) -> TypeError:
@@ -315,8 +293,8 @@ class Model:
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """The model in a run of `headgate train`, a directory of Hugging Face's or a GGUF file. Raises ValueError, in one
-    line that begins with the path, on what cannot be read."""
+    """The model in a run of `headgate train`, a directory of Hugging Face's, also in the Hub's cache, or a GGUF file.
+    Raises ValueError, in one line that begins with the path, on what cannot be read."""
     return Model(path)
 
 

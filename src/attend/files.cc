@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "attend/job.hpp"
 #include "core/element.hpp"
-#include "headgate/error.hpp"
 #include "io/npy.hpp"
+#include "io/output_guard.hpp"
 #include "io/staged_file.hpp"
 
 namespace headgate::attend {
@@ -64,21 +59,9 @@ io::Array read_integers(const std::string& path) {
   return array;
 }
 
-struct OptionPath {
-  const char* option;
-  std::string path;
-};
+using io::NamedPath;
 
-/// A string that is equal for all paths of one file, hard and symbolic links included. For a file that does not exist
-/// it is the canonical path.
-std::string identity_of(const std::string& path) {
-  struct stat facts {};
-  if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);
-  std::error_code error;
-  return fs::weakly_canonical(path, error).string();
-}
-
-std::vector<OptionPath> input_paths(const Files& files) {
+std::vector<NamedPath> input_paths(const Files& files) {
   return {{"--q", files.q},
           {"--k", files.k},
           {"--v", files.v},
@@ -105,8 +88,8 @@ std::string statistic_path(const Files& files, const StatisticsOutput& output) {
   return (fs::path(files.statistics.directory) / (std::string(output.name) + ".npy")).string();
 }
 
-std::vector<OptionPath> output_paths(const Files& files) {
-  std::vector<OptionPath> paths = {{"--out", files.out}};
+std::vector<NamedPath> output_paths(const Files& files) {
+  std::vector<NamedPath> paths = {{"--out", files.out}};
   if (!files.lse.empty()) paths.push_back({"--lse", files.lse});
   if (!files.weights.empty()) paths.push_back({"--weights", files.weights});
   for (const StatisticsOutput& output : kStatisticsOutputs) {
@@ -124,28 +107,16 @@ std::vector<OptionPath> output_paths(const Files& files) {
 }  // namespace
 
 void check_outputs(const Files& files) {
-  std::map<std::string, const char*> inputs, outputs;
-  for (const OptionPath& input : input_paths(files)) {
-    if (!input.path.empty()) inputs.emplace(identity_of(input.path), input.option);
-  }
-  for (const OptionPath& output : output_paths(files)) {
-    const std::string file = identity_of(output.path);
-    const auto input = inputs.find(file);
-    if (input != inputs.end()) {
-      throw Error(fmt::format("{} would overwrite the file of {}: {}", output.option, input->second, output.path));
-    }
-    const auto [other, is_new] = outputs.emplace(file, output.option);
-    if (!is_new) throw Error(fmt::format("{} and {} both write {}", other->second, output.option, output.path));
-  }
+  const std::vector<NamedPath> outputs = output_paths(files);
+  io::check_overwrites(outputs, input_paths(files));
   const auto is_new = [](const std::string& directory) {
     std::error_code error;
     return !directory.empty() && !fs::exists(directory, error);
   };
   const bool new_gradients = is_new(files.grad_dir), new_statistics = is_new(files.statistics.directory);
-  for (const OptionPath& output : output_paths(files)) {
-    const std::string_view option = output.option;
+  for (const auto& [option, path] : outputs) {
     const bool in_new_directory = (new_gradients && option == "--grad-dir") || (new_statistics && option == "--stats");
-    io::check_writable(in_new_directory ? fs::path(output.path).parent_path().string() : output.path);
+    io::check_writable(in_new_directory ? fs::path(path).parent_path().string() : path);
   }
 }
 

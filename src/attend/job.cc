@@ -7,9 +7,12 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "core/check.hpp"
 #include "gates/gate_functions.hpp"
 #include "headgate/attention.hpp"
 #include "headgate/error.hpp"
@@ -183,6 +186,40 @@ std::string without_function(std::string what) {
   return what;
 }
 
+/// The file of the argument that a library message begins with; empty if it has none.
+std::string file_of_argument(const Files& files, std::string_view message) {
+  const std::pair<std::string_view, const std::string*> arguments[] = {{"q", &files.q},
+                                                                       {"k", &files.k},
+                                                                       {"v", &files.v},
+                                                                       {"gate", &files.gate},
+                                                                       {"bias", &files.bias},
+                                                                       {"mask", &files.mask},
+                                                                       {"key_lengths", &files.key_lengths},
+                                                                       {"query_offsets", &files.query_offsets},
+                                                                       {"cu_seqlens_q", &files.cu_seqlens_q},
+                                                                       {"cu_seqlens_k", &files.cu_seqlens_k},
+                                                                       {"alibi_slopes", &files.alibi},
+                                                                       {"sinks", &files.sinks},
+                                                                       {"block_table", &files.block_table},
+                                                                       {"k_scale", &files.k_scale},
+                                                                       {"v_scale", &files.v_scale},
+                                                                       {"dy", &files.grad_out}};
+  const std::string_view name = message.substr(0, message.find_first_of("[ "));
+  for (const auto& [argument, path] : arguments) {
+    if (argument == name) return *path;
+  }
+  return "";
+}
+
+/// --rows are rows of q.
+void check_rows(const Statistics& wanted, const io::Array& q) {
+  const std::int64_t T = q.shape[q.shape.size() - 2];
+  for (const std::int64_t row : wanted.queries) {
+    require(row >= 0 && row < T, "--rows {}: there is no query {}; q has {}, numbered from 0",
+            fmt::join(wanted.queries, ","), row, T);
+  }
+}
+
 }  // namespace
 
 bool Statistics::wants(const StatisticsOutput& output) const {
@@ -197,6 +234,7 @@ bool Statistics::wants(const StatisticsOutput& output) const {
 
 Results compute(const Files& files, const Arrays& a, const AttentionOptions& options, bool off_by_one) {
   check_ranks(files, a);
+  check_rows(files.statistics, a.q);
   AttentionInputs in = inputs_of(a);
   io::Array zero_sinks;
   if (off_by_one) {
@@ -226,7 +264,10 @@ Results compute(const Files& files, const Arrays& a, const AttentionOptions& opt
     if (statistics) run_statistics(files.statistics, a, in, options, r);
     if (backward) run_backward(a, in, options, has_gate, r);
   } catch (const Error& error) {
-    throw Error(without_function(error.what()));
+    const std::string what = without_function(error.what());
+    const std::string file = file_of_argument(files, what);
+    if (!file.empty()) io::fail(file, "{}", what);
+    throw Error(what);
   }
   return r;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/machine.hpp"
 
-#include <cblas.h>
 #include <omp.h>
 #include <sys/utsname.h>
 
@@ -17,6 +16,7 @@
 
 #include "bench/machine_peak.hpp"
 #include "core/check.hpp"
+#include "layers/blas.hpp"
 
 namespace headgate::bench {
 namespace {
@@ -76,7 +76,7 @@ std::string cpu_name() {
   return uname(&names) == 0 ? names.machine : "unknown";
 }
 
-std::string blas_description() { return openblas_get_config(); }
+std::string blas_description() { return layers::Blas()->get_config(); }
 
 PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads_(threads), rounds_(4096) {
   constexpr double kWindowSeconds = 1e-3;  // long compared with the barrier, short compared with a time slice
@@ -124,20 +124,18 @@ double sgemm_gflops(int threads) {
   }
   // A thread's own rows each, as in src/layers: OpenBLAS's threads would all stand on one core where OMP_PROC_BIND
   // binds the thread that they are made by.
-  const int threads_before = openblas_get_num_threads();
-  openblas_set_num_threads(1);
+  const layers::Blas blas(threads);
   double best_seconds = 0.0;
   for (int i = 0; i < kRuns + 1; ++i) {  // the first run warms up
     const double seconds = run_together(threads, [&](int t) {
       const int first = kSize * t / threads, rows = kSize * (t + 1) / threads - first;
       const std::size_t from = static_cast<std::size_t>(first) * kSize;
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, kSize, kSize, 1.0F, a.get() + from, kSize, b.get(),
+      blas->sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, kSize, kSize, 1.0F, a.get() + from, kSize, b.get(),
                   kSize, 0.0F, c.get() + from, kSize);
       return 0.0;
     });
     if (i == 1 || (i > 1 && seconds < best_seconds)) best_seconds = seconds;
   }
-  openblas_set_num_threads(threads_before);
   return 2.0 * kSize * kSize * static_cast<double>(kSize) / best_seconds * 1e-9;
 }
 

@@ -15,7 +15,7 @@ namespace headgate::bench {
 /// "AMD EPYC 7763 64-Core Processor"; the architecture where the system gives no name.
 std::string cpu_name();
 
-/// OpenBLAS's own description of its version and kernels.
+/// OpenBLAS's own description of its version and kernels. Throws Error where OpenBLAS cannot be loaded.
 std::string blas_description();
 
 /// Measures FMA peak in GFLOP/s (a fused multiply-add counts 2) of `threads` threads at once, in the vector width of

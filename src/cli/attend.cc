@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attend/job.hpp"
+#include "cli/enum_option.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "core/dtype_words.hpp"
@@ -23,12 +24,11 @@ namespace {
 
 struct Options {
   attend::Files files;
-  std::string gate_fn;
-  std::string gate_op = "mul";
-  std::string window;
-  std::string dtype;
-  std::string precision = "exact";
-  std::string rows;
+  std::optional<GateFn> gate_fn;
+  GateOp gate_op = GateOp::mul;
+  std::pair<std::int64_t, std::int64_t> window{AttentionOptions{}.window_left, AttentionOptions{}.window_right};
+  std::optional<DType> dtype;
+  Precision precision = Precision::exact;
   std::optional<double> scale;
   double softcap = 0.0;
   bool causal = false;
@@ -46,7 +46,7 @@ std::pair<std::int64_t, std::int64_t> parse_window(const std::string& text) {
     part = std::from_chars(part.ptr + 1, end, window.second);
     if (part.ec == std::errc{} && part.ptr == end) return window;
   }
-  throw UsageError(fmt::format("--window is '{}' but must be two whole numbers, L,R", text));
+  throw Error(fmt::format("--window is '{}' but must be two whole numbers, L,R", text));
 }
 
 /// "I,J,…".
@@ -57,7 +57,7 @@ std::vector<std::int64_t> parse_rows(const std::string& text) {
     const auto part = std::from_chars(at, end, rows.emplace_back());
     at = part.ptr;
     if (part.ec != std::errc{} || (at != end && *at != ',')) {
-      throw UsageError(fmt::format("--rows is '{}' but must be whole numbers, I,J,...", text));
+      throw Error(fmt::format("--rows is '{}' but must be whole numbers, I,J,...", text));
     }
   }
   return rows;
@@ -68,29 +68,26 @@ int run_attend(Options o) {
   options.scale = o.scale;
   options.softcap = o.softcap;
   options.causality = o.causal ? Causality::causal : Causality::none;
-  if (!o.window.empty()) std::tie(options.window_left, options.window_right) = parse_window(o.window);
-  if (!o.gate_fn.empty()) options.gate_fn = parse_word<GateFn>("--gate-fn", o.gate_fn);
-  if (!o.gate_fn.empty() && o.files.gate.empty() && options.gate_fn != GateFn::none) {
-    throw UsageError(fmt::format("--gate-fn {} needs --gate", o.gate_fn));
+  std::tie(options.window_left, options.window_right) = o.window;
+  options.gate_fn = o.gate_fn.value_or(options.gate_fn);
+  if (o.gate_fn && o.files.gate.empty() && options.gate_fn != GateFn::none) {
+    throw UsageError(fmt::format("--gate-fn {} needs --gate", word_of(*o.gate_fn)));
   }
-  options.gate_op = parse_word<GateOp>("--gate-op", o.gate_op);
+  options.gate_op = o.gate_op;
   options.gate_threshold = o.gate_threshold;
-  options.precision = parse_word<Precision>("--precision", o.precision);
+  options.precision = o.precision;
   options.context.threads = o.threads;
-  std::optional<DType> dtype;
-  if (!o.dtype.empty()) dtype = parse_word<DType>("--dtype", o.dtype);
 
   attend::Statistics& statistics = o.files.statistics;
-  if (!o.rows.empty()) statistics.queries = parse_rows(o.rows);
   statistics.gated = !o.files.gate.empty() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
 
   attend::check_outputs(o.files);
-  const attend::Arrays arrays = attend::read_inputs(o.files, dtype);
+  const attend::Arrays arrays = attend::read_inputs(o.files, o.dtype);
   attend::write_outputs(o.files, attend::compute(o.files, arrays, options, o.off_by_one));
   return kSuccess;
 }
 
-void add_files(VerbOptions& verb, attend::Files& files, std::string& rows) {
+void add_files(VerbOptions& verb, attend::Files& files) {
   const auto file = [&verb](const char* group, const char* name, std::string& path, const char* text,
                             const std::string& shape) {
     verb.group(group);
@@ -153,9 +150,10 @@ void add_files(VerbOptions& verb, attend::Files& files, std::string& rows) {
              "window_share.npy (B,Hq,T) too: the weight on keys j with |at_i - j| <= W")
       .range<std::int64_t>(0, std::numeric_limits<std::int64_t>::max())
       .needs(stats);
-  verb.value("--rows", rows, "I,J,...",
-             "rows.npy (B,Hq,R,S) too: all weights of queries I, J, ...; of a "
-             "packed batch rows I, J, ... of q, 0 at keys of other sequences")
+  verb.word(
+          "--rows", [&files](const std::string& text) { files.statistics.queries = parse_rows(text); }, "I,J,...",
+          "rows.npy (B,Hq,R,S) too: all weights of queries I, J, ...; of a "
+          "packed batch rows I, J, ... of q, 0 at keys of other sequences")
       .needs(stats);
   Option grad_out =
       file("Gradients", "--grad-out", files.grad_out, "DY.npy", "Incoming gradient of the result (B,Hq,T,Dv)");
@@ -170,8 +168,9 @@ void add_files(VerbOptions& verb, attend::Files& files, std::string& rows) {
 
 void add_options(VerbOptions& verb, Options& o) {
   verb.group("Operation");
-  verb.value("--gate-fn", o.gate_fn, "FN", list_words<GateFn>() + " (default sigmoid); needs --gate unless none");
-  verb.value("--gate-op", o.gate_op, "OP", "mul: y = o * g(z) (default); add: y = o + g(z)")
+  declare_enum<GateFn>(verb, "--gate-fn", o.gate_fn, "FN",
+                       list_words<GateFn>() + " (default sigmoid); needs --gate unless none");
+  declare_enum<GateOp>(verb, "--gate-op", o.gate_op, "OP", "mul: y = o * g(z) (default); add: y = o + g(z)")
       .needs(verb.declared("--gate"));
   verb.value(
           "--gate-threshold", o.gate_threshold, "T",
@@ -180,18 +179,22 @@ void add_options(VerbOptions& verb, Options& o) {
       .needs(verb.declared("--gate"))
       .excludes(verb.declared("--grad-out"));
   verb.flag("--causal", o.causal, "Query i sees key j only if j <= at_i");
-  verb.value("--window", o.window, "L,R", "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
+  verb.word(
+      "--window", [&o](const std::string& text) { o.window = parse_window(text); }, "L,R",
+      "Query i sees key j only if at_i - L <= j <= at_i + R; -1 for no limit");
   verb.value("--scale", o.scale, "X", "Factor of q k^T (default 1/sqrt(D))");
   verb.value("--softcap", o.softcap, "C", "Scores become C * tanh(score / C); 0 for no cap (default)");
   verb.flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
       .excludes(verb.declared("--sinks"));
-  verb.value("--dtype", o.dtype, "TYPE",
-             "Compute in one of " + list_words<DType>() +
-                 ": q, k, v, gate and grad-out are converted to it, and may then differ among themselves. Without it "
-                 "they must share one dtype");
-  verb.value("--precision", o.precision, "P",
-             "exact: products of f32 numbers (default); native16: of bf16 numbers with f32 sums, in the instructions "
-             "that `headgate info` names, as exact where it names none. Needs --dtype bf16");
+  declare_enum<DType>(
+      verb, "--dtype", o.dtype, "TYPE",
+      "Compute in one of " + list_words<DType>() +
+          ": q, k, v, gate and grad-out are converted to it, and may then differ among themselves. Without it "
+          "they must share one dtype");
+  declare_enum<Precision>(
+      verb, "--precision", o.precision, "P",
+      "exact: products of f32 numbers (default); native16: of bf16 numbers with f32 sums, in the instructions "
+      "that `headgate info` names, as exact where it names none. Needs --dtype bf16");
   declare_threads(verb, o.threads, "Threads (default: all cores); the result has the same bits for every number");
 }
 
@@ -211,7 +214,7 @@ Verb add_attend(CommandLine& line) {
       "has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
       "Every output file appears whole, after all of them have been computed, or not at all.");
   auto options = std::make_shared<Options>();
-  add_files(verb, options->files, options->rows);
+  add_files(verb, options->files);
   add_options(verb, *options);
   verb.footer(
       "Environment:\n"

@@ -13,6 +13,7 @@
 #include "bench/on_demand.hpp"
 #include "bench/report.hpp"
 #include "bench/session.hpp"
+#include "cli/json_option.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
@@ -23,7 +24,7 @@ namespace {
 
 struct BenchArguments {
   std::string filter;
-  std::string json;
+  JsonOutput json;
   std::string on_demand;
   int threads = 0;
   std::optional<int> repeat;
@@ -95,19 +96,20 @@ int run_bench(const BenchArguments& arguments) {
   if (arguments.list) return list_cases(groups, with_memory);
 
   std::optional<io::StagedFile> json;  // opened first: a bad path is reported before the measurements
-  if (!arguments.json.empty()) json.emplace(arguments.json);
+  if (!arguments.json.file.empty()) json.emplace(arguments.json.file);
 
   const bench::BenchReport report =
       bench::measure_all(groups, with_memory ? bench::MemoryCase::run : bench::MemoryCase::skipped, isa, settings,
-                         [](const std::string& text) {
-                           fmt::print("{}", text);
-                           std::fflush(stdout);
+                         [table = arguments.json.print ? stderr : stdout](const std::string& text) {
+                           fmt::print(table, "{}", text);
+                           std::fflush(table);
                          });
+  const std::string text = bench::report_json(report);
   if (json) {
-    const std::string text = bench::report_json(report);
     json->write(text.data(), text.size());
     json->commit();
   }
+  if (arguments.json.print) fmt::print("{}", text);
   return kSuccess;
 }
 
@@ -132,7 +134,7 @@ Verb add_bench(CommandLine& line) {
       "  goal   the least share, or limit, that the project guarantees on two cores\n"
       "  A : B  the rate of A over that of B, run alternately");
   verb.value("--filter", arguments->filter, "REGEX", "Run only the cases whose names match REGEX (anywhere)");
-  verb.value("--json", arguments->json, "FILE", "Write machine facts and results to FILE");
+  declare_json(verb, arguments->json, "machine facts and results", [](const std::string&) { return false; });
   declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
   verb.value("--repeat", arguments->repeat, "N",
              "Timed runs of each case, at least (default: 9, or 3 of runs of half a second and more)")

@@ -4,10 +4,13 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
+
+#include "cli/old_words.hpp"
 
 // Declaring and parsing options. CLI11 does both; its headers take seconds to compile, so they stay behind
 // command_line.cc and help.cc.
@@ -57,7 +60,7 @@ class Option {
 /// The options of one verb.
 class VerbOptions {
  public:
-  explicit VerbOptions(CLI::App* app) : app_(app) {}
+  VerbOptions(CLI::App* app, OldWords& old_words) : app_(app), old_words_(old_words) {}
 
   /// Text below the options in --help.
   void footer(const std::string& text);
@@ -69,8 +72,8 @@ class VerbOptions {
   /// One or more of them.
   Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
   /// An option with a value, shown as `--name TYPE`; given twice, the last one counts. An empty value is refused,
-  /// since an unset shell variable gives one. T: std::string, int, std::int64_t, std::uint64_t, double, or
-  /// std::optional of one, empty while the option is absent.
+  /// since an unset shell variable gives one, and so is a number that T does not hold. T: std::string, int,
+  /// std::int64_t, std::uint64_t, double, or std::optional of one, empty while the option is absent.
   template <typename T>
   Option value(const std::string& name, T& to, const std::string& type, const std::string& help);
   /// An option that may be repeated; all values are kept.
@@ -87,18 +90,30 @@ class VerbOptions {
   /// The option `name`, which was declared before.
   Option declared(const std::string& name) const;
 
+  /// Takes `old_name`, the option's name in former versions, for `name`, with a note.
+  void renamed(const std::string& old_name, const std::string& name);
+  /// Takes a file after `flag`, as former versions did, for the value of `option`, with a note. A word for which
+  /// is_argument(word) is true is an argument of the verb instead.
+  void took_file(const std::string& flag, const std::string& option,
+                 const std::function<bool(const std::string& word)>& is_argument);
+
  private:
-  Option finish(CLI::Option* option, const std::string& type) const;
+  /// An option whose values are checked and taken as they are parsed, so that the first one that is refused is the
+  /// first on the command line.
+  Option taking(const std::string& name, const std::function<void(const std::string& value)>& take,
+                const std::string& type, const std::string& help);
 
   CLI::App* app_;
+  OldWords& old_words_;
   std::string group_ = "Options";
 };
 
-/// The result of parsing the process's arguments: one of the three is not empty.
+/// The result of parsing the process's arguments: one of the first three is not empty.
 struct Request {
-  std::string verb;     ///< to be run
-  std::string text;     ///< to be printed: --help or --version
-  std::string refusal;  ///< what is wrong with the arguments; `verb` is then the verb, if one was named
+  std::string verb;                  ///< to be run
+  std::string text;                  ///< to be printed: --help or --version
+  std::string refusal;               ///< what is wrong with the arguments; `verb` is then the verb, if one was named
+  std::vector<std::string> notes{};  ///< on words of former versions, a line each
 };
 
 /// `headgate VERB …`.
@@ -114,7 +129,11 @@ class CommandLine {
   Request parse(int argc, char** argv);
 
  private:
+  std::string refusal_of_extras(const CLI::App& verb) const;
+  std::string refusal_of_verb(const std::string& word) const;
+
   std::unique_ptr<CLI::App> app_;
+  std::map<std::string, OldWords> old_words_;  ///< by verb
 };
 
 }  // namespace headgate::cli

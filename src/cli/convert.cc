@@ -1,30 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/dtype_option.hpp"
+#include "cli/enum_option.hpp"
+#include "cli/output_files.hpp"
 #include "cli/verbs.hpp"
+#include "console/progress.hpp"
 #include "core/words.hpp"
-#include "io/staged_directory.hpp"
 #include "models/model_file.hpp"
+#include "train/evaluation_choices.hpp"
 
 namespace headgate::cli {
 namespace {
 
 struct ConvertOptions {
   std::string in, out;
-  std::string dtype = "f32";
-  std::string layout;  ///< empty: the file's own
+  DType dtype = DType::f32;
+  std::optional<models::GateLayout> layout;  ///< empty: the file's own
 };
 
 int run_convert(const ConvertOptions& o) {
-  const DType dtype = dtype_of_word("--dtype", o.dtype, {DType::f32, DType::f16, DType::bf16});
-  const std::string in = models::is_gguf(o.in) ? o.in : io::present_directory(o.in);
+  const std::string in = train::model_path(o.in);
+  check_output_directory({"OUT", o.out}, [&o](InputFiles& inputs) { inputs.add_models("IN", {o.in}); });
   const models::ModelFile file(in);
   models::FileConfig out{file.config(), file.layout()};
-  if (!o.layout.empty()) out.layout = parse_word<models::GateLayout>("--layout", o.layout);
+  out.layout = o.layout.value_or(out.layout);
   models::require_fusable(out.layout, out.config);
-  models::write_model(o.out, out, file.read(), dtype, file.gguf() != nullptr ? "" : in);
+  console::ProgressBar bar;
+  constexpr double kReading = 0.5;  // share of the time
+  const std::vector<float> parameters =
+      file.read([&](double done) { bar.show(kReading * done, {.text = "reading ", .path = o.in}); });
+  models::write_model(o.out, out, parameters, o.dtype, file.gguf() != nullptr ? "" : in, [&](double done) {
+    bar.show(kReading + (1.0 - kReading) * done, {.text = "writing ", .path = o.out});
+  });
   return kSuccess;
 }
 
@@ -36,15 +47,18 @@ Verb add_convert(CommandLine& line) {
       "convert",
       "Write a model as a directory with config.json and model.safetensors\n\n"
       "IN is what `headgate eval` reads: a directory of Hugging Face's (llama, mistral, qwen2, qwen3, headgate), with "
-      "shards or without, or a GGUF file (llama, qwen2, qwen3), whose numbers are widened. OUT loads in transformers "
+      "shards or without, a directory made by `headgate train`, or a GGUF file (llama, qwen2, qwen3), whose numbers "
+      "are widened. OUT loads in transformers "
       "where one of its families computes the same; a model with a gate is model_type headgate, with its code for "
       "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
       "copied from a directory; a GGUF file's tokenizer is not written.");
   verb.argument("IN", o->in, "A model's directory or GGUF file");
   verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
-  verb.value("--dtype", o->dtype, "TYPE", "f32 (default), f16 or bf16, rounded to nearest even");
-  verb.value("--layout", o->layout, "LAYOUT",
-             "Where the gate's rows stand: " + list_words<models::GateLayout>() + " (default: as in IN)");
+  declare_dtype(verb, "--dtype", o->dtype, {DType::f32, DType::f16, DType::bf16},
+                "f32 (default), f16 or bf16, rounded to nearest even");
+  declare_enum<models::GateLayout>(
+      verb, "--layout", o->layout, "LAYOUT",
+      "Where the gate's rows stand: " + list_words<models::GateLayout>() + " (default: as in IN)");
   verb.footer(
       "Layouts, of Hq heads in Hkv groups:\n"
       "  separate        q in q_proj.weight, the gate in gate_proj.weight\n"

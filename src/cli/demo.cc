@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/output_files.hpp"
 #include "cli/signals.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
@@ -51,7 +52,7 @@ std::filesystem::path find_examples() {
 }
 
 demo::XrayWanted xray_wanted(const DemoArguments& arguments, int threads) {
-  return {.text = *arguments.data, .directory = arguments.out, .threads = threads};
+  return {.text = *arguments.data, .include = arguments.include, .directory = arguments.out, .threads = threads};
 }
 
 /// Called before anything is printed, so that unusable text is refused at once.
@@ -109,7 +110,15 @@ int run_demo(const DemoArguments& arguments) {
   if (!arguments.model.empty()) train::model_path(arguments.model);  // says what is wrong with it at once
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);
-  if (arguments.data) demo::prepare_pages(xray_wanted(arguments, threads));
+  if (arguments.data) {
+    std::vector<io::NamedPath> pages;
+    for (const std::string& page : demo::page_paths(arguments.out)) pages.push_back({"--out", page});
+    check_overwrites(pages, [&arguments](InputFiles& inputs) {
+      if (!arguments.model.empty()) inputs.add_models("--model", {arguments.model});
+      inputs.add_text("--data", {*arguments.data}, {.include = arguments.include, .run = {}});
+    });
+    demo::prepare_pages(xray_wanted(arguments, threads));
+  }
   if (arguments.shows("worked")) {
     const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
     if (!demo::show_worked_problems(directory)) return kCheckFailed;
@@ -138,9 +147,9 @@ Verb add_demo(CommandLine& line) {
       "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains "
       "five seeds of three models on bigram-backcopy, a task on which attention without a gate settles on the first "
       "token, and three byte-level language models of equal size on the text: without a gate, with a headwise and with "
-      "an elementwise one, a run a thread. The X-ray of the language models stands at the end. All of it takes at most "
-      "five minutes on two cores; on a slower machine it takes fewer steps and says so. Files are written to --out "
-      "alone.");
+      "an elementwise one, a run a thread. The X-ray of the language models, on held-out text, stands at the end. All "
+      "of it takes at most five minutes on two cores; on a slower machine it takes fewer steps and says so. Files are "
+      "written to --out alone.");
   verb.value("--data", arguments->data, "PATH",
              "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
   declare_include(verb, arguments->include);

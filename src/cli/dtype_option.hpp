@@ -3,23 +3,31 @@
 
 #include <fmt/format.h>
 
-#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "cli/verbs.hpp"
+#include "cli/command_line.hpp"
+#include "core/check.hpp"
+#include "core/nearest_word.hpp"
 #include "headgate/tensor.hpp"
 
 namespace headgate::cli {
 
-/// The dtype that `word` names, one of `choices`. Throws UsageError, which names `option`.
-inline DType dtype_of_word(const std::string& option, const std::string& word, std::initializer_list<DType> choices) {
-  std::vector<std::string> names;
-  for (const DType dtype : choices) {
-    if (word == dtype_name(dtype)) return dtype;
-    names.emplace_back(dtype_name(dtype));
-  }
-  throw UsageError(fmt::format("{}: '{}' is none of {}", option, word, fmt::join(names, ", ")));
+/// Declares an option whose value is the name of one of `choices`, and which fills `to`.
+inline Option declare_dtype(VerbOptions& verb, const std::string& name, DType& to, const std::vector<DType>& choices,
+                            const std::string& help) {
+  const auto take = [name, &to, choices](const std::string& word) {
+    std::vector<std::string_view> names;
+    for (const DType dtype : choices) {
+      names.emplace_back(dtype_name(dtype));
+      if (word != names.back()) continue;
+      to = dtype;
+      return;
+    }
+    throw Error(fmt::format("{}: {}", name, word_complaint(word, names)));
+  };
+  return verb.word(name, take, "TYPE", help);
 }
 
 }  // namespace headgate::cli

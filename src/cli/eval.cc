@@ -14,6 +14,8 @@
 
 #include "cli/eval_text.hpp"
 #include "cli/gate_threshold.hpp"
+#include "cli/json_option.hpp"
+#include "cli/output_files.hpp"
 #include "cli/threads.hpp"
 #include "cli/train_options.hpp"
 #include "cli/verbs.hpp"
@@ -21,7 +23,6 @@
 #include "console/progress.hpp"
 #include "headgate/runtime.hpp"
 #include "io/npy.hpp"
-#include "io/staged_file.hpp"
 #include "layers/gate_variant.hpp"
 #include "metrics/registry.hpp"
 #include "train/evaluation.hpp"
@@ -56,8 +57,8 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
   return train::with_memory(plan, 0, [&] {
     train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics, context);
     console::ProgressBar bar;
-    train::Evaluation evaluation =
-        evaluator.evaluate(model.parameters.data(), [&](double done) { bar.show(done, "evaluating " + model.name); });
+    train::Evaluation evaluation = evaluator.evaluate(
+        model.parameters.data(), [&](double done) { bar.show(done, {.text = "evaluating ", .path = model.name}); });
     bar.clear();
     if (!o.logits.empty()) {
       io::NpyWriter writer;
@@ -80,11 +81,15 @@ std::vector<NamedConfig> named(const std::vector<train::LoadedModel>& models) {
 
 int run_eval(const EvalOptions& o) {
   if (o.evaluation.data.empty() == o.evaluation.token_ids.empty()) {
-    throw UsageError("one of --data and --token-ids is required");
+    throw UsageError("one of --text and --token-ids is required");
   }
   if (!o.logits.empty() && o.models.size() > 1) throw UsageError("--logits takes one MODEL");
   if (o.heads && o.models.size() > 1 && !o.json) throw UsageError("--heads takes one MODEL, or --json");
-  if (!o.logits.empty()) io::check_writable(o.logits);
+  check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
+    inputs.add_models("MODEL", o.models);
+    inputs.add_text("--text", o.evaluation.data, {.include = o.evaluation.include, .run = {}});
+    inputs.add_file("--token-ids", o.evaluation.token_ids);
+  });
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
   // Of several models those without such a gate are only evaluated as they are.
@@ -130,13 +135,14 @@ Verb add_eval(CommandLine& line) {
       "Attention is averaged over heads and queries; query 0, which sees itself alone, does not count.");
   const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();
   verb.arguments("MODEL", o->models, "A model's directory or GGUF file; several are compared");
-  verb.values("--data", choices.data, "PATH",
+  verb.values("--text", choices.data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, except those that are not UTF-8 and "
               "those that runs wrote; may be repeated");
+  verb.renamed("--data", "--text");
   verb.value("--token-ids", choices.token_ids, "FILE.npy",
              "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
   declare_include(verb, choices.include);
-  verb.flag("--json", o->json, "Print JSON");
+  declare_json(verb, o->json, "the figures");
   verb.flag("--held-out", choices.held_out, "Only the tail of the text that `headgate train` holds out");
   verb.value("--task", choices.task, "TASK",
              "text or bigram-backcopy (default: the task that the model was trained on)");
@@ -150,7 +156,8 @@ Verb add_eval(CommandLine& line) {
       .range(std::int64_t{1}, std::int64_t{1} << 40);
   verb.values("--metrics", choices.metrics, "NAMES",
               "Only these metrics, separated by commas or repeated: " + metrics::metric_names(every) +
-                  "; or all (default: " + (defaults == every ? "all" : metrics::metric_names(defaults)) + ')');
+                  "; or all; a key of the JSON stands for the metric that prints it (default: " +
+                  (defaults == every ? "all" : metrics::metric_names(defaults)) + ')');
   verb.flag("--heads", o->heads,
             "Also the figures of each query head: " + metrics::metric_names(metrics::of_heads(metrics::all_metrics())));
   verb.value("--batch", choices.batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
@@ -174,8 +181,8 @@ Verb add_eval(CommandLine& line) {
               "the exit status is 1.\n"
               "\n"
               "Examples:\n"
-              "  headgate eval run --data book.txt --held-out --json\n"
-              "  headgate eval run-plain run-gated --data book.txt --held-out\n"
+              "  headgate eval run --text book.txt --held-out --json\n"
+              "  headgate eval run-plain run-gated --text book.txt --held-out\n"
               "  headgate eval model.gguf --token-ids ids.npy --logits log_probs.npy");
   return {"eval", [o] { return run_eval(*o); }};
 }

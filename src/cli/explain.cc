@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/json_option.hpp"
 #include "cli/verbs.hpp"
 #include "console/table.hpp"
 #include "explain/problem.hpp"
@@ -53,9 +54,9 @@ Verb add_explain(CommandLine& line) {
   verb.argument("FILE.json", options->file, "The problem: one JSON object, described below");
   verb.value("--decimals", options->decimals, "N", "Digits after the point, 0 to 17 (default 4)")
       .range(0, kMaxDecimals);
-  verb.flag("--json", options->json,
-            "Print one JSON object instead, with the keys Q K V scores weights attention gate output that apply, "
-            "rounded to --decimals");
+  declare_json(
+      verb, options->json,
+      "one object, with the keys Q K V scores weights attention gate output that apply, rounded to --decimals,");
   verb.footer(
       "The problem:\n"
       "  {\"X\": [[...], ...], \"W_q\": ..., \"W_k\": ..., \"W_v\": ..., \"W_g\": ...}   or\n"

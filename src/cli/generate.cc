@@ -16,6 +16,8 @@
 #include "bench/machine.hpp"
 #include "cli/dtype_option.hpp"
 #include "cli/gate_threshold.hpp"
+#include "cli/json_option.hpp"
+#include "cli/output_files.hpp"
 #include "cli/signals.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
@@ -27,7 +29,6 @@
 #include "headgate/runtime.hpp"
 #include "io/input_file.hpp"
 #include "io/npy.hpp"
-#include "io/staged_file.hpp"
 #include "models/cached_decoder.hpp"
 #include "models/model_file.hpp"
 #include "tokenize/open.hpp"
@@ -50,7 +51,7 @@ struct Options {
   generate::Sampling sampling;
   std::int64_t max_tokens = 256;
   std::optional<double> gate_threshold;
-  std::string dtype = "bf16", cache_dtype = "f32";
+  DType dtype = DType::bf16, cache_dtype = DType::f32;
   int threads = 0;
   bool json = false;
   bool verbose = false;
@@ -197,8 +198,8 @@ models::CachedDecoderOptions decoder_options(const Options& o, const models::Dec
   require(tokens <= config.seq_len, "the prompt has {} tokens, more than the {} that the model has positions for",
           tokens, config.seq_len);
   models::CachedDecoderOptions out;
-  out.weights = dtype_of_word("--dtype", o.dtype, {DType::bf16, DType::f32});
-  out.cache = dtype_of_word("--cache-dtype", o.cache_dtype, {DType::f32, DType::i8});
+  out.weights = o.dtype;
+  out.cache = o.cache_dtype;
   out.capacity = std::min(config.seq_len, tokens + o.max_tokens);
   out.gate_threshold = o.gate_threshold.value_or(0.0);
   out.context.threads = o.threads;
@@ -208,7 +209,10 @@ models::CachedDecoderOptions decoder_options(const Options& o, const models::Dec
 int run_generate(const Options& o) {
   survive_lost_output();
   check_options(o);
-  if (!o.logits.empty()) io::check_writable(o.logits);
+  check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
+    inputs.add_models("MODEL", {o.model});
+    inputs.add_file("--prompt-file", o.prompt_file);
+  });
   const std::string path = train::model_path(o.model);
   const models::ModelFile file(path);
   check_gate_threshold(o.gate_threshold, {{o.model, file.config()}});
@@ -257,10 +261,10 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
 
 void declare_computation(VerbOptions& verb, Options& o) {
   verb.group("Computation");
-  verb.value("--dtype", o.dtype, "TYPE",
-             "Of the weights in memory: bf16 (default), matrices rounded to nearest even, or f32");
-  verb.value("--cache-dtype", o.cache_dtype, "TYPE",
-             "Of the keys and values in memory: f32 (default) or i8, with a scale for each token and head");
+  declare_dtype(verb, "--dtype", o.dtype, {DType::bf16, DType::f32},
+                "Of the weights in memory: bf16 (default), matrices rounded to nearest even, or f32");
+  declare_dtype(verb, "--cache-dtype", o.cache_dtype, {DType::f32, DType::i8},
+                "Of the keys and values in memory: f32 (default) or i8, with a scale for each token and head");
   verb.value("--gate-threshold", o.gate_threshold, "T",
              "Attention leaves out heads of a token whose gate is at most T in every feature; of gates that multiply "
              "the attention output");
@@ -293,7 +297,7 @@ Verb add_generate(CommandLine& line) {
   declare_sampling(verb, o->sampling);
   declare_computation(verb, *o);
   verb.group("Output");
-  verb.flag("--json", o->json, "Print one JSON object at the end instead of text");
+  declare_json(verb, o->json, "one object, at the end,");
   verb.flag("--verbose", o->verbose, "Print the figures on stderr even if it is not a terminal");
   verb.value(
       "--logits", o->logits, "OUT.npy",

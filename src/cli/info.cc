@@ -1,29 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "bench/machine.hpp"
+#include "cli/json_option.hpp"
 #include "cli/verbs.hpp"
+#include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
 
 namespace headgate::cli {
 namespace {
 
-int run_info() {
-  // active_target() may throw (HEADGATE_ISA), so it is called before anything is printed.
-  const std::string chosen = active_target();
-  fmt::print("version            {}\n", version());
-  fmt::print("cpu                {}\n", bench::cpu_name());
-  fmt::print("backends           {}\n", fmt::join(supported_backends(), " "));
-  fmt::print("targets compiled   {}\n", fmt::join(compiled_targets(), " "));
-  fmt::print("targets supported  {}\n", fmt::join(supported_targets(), " "));
-  fmt::print("target chosen      {}\n", chosen);
+using Json = nlohmann::ordered_json;
+
+/// A fact as `headgate info` prints it: a line of text, or a value of the JSON object.
+struct Fact {
+  std::string label;
+  Json value;             ///< a string, a number, a list of strings, or null
+  std::string if_null{};  ///< the text in place of null
+
+  /// The label with '_' for spaces.
+  std::string key() const {
+    std::string out = label;
+    std::replace(out.begin(), out.end(), ' ', '_');
+    return out;
+  }
+  std::string text() const {
+    if (value.is_null()) return if_null;
+    if (value.is_array()) return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "));
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  }
+};
+
+/// What multiplies matrices, or why nothing does.
+Fact blas_fact() {
+  try {
+    return {"blas", bench::blas_description()};
+  } catch (const Error& error) {
+    return {"blas", nullptr, fmt::format("none: {}", error.what())};
+  }
+}
+
+/// Throws where the environment asks for a target that is not supported.
+std::vector<Fact> facts() {
   const std::string products = native16_products();
-  fmt::print("native16 products  {}\n", products.empty() ? "none: native16 computes as exact" : products);
-  fmt::print("threads            {}\n", default_threads());
-  fmt::print("blas               {}\n", bench::blas_description());
+  return {
+      {"version", version()},
+      {"cpu", bench::cpu_name()},
+      {"backends", supported_backends()},
+      {"targets compiled", compiled_targets()},
+      {"targets supported", supported_targets()},
+      {"target chosen", active_target()},
+      {"native16 products", products.empty() ? Json(nullptr) : Json(products), "none: native16 computes as exact"},
+      {"threads", default_threads()},
+      blas_fact(),
+  };
+}
+
+int run_info(bool json) {
+  Json object;
+  std::string lines;
+  for (const Fact& fact : facts()) {
+    object[fact.key()] = fact.value;
+    lines += fmt::format("{:<18} {}\n", fact.label, fact.text());
+  }
+  fmt::print("{}", json ? object.dump(2, ' ', false, Json::error_handler_t::replace) + '\n' : lines);
   return kSuccess;
 }
 
@@ -37,11 +83,22 @@ Verb add_info(CommandLine& line) {
       "run, and the one that kernels use, best first; what `--precision native16` multiplies with; the threads that a "
       "call uses by default; and the BLAS that "
       "`headgate bench` measures against (attention itself uses none).");
+  auto json = std::make_shared<bool>(false);
+  declare_json(verb, *json, "one object");
   verb.footer(
+      "JSON output, the facts above in their order:\n"
+      "  version, cpu, target_chosen        strings\n"
+      "  backends, targets_compiled,\n"
+      "  targets_supported                  lists of strings\n"
+      "  native16_products                  a string; null where native16 computes as\n"
+      "                                     exact\n"
+      "  threads                            a number\n"
+      "  blas                               a string; null where it cannot be loaded\n"
+      "\n"
       "Environment:\n"
       "  HEADGATE_ISA     vector target to use, one of those supported\n"
       "  OMP_NUM_THREADS  threads to use by default");
-  return {"info", run_info};
+  return {"info", [json] { return run_info(*json); }};
 }
 
 }  // namespace headgate::cli

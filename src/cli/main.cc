@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -13,9 +11,6 @@
 #include "cli/signals.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
-#include "headgate/runtime.hpp"
-#include "layers/blas_core.hpp"
-#include "layers/linear.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -54,6 +49,7 @@ int run(int argc, char** argv) {
     const Request request = line.parse(argc, argv);
     if (!request.verb.empty()) who = "headgate " + request.verb;
     if (!request.refusal.empty()) return report(who, request.refusal);
+    for (const std::string& note : request.notes) console::say(stderr, fmt::format("{}: {}\n", who, note));
     fmt::print("{}", request.text);
     for (const Verb& verb : verbs) {
       if (verb.name == request.verb) return verb.run();
@@ -68,25 +64,15 @@ int run(int argc, char** argv) {
   }
 }
 
-/// Restarts the program with OpenBLAS kernels that suit the CPU if OpenBLAS does not know the CPU and OPENBLAS_CORETYPE
-/// is not set, which OpenBLAS reads when it is loaded, before main. If that fails, this process continues.
-void restart_with_better_blas(char** argv) {
-  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
-  if (std::getenv(kVariable) != nullptr) return;
-  const std::string better(layers::better_blas_core(layers::blas_core(), supported_targets()));
-  if (better.empty() || setenv(kVariable, better.c_str(), 1) != 0) return;
-  execv("/proc/self/exe", argv);
-}
-
 }  // namespace
 }  // namespace headgate::cli
 
 int main(int argc, char** argv) {
-  headgate::cli::restart_with_better_blas(argv);
   headgate::cli::remove_unfinished_files_on_signals();
-  headgate::layers::use_one_blas_thread();
+  headgate::cli::report_files_too_large();
   const int status = headgate::cli::run(argc, argv);
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+  const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!printed && status != headgate::cli::kBadUsage) {  // then one line says already what is wrong
     return headgate::cli::report("headgate", "cannot write to standard output");
   }
   return status;

@@ -1,40 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/output_files.hpp"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
-#include "cli/verbs.hpp"
+#include "core/check.hpp"
 #include "io/staged_file.hpp"
+#include "train/corpus.hpp"
+#include "train/run_directory.hpp"
 
 namespace headgate::cli {
-namespace {
 
-/// Whether two paths lead to one file, be it there or not.
-bool same_place(const std::string& a, const std::string& b) {
-  std::error_code ignored;
-  const auto place = [&](const std::string& path) { return std::filesystem::weakly_canonical(path, ignored); };
-  return std::filesystem::equivalent(a, b, ignored) || place(a) == place(b);
+void InputFiles::add_file(const std::string& option, const std::string& path) {
+  paths_.push_back({option, path == "-" ? "/dev/stdin" : path});
 }
 
-}  // namespace
-
-void check_outputs(const std::vector<OutputFile>& outputs, const std::vector<std::string>& inputs) {
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const auto& [option, path] = outputs[i];
-    if (path.empty()) continue;
-    for (std::size_t j = i + 1; j < outputs.size(); ++j) {
-      const auto& [other, other_path] = outputs[j];
-      if (other_path.empty() || !same_place(path, other_path)) continue;
-      throw UsageError(fmt::format("{} {} and {} {} are one file", option, path, other, other_path));
-    }
-    for (const std::string& input : inputs) {
-      if (same_place(path, input)) throw UsageError(fmt::format("{} {} would replace what is read", option, path));
-    }
-    io::check_writable(path);
+void InputFiles::add_models(const std::string& argument, const std::vector<std::string>& models) {
+  for (const std::string& model : models) {
+    for (const std::string& file : train::files_of_model_or_run(model)) add_file(argument, file);
   }
+}
+
+void InputFiles::add_text(const std::string& option, const std::vector<std::string>& paths,
+                          const train::FileChoice& choice) {
+  for (const std::string& file : train::text_files(paths, choice)) add_file(option, file);
+}
+
+void check_overwrites(const std::vector<io::NamedPath>& outputs,
+                      const std::function<void(InputFiles& inputs)>& list_inputs) {
+  const auto given = [](const io::NamedPath& output) { return !output.path.empty(); };
+  if (std::none_of(outputs.begin(), outputs.end(), given)) return;
+  InputFiles inputs;
+  list_inputs(inputs);
+  io::check_overwrites(outputs, inputs.paths());
+}
+
+void check_outputs(const std::vector<io::NamedPath>& outputs,
+                   const std::function<void(InputFiles& inputs)>& list_inputs) {
+  check_overwrites(outputs, list_inputs);
+  for (const io::NamedPath& output : outputs) {
+    if (!output.path.empty()) io::check_writable(output.path);
+  }
+}
+
+void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs) {
+  std::vector<io::NamedPath> replaced{output};
+  std::error_code ignored;  // of a path that is no directory there is nothing below to replace
+  for (const auto& entry : std::filesystem::directory_iterator(output.path, ignored)) {
+    replaced.push_back({output.option, entry.path().string()});
+  }
+  check_overwrites(replaced, list_inputs);
+  require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
+          output.option, output.path);
 }
 
 }  // namespace headgate::cli

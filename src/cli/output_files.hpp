@@ -1,18 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "io/output_guard.hpp"
+#include "train/text_files.hpp"
+
 namespace headgate::cli {
 
-/// A file that a verb writes, and the option that names it; empty where the option is absent.
-struct OutputFile {
-  std::string option, path;
+/// The files that a verb reads. Every add_ names the option or argument that its paths come from.
+class InputFiles {
+ public:
+  /// A file; "-" is standard input.
+  void add_file(const std::string& option, const std::string& path);
+  /// Models and runs, with all files that belong to them.
+  void add_models(const std::string& argument, const std::vector<std::string>& models);
+  /// Files of text, and directories of which `choice` selects files.
+  void add_text(const std::string& option, const std::vector<std::string>& paths, const train::FileChoice& choice = {});
+
+  const std::vector<io::NamedPath>& paths() const { return paths_; }
+
+ private:
+  std::vector<io::NamedPath> paths_;
 };
 
-/// Refuses, before the work begins, outputs that are one file, that would replace one of `inputs`, or that cannot be
-/// written. Throws UsageError and io::WriteError.
-void check_outputs(const std::vector<OutputFile>& outputs, const std::vector<std::string>& inputs);
+/// Refuses, before the work begins, outputs that are one file or would overwrite what the verb reads.
+/// list_inputs(inputs) is called only if a path is given. Throws Error, and io::FileError for inputs that cannot be
+/// listed.
+void check_overwrites(const std::vector<io::NamedPath>& outputs,
+                      const std::function<void(InputFiles& inputs)>& list_inputs);
+
+/// The same, and refuses output files that cannot be written.
+void check_outputs(const std::vector<io::NamedPath>& outputs,
+                   const std::function<void(InputFiles& inputs)>& list_inputs);
+
+/// Refuses an output directory, which would be replaced as a whole, if a file in it is one that the verb reads, or if
+/// it is a run or the checkpoint of one.
+void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs);
 
 }  // namespace headgate::cli

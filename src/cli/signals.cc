@@ -21,7 +21,7 @@
 namespace headgate::cli {
 namespace {
 
-constexpr std::array kEndingSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ};
+constexpr std::array kEndingSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU};
 constexpr std::array kWatchedSignals{SIGINT, SIGTERM, SIGHUP};
 
 // The handlers below may run in any thread at any moment: they call only functions that POSIX calls async-signal-safe,
@@ -99,9 +99,10 @@ void remove_unfinished_files_on_signals() {
   }
 }
 
+void report_files_too_large() { std::signal(SIGXFSZ, SIG_IGN); }
+
 void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     // open returns the lowest free descriptor: this stream's, since those below it are open.
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);

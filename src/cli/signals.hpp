@@ -11,9 +11,13 @@ namespace headgate::cli {
 /// of src/io. A signal that the parent process ignores (nohup) stays ignored.
 void remove_unfinished_files_on_signals();
 
-/// After this call, writing to a closed pipe or beyond the limit of a file's size is an error of the write instead of a
-/// signal that ends the process, and files opened later never get the descriptor of a closed standard stream. For work
-/// that must not be lost because of its output.
+/// After this call, writing beyond the limit of a file's size (ulimit -f) is an error of the write, which a verb
+/// reports, instead of a signal that ends the process.
+void report_files_too_large();
+
+/// After this call, writing to a closed pipe is an error of the write instead of a signal that ends the process, and
+/// files opened later never get the descriptor of a closed standard stream. For work that must not be lost because of
+/// its output. Other verbs end without a word once nobody reads what they print.
 void survive_lost_output();
 
 /// While an object exists, SIGINT, SIGTERM and SIGHUP are recorded instead of ending the process. Another SIGINT or

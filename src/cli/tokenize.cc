@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
-#include <iterator>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
+#include "cli/json_option.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "io/input_file.hpp"
@@ -15,8 +19,6 @@
 
 namespace headgate::cli {
 namespace {
-
-constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
 struct Options {
   std::string model;
@@ -26,32 +28,106 @@ struct Options {
   bool special_as_text = false;
 };
 
-std::string ids_text(const tokenize::Encoding& encoding) {
-  std::string out;
-  for (const std::int32_t id : encoding.ids) fmt::format_to(std::back_inserter(out), "{}\n", id);
-  return out;
+void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void append(std::string& text, std::int32_t id) {
+  const fmt::format_int digits(id);
+  text.append(digits.data(), digits.size());
 }
 
-std::string json_text(const tokenize::Tokenizer& tokenizer, const tokenize::Encoding& encoding) {
-  nlohmann::ordered_json out;
-  out["ids"] = encoding.ids;
-  auto& tokens = out["tokens"] = nlohmann::ordered_json::array();
-  for (const std::int32_t id : encoding.ids) tokens.push_back(tokenizer.spelling(id));
-  auto& offsets = out["offsets"] = nlohmann::ordered_json::array();
-  for (const tokenize::Span& span : encoding.spans) offsets.push_back({span.begin, span.end});
-  return out.dump() + "\n";
+/// Ids, one a line.
+class IdLines {
+ public:
+  void add(const tokenize::Encoding& tokens) {
+    std::string out;
+    for (const std::int32_t id : tokens.ids) {
+      append(out, id);
+      out += '\n';
+    }
+    print(out);
+  }
+  void finish() {}
+};
+
+/// The JSON object. Its first list is printed as tokens come; what the others need waits in a temporary file.
+class JsonObject {
+ public:
+  explicit JsonObject(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) { print(R"({"ids":[)"); }
+
+  void add(const tokenize::Encoding& tokens) {
+    std::string out;
+    for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
+      const Record record{tokens.ids[i], tokens.spans[i]};
+      if (count_++ > 0) out += ',';
+      append(out, record.id);
+      if (std::fwrite(&record, sizeof(record), 1, file_.get()) != 1) fail();
+    }
+    print(out);
+  }
+  void finish() {
+    print(R"(],"tokens":[)");
+    print_list([this](const Record& record) { return nlohmann::json(tokenizer_.spelling(record.id)).dump(); });
+    print(R"(],"offsets":[)");
+    print_list([](const Record& record) { return fmt::format("[{},{}]", record.span.begin, record.span.end); });
+    print("]}\n");
+  }
+
+ private:
+  struct Record {
+    std::int32_t id;
+    tokenize::Span span;
+  };
+
+  [[noreturn]] static void fail() {
+    throw io::FileError(fmt::format("cannot keep tokens in a temporary file: {}", std::strerror(errno)));
+  }
+
+  template <class Text>
+  void print_list(const Text& text_of) {
+    if (std::fseek(file_.get(), 0, SEEK_SET) != 0) fail();
+    Record record{};
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (std::fread(&record, sizeof(record), 1, file_.get()) != 1) fail();
+      if (i > 0) print(",");
+      print(text_of(record));
+    }
+  }
+
+  static std::FILE* temporary_file() {
+    std::FILE* file = std::tmpfile();
+    if (file == nullptr) fail();
+    return file;
+  }
+
+  const tokenize::Tokenizer& tokenizer_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{temporary_file(), &std::fclose};
+  std::size_t count_ = 0;
+};
+
+/// Tokenizes the text as it is read. Returns the bytes that are left out.
+template <class Output>
+std::size_t tokenize_text(io::InputStream& text, tokenize::StreamEncoder& encoder, Output output) {
+  std::size_t left_out = 0;
+  const auto take = [&](const tokenize::Encoding& tokens) {
+    left_out += tokens.left_out;
+    output.add(tokens);
+  };
+  for (std::string_view part = text.next(); !part.empty(); part = text.next()) take(encoder.next(part));
+  take(encoder.finish());
+  output.finish();
+  return left_out;
 }
 
 int run_tokenize(const Options& o) {
   const auto tokenizer = tokenize::open_tokenizer(o.model);
-  const std::string text = io::read_stream(o.text == "-" ? "/dev/stdin" : o.text, kMaxTextBytes);
-  const tokenize::Encoding encoding =
-      tokenizer->encode(text, {.add_special = !o.no_special, .special_as_text = o.special_as_text, .spans = o.json});
-  if (encoding.left_out > 0) {
-    console::say(stderr, fmt::format("left out: {} bytes that the vocabulary has no token for\n", encoding.left_out));
+  io::InputStream text(o.text == "-" ? "/dev/stdin" : o.text);
+  const auto encoder =
+      tokenizer->stream({.add_special = !o.no_special, .special_as_text = o.special_as_text, .spans = o.json});
+  const std::size_t left_out =
+      o.json ? tokenize_text(text, *encoder, JsonObject(*tokenizer)) : tokenize_text(text, *encoder, IdLines());
+  if (left_out > 0) {
+    console::say(stderr, fmt::format("left out: {} bytes that the vocabulary has no token for\n", left_out));
   }
-  const std::string out = o.json ? json_text(*tokenizer, encoding) : ids_text(encoding);
-  std::fwrite(out.data(), 1, out.size(), stdout);
   return kSuccess;
 }
 
@@ -64,11 +140,11 @@ Verb add_tokenize(CommandLine& line) {
       "MODEL is a tokenizer.json with byte-level BPE, a directory that holds one, a GGUF file, or a directory made by "
       "`headgate train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's "
       "`tokenizers`. "
-      "Bytes that are not UTF-8 are tokens as well.");
+      "Bytes that are not UTF-8 are tokens as well. The text is read in parts, so that memory does not grow with it.");
   auto options = std::make_shared<Options>();
   verb.argument("MODEL", options->model, "tokenizer.json, a model's directory, or a GGUF file");
   verb.value("--text", options->text, "FILE", "The text, of any encoding; - for standard input").required();
-  verb.flag("--json", options->json, "Print one JSON object instead");
+  declare_json(verb, options->json, "one object");
   verb.flag("--no-special", options->no_special,
             "Without the tokens that the tokenizer puts around a text, as BOS in front");
   verb.flag("--special-as-text", options->special_as_text,

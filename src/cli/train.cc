@@ -147,7 +147,7 @@ Verb add_train(CommandLine& line) {
       "Examples:\n"
       "  headgate train --data book.txt --out run --gate headwise --match-params\n"
       "  headgate train --task bigram-backcopy --data book.txt --out backcopy\n"
-      "  headgate eval run --data book.txt --held-out");
+      "  headgate eval run --text book.txt --held-out");
   return {"train", [options] { return run_train(*options); }};
 }
 

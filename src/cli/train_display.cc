@@ -31,14 +31,27 @@ std::string evaluation_line(const train::Evaluation& evaluation) {
 }
 
 TrainDisplay::TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every)
-    : bar_(16), checkpoint_(std::move(checkpoint)), steps_(trainer.settings().schedule.steps), log_every_(log_every) {}
+    : checkpoint_(std::move(checkpoint)), steps_(trainer.settings().schedule.steps), log_every_(log_every) {}
 
-std::string TrainDisplay::status(const train::Progress& progress) const {
+console::StatusLine TrainDisplay::status(const train::Progress& progress) const {
+  const train::StepReport& step = progress.step;
+  console::StatusLine line{.fraction = static_cast<double>(step.step) / static_cast<double>(steps_),
+                           .seconds_left = seconds_per_step_ * static_cast<double>(steps_ - step.step)};
+  line.parts.push_back({.text = fmt::format("{:.0f} tok/s", progress.tokens_per_second), .essential = true});
+  line.parts.push_back({.text = fmt::format("{}/{}", step.step, steps_)});
+  line.parts.push_back({.text = fmt::format("loss {:.4f}", step.loss)});
+  if (progress.mfu) line.parts.push_back({.text = fmt::format("MFU {:.0f}%", 100.0 * *progress.mfu)});
+  line.parts.push_back({.text = fmt::format("lr {:.2e}", step.lr)});
+  line.parts.push_back({.text = fmt::format("|g| {:.2f}", step.grad_norm)});
+  return line;
+}
+
+std::string TrainDisplay::log_line(const train::Progress& progress) const {
   const train::StepReport& step = progress.step;
   const double left = seconds_per_step_ * static_cast<double>(steps_ - step.step);
   const std::string mfu = progress.mfu ? fmt::format("  MFU {:.0f}%", 100.0 * *progress.mfu) : "";
-  return fmt::format("{}/{}  loss {:.4f}  |g| {:.2f}  lr {:.2e}  {:.0f} tok/s{}  {} left", step.step, steps_, step.loss,
-                     step.grad_norm, step.lr, progress.tokens_per_second, mfu, duration_text(left));
+  return fmt::format("step {}/{}  loss {:.4f}  |g| {:.2f}  lr {:.2e}  {:.0f} tok/s{}  {} left", step.step, steps_,
+                     step.loss, step.grad_norm, step.lr, progress.tokens_per_second, mfu, duration_text(left));
 }
 
 void TrainDisplay::after_step(const train::Progress& progress) {
@@ -47,9 +60,9 @@ void TrainDisplay::after_step(const train::Progress& progress) {
   seconds_per_step_ += (step.seconds - seconds_per_step_) * (seconds_per_step_ > 0.0 ? kShare : 1.0);
   loss_ = step.loss;
   if (bar_.visible()) {
-    bar_.show(static_cast<double>(step.step) / static_cast<double>(steps_), status(progress));
+    bar_.show(status(progress));
   } else if (step.step == 1 || step.step % log_every_ == 0 || step.step == steps_) {
-    print_line("step " + status(progress));
+    print_line(log_line(progress));
   }
   if (step.spike) {
     bar_.clear();

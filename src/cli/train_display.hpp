@@ -29,7 +29,8 @@ class TrainDisplay : public train::LoopObserver {
   double loss() const { return loss_; }
 
  private:
-  std::string status(const train::Progress& progress) const;
+  console::StatusLine status(const train::Progress& progress) const;
+  std::string log_line(const train::Progress& progress) const;
 
   console::ProgressBar bar_;
   std::string checkpoint_;

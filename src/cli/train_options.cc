@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cli/enum_option.hpp"
 #include "cli/threads.hpp"
 
 namespace headgate::cli {
@@ -68,9 +69,7 @@ void declare(VerbOptions& verb, const Row& row, Slot& slot, const std::string& h
       verb.values(option, slot, type, help);
     }
   } else if constexpr (std::is_enum_v<Value>) {
-    verb.word(
-        option, [option, &slot](const std::string& word) { slot = parse_option_word<Value>(option, word); }, type,
-        help);
+    declare_enum<Value>(verb, option, slot, type, help);
   } else if constexpr (std::is_same_v<Value, std::int64_t>) {
     verb.value(option, slot, type, help).range(row.range.least, row.range.most);
   } else if constexpr (std::is_same_v<Value, int>) {

@@ -23,8 +23,9 @@ int run_verify(const verify::RunOptions& options) {
   std::fflush(stdout);
 
   console::ProgressBar bar;
-  const verify::RunResult result = verify::run(
-      options, [&bar](double done, std::size_t number) { bar.show(done, fmt::format("problem {}", number)); });
+  const verify::RunResult result = verify::run(options, [&bar](double done, std::size_t number) {
+    bar.show(done, {.text = fmt::format("problem {}", number)});
+  });
   bar.clear();
   if (result.mismatch) {
     fmt::print(stderr, "headgate verify: problem {}, {}\n", result.problems, *result.mismatch);

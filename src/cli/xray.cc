@@ -4,19 +4,23 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "cli/enum_option.hpp"
 #include "cli/eval_text.hpp"
+#include "cli/json_option.hpp"
 #include "cli/output_files.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "console/progress.hpp"
-#include "core/rows.hpp"
 #include "io/staged_file.hpp"
+#include "models/model_file.hpp"
 #include "page/page.hpp"
 #include "xray/report.hpp"
 #include "xray/terminal.hpp"
@@ -26,7 +30,8 @@ namespace {
 
 struct XrayOptions {
   xray::Choices choices;
-  std::string out, json;
+  std::string out;
+  JsonOutput json;
   bool list = false;
 };
 
@@ -43,6 +48,12 @@ xray::MapStyle map_style() {
   return colours ? xray::MapStyle::colours : xray::MapStyle::shades;
 }
 
+/// Whether `word` may be a MODEL.
+bool is_model(const std::string& word) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(word, ignored) || models::is_gguf(word);
+}
+
 int run_xray(const XrayOptions& o) {
   if (o.list) {
     fmt::print("{}", xray::list_text());
@@ -50,22 +61,23 @@ int run_xray(const XrayOptions& o) {
   }
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
   if (o.choices.text.empty()) throw UsageError("--text is required");
-  std::vector<std::string> inputs = o.choices.text;
-  inputs.insert(inputs.end(), o.choices.models.begin(), o.choices.models.end());
-  check_outputs({{"--out", o.out}, {"--json", o.json}}, inputs);
+  check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&o](InputFiles& inputs) {
+    inputs.add_models("MODEL", o.choices.models);
+    inputs.add_text("--text", o.choices.text);
+  });
   console::ProgressBar bar;
-  const auto models =
-      xray::xray(o.choices, {.progress = [&](const std::string& what, double done) { bar.show(done, what); },
-                             .plan =
-                                 [&](const std::string& line) {
-                                   bar.clear();
-                                   console::say(stderr, fmt::format("headgate xray: {}\n", line));
-                                 }});
+  const auto models = xray::xray(
+      o.choices, {.progress = [&](const std::string& model, double done) { bar.show(done, {.path = model}); },
+                  .plan =
+                      [&](const std::string& line) {
+                        bar.clear();
+                        console::say(stderr, fmt::format("headgate xray: {}\n", line));
+                      }});
   bar.clear();
   const nlohmann::ordered_json report = xray::report_json(models, o.choices.text);
-  if (!o.json.empty()) io::write_text(o.json, page::json_text(report));
   if (!o.out.empty()) io::write_text(o.out, xray::report_page(report));
-  if (o.out.empty() && o.json.empty()) fmt::print("{}", xray::headline_text(models, map_style()));
+  o.json.write(page::json_text(report));
+  if (o.out.empty() && !o.json.wanted()) fmt::print("{}", xray::headline_text(models, map_style()));
   int status = kSuccess;
   for (const xray::ModelXray& model : models) {
     if (!check_finite("xray", model.name, model.evaluation)) status = kCheckFailed;
@@ -82,7 +94,7 @@ Verb add_xray(CommandLine& line) {
       "A page that shows what each head of a model does on a text\n\n"
       "Attention maps, gates, sinks, massive activations and ranks, head by head and token by token, of one model or "
       "several side by side. MODEL is a directory made by `headgate train`, a directory of Hugging Face's, or a GGUF "
-      "file. Without --out and --json the main figures are printed, with small maps of layers and heads.");
+      "file. Without --out, --json and --json-out the main figures are printed, with small maps of layers and heads.");
   verb.arguments("MODEL", o->choices.models, "A model's directory or GGUF file; several stand side by side").optional();
   verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
   verb.value("--tokens", o->choices.tokens, "N",
@@ -90,16 +102,12 @@ Verb add_xray(CommandLine& line) {
              "(default 2048)")
       .range(2, 1 << 16);
   verb.value("--out", o->out, "FILE.html", "Write the page: one file that needs no network");
-  verb.value("--json", o->json, "FILE.json", "Write what the page shows as JSON (docs/XRAY.md)");
+  declare_json(verb, o->json, "what the page shows (docs/XRAY.md)", is_model);
   verb.value("--map", o->choices.map_cells, "N",
              "Cells of a side of a head's map, at most (default 96); a cell of a longer text is a mean")
       .range(1, 1 << 10);
-  const Option overrides = verb.word(
-      "--override",
-      [o](const std::string& word) {
-        o->choices.overrides = parse_option_word<xray::OverriddenPart>("--override", word);
-      },
-      list_words<xray::OverriddenPart>("|"), override_help());
+  const Option overrides = declare_enum<xray::OverriddenPart>(verb, "--override", o->choices.overrides,
+                                                              list_words<xray::OverriddenPart>("|"), override_help());
   verb.value("--override-tokens", o->choices.override_tokens, "N",
              "The first N tokens of the text, at most, for --override (default 256)")
       .range(2, 1 << 16)
@@ -110,7 +118,7 @@ Verb add_xray(CommandLine& line) {
       "Examples:\n"
       "  headgate xray run --text book.txt\n"
       "  headgate xray run-plain run-gated --text book.txt --out report.html\n"
-      "  headgate xray SmolLM2.gguf --text book.txt --tokens 512 --json report.json");
+      "  headgate xray SmolLM2.gguf --text book.txt --tokens 512 --json-out report.json");
   return {"xray", [o] { return run_xray(*o); }};
 }
 

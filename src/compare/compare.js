@@ -46,9 +46,10 @@ function figurePanel(key) {
   const shown = runs.map((run, index) => ({ index, curve: run.curves[key] }))
     .filter(({ index, curve }) => curve && !hidden.has(index));
   const { steps, rows } = aligned(shown.map(({ curve }) => curve));
+  const fixed = shareScale([key], runs.flatMap((run) => run.curves[key]?.values ?? []));
   return el("div", { class: "panel", "data-key": key }, el("h3", {}, figure(key).name), sentence(figure(key).sentence),
     !steps.length ? el("p", { class: "hint" }, "No run that is shown has this figure.") : chart({
-      label: `${figure(key).name} over steps`, axis: "step", xs: steps, count: steps.length,
+      label: `${figure(key).name} over steps`, axis: "step", xs: steps, count: steps.length, fixed,
       place: (i) => `step ${number(steps[i])}`,
       series: shown.map(({ index }, i) => ({ index, values: rows[i] })) }));
 }

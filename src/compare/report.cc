@@ -14,7 +14,6 @@
 #include "metrics/registry.hpp"
 #include "page/page.hpp"
 #include "train/metrics_record.hpp"
-#include "train/run_directory.hpp"
 
 namespace headgate::compare {
 
@@ -83,7 +82,7 @@ ordered_json run_json(const ComparedRun& run, std::size_t points) {
 std::vector<ComparedRun> read_runs(const std::vector<std::string>& directories) {
   std::vector<ComparedRun> out;
   out.reserve(directories.size());
-  for (const std::string& run : directories) out.push_back({run, train::read_metrics(train::metrics_path(run))});
+  for (const std::string& run : directories) out.push_back({run, train::read_run(run)});
   return out;
 }
 

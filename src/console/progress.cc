@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "console/progress.hpp"
 
-#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <system_error>
 
 #include "console/console.hpp"
 
@@ -20,28 +21,48 @@ bool stderr_takes_control_codes() {
   return isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
 }
 
-int terminal_columns() {
-  constexpr int kUsual = 80;
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+/// The number in COLUMNS; 0 if it has none.
+std::size_t columns_of_environment() {
+  const char* text = std::getenv("COLUMNS");
+  if (text == nullptr) return 0;
+  std::size_t columns = 0;
+  const char* const end = text + std::strlen(text);
+  const auto read = std::from_chars(text, end, columns);
+  return read.ec == std::errc{} && read.ptr == end ? columns : 0;
 }
 
 }  // namespace
 
-ProgressBar::ProgressBar(int bar_width) : bar_width_(bar_width), visible_(stderr_takes_control_codes()) {}
+std::size_t terminal_columns() {
+  constexpr std::size_t kUsual = 80;
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const std::size_t columns = columns_of_environment();
+  return columns > 0 ? columns : kUsual;
+}
 
-void ProgressBar::show(double fraction, const std::string& label) {
+ProgressBar::ProgressBar() : visible_(stderr_takes_control_codes()) {}
+
+std::optional<double> ProgressBar::estimated_seconds_left(double fraction, Clock::time_point now) {
+  if (fraction <= first_fraction_) {  // nothing is done yet, or other work begins
+    first_fraction_ = fraction;
+    begin_ = now;
+    return std::nullopt;
+  }
+  const std::chrono::duration<double> passed = now - begin_;
+  return passed.count() * (1.0 - fraction) / (fraction - first_fraction_);
+}
+
+void ProgressBar::show(const StatusLine& line) {
   constexpr auto kInterval = std::chrono::milliseconds(100);
-  constexpr int kBesideLabel = 10;  // brackets, percentage, blanks, and the last column, which may wrap
-  const auto now = std::chrono::steady_clock::now();
-  if (!visible_ || (drawn_ && now - last_ < kInterval)) return;
+  if (!visible_) return;
+  const auto now = Clock::now();
+  StatusLine shown = line;
+  if (!shown.seconds_left) shown.seconds_left = estimated_seconds_left(line.fraction, now);
+  if (drawn_ && now - last_ < kInterval) return;
   last_ = now;
   drawn_ = true;
-  const double part = std::clamp(fraction, 0.0, 1.0);
-  const int filled = static_cast<int>(part * bar_width_);
-  const int room = std::max(0, terminal_columns() - bar_width_ - kBesideLabel);
-  say(stderr, fmt::format("\r\x1b[K[{}{}] {:3.0f}%  {}", std::string(filled, '#'),
-                          std::string(bar_width_ - filled, '.'), 100.0 * part, label.substr(0, room)));
+  say(stderr, "\r\x1b[K" + status_text(shown, terminal_columns()));
 }
 
 void ProgressBar::clear() {

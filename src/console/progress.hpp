@@ -2,30 +2,42 @@
 #pragma once
 
 #include <chrono>
-#include <string>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "console/status_line.hpp"
 
 namespace headgate::console {
+
+/// Columns of the terminal that stderr is; COLUMNS where the terminal does not say, else 80.
+std::size_t terminal_columns();
 
 /// A progress bar on stderr if that is a terminal; otherwise nothing is shown.
 class ProgressBar {
  public:
-  /// `bar_width`: columns of the bar; the label gets the rest of the line.
-  explicit ProgressBar(int bar_width = 40);
+  using Clock = std::chrono::steady_clock;
+
+  ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
   ~ProgressBar() { clear(); }
 
   bool visible() const { return visible_; }
-  /// Redraws at most ten times a second. `label` is cut to what fits the line.
-  void show(double fraction, const std::string& label);
+  /// Redraws at most ten times a second. Without seconds_left the time left is that at the mean speed so far.
+  void show(const StatusLine& line);
+  void show(double fraction, const LinePart& part) { show({.fraction = fraction, .parts = {part}}); }
   /// Removes the bar from the line.
   void clear();
 
  private:
-  int bar_width_;
+  std::optional<double> estimated_seconds_left(double fraction, Clock::time_point now);
+
   bool visible_ = false;
   bool drawn_ = false;
-  std::chrono::steady_clock::time_point last_;
+  Clock::time_point last_;
+  Clock::time_point begin_ = Clock::now();  ///< when first_fraction_ was done
+  double first_fraction_ = 0.0;
 };
 
 }  // namespace headgate::console

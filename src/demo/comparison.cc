@@ -194,10 +194,10 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
       "\n\nWhat to try next (Ctrl-C saves and prints how to resume; {0} VERB --help explains a verb)\n\n"
       "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-plain\n"
       "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-gated --gate headwise\n"
-      "     {0} eval backcopy-plain backcopy-gated --data {1}\n\n"
+      "     {0} eval backcopy-plain backcopy-gated --text {1}\n\n"
       "     {0} train --data {1} --out text-plain\n"
       "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
-      "     {0} eval text-plain text-gated --data {1} --held-out --tokens 200000\n",
+      "     {0} eval text-plain text-gated --text {1} --held-out --tokens 200000\n",
       console::shell_word(tool), console::shell_word(data),
       "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // as demo_backcopy_model and its settings
 }

@@ -33,25 +33,35 @@ constexpr const char* kTrainedModelsPage = "/trained-models.html";
 xray::Choices choices_of(const XrayWanted& wanted) {
   xray::Choices choices;
   choices.text = {wanted.text};
+  choices.include = wanted.include;
   choices.tokens = kTokens;
   choices.context.threads = wanted.threads;
   return choices;
 }
 
-void write_page(const std::vector<xray::ModelXray>& models, const XrayWanted& wanted, const std::string& name) {
+/// `text`: what the page calls the text.
+void write_page(const std::vector<xray::ModelXray>& models, const XrayWanted& wanted, const std::string& name,
+                const std::string& text) {
   if (wanted.directory.empty()) return;
   const std::string path = wanted.directory + name;
-  io::write_text(path, xray::report_page(xray::report_json(models, {wanted.text})));
+  io::write_text(path, xray::report_page(xray::report_json(models, {text})));
   fmt::print("     head by head and token by token, in a browser: {}\n", path);
 }
 
-std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, const XrayWanted& wanted) {
-  console::ProgressBar bar{16};
-  auto out =
-      xray::xray(std::move(models), choices_of(wanted),
-                 {.progress = [&bar](const std::string& what, double done) { bar.show(done, what); }, .plan = {}});
+std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, const xray::Choices& choices) {
+  console::ProgressBar bar;
+  auto out = xray::xray(
+      std::move(models), choices,
+      {.progress = [&bar](const std::string& model, double done) { bar.show(done, {.path = model}); }, .plan = {}});
   bar.clear();
   return out;
+}
+
+/// Why the figures are near those of the comparison, and not the same.
+std::string held_out_sentence(std::int64_t bytes, std::int64_t bytes_above) {
+  return fmt::format(
+      "These are the first {} bytes of the held-out text; the figures above are means over {} held-out bytes.", bytes,
+      bytes_above);
 }
 
 double mean_written_rank(const xray::ModelXray& model) {
@@ -65,12 +75,17 @@ double mean_written_rank(const xray::ModelXray& model) {
 
 }  // namespace
 
+std::vector<std::string> page_paths(const std::string& directory) {
+  if (directory.empty()) return {};
+  return {directory + kRealModelPage, directory + kTrainedModelsPage};
+}
+
 void prepare_pages(const XrayWanted& wanted) {
   if (wanted.directory.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(wanted.directory, error);
   require(!error, "--out {}: cannot make this directory: {}", wanted.directory, error.message());
-  for (const char* page : {kRealModelPage, kTrainedModelsPage}) io::check_writable(wanted.directory + page);
+  for (const std::string& page : page_paths(wanted.directory)) io::check_writable(page);
 }
 
 std::string sink_verdict(const std::string& name, const metrics::FigureRow& figures) {
@@ -103,17 +118,17 @@ void show_real_model(const std::string& model, const XrayWanted& wanted) {
   loaded.name = name;
   std::vector<train::LoadedModel> one;
   one.push_back(std::move(loaded));
-  const std::vector<xray::ModelXray> models = xray_of(std::move(one), wanted);
+  const std::vector<xray::ModelXray> models = xray_of(std::move(one), choices_of(wanted));
   fmt::print("{}\n{}", xray::headline_text(models, xray::MapStyle::shades),
              console::paragraph(sink_verdict(name, models.front().evaluation.report.overall)));
-  write_page(models, wanted, kRealModelPage);
+  write_page(models, wanted, kRealModelPage, wanted.text);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   fmt::print("     {} tokens in {}\n", models.front().pieces.size(), console::duration_text(seconds.count()));
   std::fflush(stdout);
 }
 
 void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWanted& wanted) {
-  fmt::print("\n\nThe X-ray of these models side by side\n\n");
+  fmt::print("\n\nThe X-ray of these models side by side, on held-out text\n\n");
   std::fflush(stdout);
   std::vector<train::LoadedModel> models;
   models.reserve(trained.size());
@@ -121,12 +136,16 @@ void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWan
     models.push_back(
         {.name = each.model.name, .config = each.model.config, .parameters = each.parameters, .trained = {}});
   }
-  const std::vector<xray::ModelXray> xrays = xray_of(std::move(models), wanted);
+  xray::Choices choices = choices_of(wanted);
+  choices.held_out = true;
+  const std::vector<xray::ModelXray> xrays = xray_of(std::move(models), choices);
+  const train::Evaluation& above = trained.front().evaluations.front();
   std::vector<std::pair<std::string, double>> ranks;
   ranks.reserve(xrays.size());
   for (const xray::ModelXray& model : xrays) ranks.emplace_back(model.name, mean_written_rank(model));
-  fmt::print("{}\n{}", xray::headline_text(xrays, xray::MapStyle::shades), console::paragraph(rank_sentence(ranks)));
-  write_page(xrays, wanted, kTrainedModelsPage);
+  fmt::print("{}\n{}\n{}", console::paragraph(held_out_sentence(xrays.front().evaluation.tokens, above.tokens)),
+             xray::headline_text(xrays, xray::MapStyle::shades), console::paragraph(rank_sentence(ranks)));
+  write_page(xrays, wanted, kTrainedModelsPage, wanted.text + ", from its held-out tail");
   std::fflush(stdout);
 }
 

@@ -11,10 +11,14 @@ namespace headgate::demo {
 
 /// Where the X-rays of the demo look, and where their pages go.
 struct XrayWanted {
-  std::string text;       ///< a file or directory
-  std::string directory;  ///< of the pages; empty: none are written
+  std::string text;                    ///< a file or directory
+  std::vector<std::string> include{};  ///< which files of a directory, as TrainSettings has it
+  std::string directory{};             ///< of the pages; empty: none are written
   int threads = 1;
 };
+
+/// The pages that the demo writes to `directory`; none for "".
+std::vector<std::string> page_paths(const std::string& directory);
 
 /// Makes the directory of the pages, if there is one. Throws Error where pages cannot be written to it.
 void prepare_pages(const XrayWanted& wanted);
@@ -23,7 +27,8 @@ void prepare_pages(const XrayWanted& wanted);
 /// io::FileError and io::WriteError.
 void show_real_model(const std::string& model, const XrayWanted& wanted);
 
-/// The X-rays of models trained on text, side by side. Throws io::WriteError.
+/// The X-rays of models trained on text, side by side, on the beginning of what their training held out. Throws
+/// io::FileError and io::WriteError.
 void show_trained_models(const std::vector<TrainedModel>& trained, const XrayWanted& wanted);
 
 /// One or two sentences on a model's attention to the first token, from its figures.

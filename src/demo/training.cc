@@ -67,7 +67,7 @@ class Training {
 
   void run() {
     for (const Comparison& comparison : comparisons_) {
-      bar_.show(0.0, "measuring the speed");
+      bar_.show(0.0, {.text = "measuring the speed"});
       costs_.push_back(cost_of(comparison));
     }
     bar_.clear();
@@ -225,7 +225,9 @@ class Training {
       step = trainer.step();
       seconds += step.seconds;
       done(share_of_run(index, costs_[index].step_seconds),
-           fmt::format("{}  {}/{}  loss {:.4f}", name, step.step, settings.schedule.steps, step.loss));
+           {{.text = name},
+            {.text = fmt::format("{}/{}", step.step, settings.schedule.steps)},
+            {.text = fmt::format("loss {:.4f}", step.loss)}});
       throw_if_interrupted();
     }
     train::Evaluation evaluation = evaluate(index, settings, run, name, out.model, trainer.parameters());
@@ -250,29 +252,30 @@ class Training {
     train::HeldOutEvaluator evaluator(model.config, source, plan, comparison.metrics, {.threads = 1});
     double before = 0.0;
     return evaluator.evaluate(parameters.data(), [&](double share) {
-      done(share_of_run(index, (share - before) * costs_[index].fixed_seconds), name + "  held-out text");
+      done(share_of_run(index, (share - before) * costs_[index].fixed_seconds),
+           {{.text = name}, {.text = "held-out text"}});
       before = share;
       throw_if_interrupted();
     });
   }
 
   /// Adds to the planned time of what is done.
-  void done(double planned_seconds, const std::string& label) {
+  void done(double planned_seconds, const std::vector<console::LinePart>& parts) {
     const std::lock_guard lock(mutex_);
     done_seconds_ += planned_seconds;
-    show(label);
+    show(parts);
   }
 
-  void show(const std::string& label) {
+  void show(const std::vector<console::LinePart>& parts) {
     const double left = seconds_left(planned_seconds_, done_seconds_, seconds_since(begin_));
-    bar_.show(done_seconds_ / planned_seconds_, fmt::format("{}  {} left", label, duration_text(left)));
+    bar_.show({.fraction = done_seconds_ / planned_seconds_, .seconds_left = left, .parts = parts});
   }
 
   const std::vector<Comparison>& comparisons_;
   const DemoBudget& budget_;
   const std::function<bool()>& interrupted_;
   std::vector<ComparisonCost> costs_;
-  console::ProgressBar bar_{16};
+  console::ProgressBar bar_;
   Clock::time_point begin_;
   double planned_seconds_ = 0.0;  ///< of all comparisons, at the measured speed
   double done_seconds_ = 0.0;     ///< the planned time of the work done so far, not the time that it took

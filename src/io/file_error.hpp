@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace headgate::io {
@@ -27,9 +28,12 @@ class NotReplaceable : public WriteError {
   using WriteError::WriteError;
 };
 
+/// A path for messages: control characters, of which NUL ends a C string, as \xNN.
+std::string shown_path(std::string_view path);
+
 template <class Kind = FileError, typename... Args>
 [[noreturn]] void fail(const std::string& path, fmt::format_string<Args...> format, Args&&... args) {
-  throw Kind(path + ": " + fmt::format(format, std::forward<Args>(args)...));
+  throw Kind(shown_path(path) + ": " + fmt::format(format, std::forward<Args>(args)...));
 }
 
 }  // namespace headgate::io

@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 
 namespace headgate::io {
 namespace {
@@ -31,15 +29,26 @@ void read_all(const std::string& path, void* to, std::size_t bytes, const Take& 
   }
 }
 
+/// `text` with the bytes that are not `plain` as \xNN.
+template <class Plain>
+std::string escaped(std::string_view text, const Plain& plain) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += plain(byte) ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string printable(std::string_view text, std::size_t most) {
-  std::string out;
-  for (const char c : text.substr(0, most)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte >= 0x20 && byte < 0x7F ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
-  }
+  const std::string out = escaped(text.substr(0, most), [](unsigned char c) { return c >= 0x20 && c < 0x7F; });
   return text.size() > most ? out + "…" : out;
+}
+
+std::string shown_path(std::string_view path) {
+  return escaped(path, [](unsigned char c) { return c >= 0x20 && c != 0x7F; });
 }
 
 InputFile::InputFile(const std::string& path) : path_(path) {
@@ -67,16 +76,31 @@ void InputFile::read_at(void* to, std::size_t bytes, std::size_t offset) const {
   });
 }
 
+InputStream::InputStream(const std::string& path, std::size_t most)
+    : path_(path), most_(most), file_(std::fopen(path.c_str(), "rb"), &std::fclose) {
+  if (!file_) fail(path, "cannot open: {}", std::strerror(errno));
+  struct stat status {};
+  if (::fstat(::fileno(file_.get()), &status) != 0) fail(path, "cannot read: {}", std::strerror(errno));
+  if (S_ISDIR(status.st_mode)) fail(path, "is a directory, not a file");
+  if (S_ISREG(status.st_mode) && static_cast<std::size_t>(status.st_size) > most) refuse_size();
+  constexpr std::size_t kPart = std::size_t{1} << 16;
+  part_.resize(kPart);
+}
+
+void InputStream::refuse_size() const { fail(path_, "larger than {} bytes, the most that are read", most_); }
+
+std::string_view InputStream::next() {
+  const std::size_t got = std::fread(part_.data(), 1, part_.size(), file_.get());
+  if (got == 0 && std::ferror(file_.get()) != 0) fail(path_, "cannot read: {}", std::strerror(errno));
+  done_ += got;
+  if (done_ > most_) refuse_size();
+  return std::string_view(part_).substr(0, got);
+}
+
 std::string read_stream(const std::string& path, std::size_t most) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!file) fail(path, "cannot open: {}", std::strerror(errno));
+  InputStream stream(path, most);
   std::string text;
-  std::array<char, 65536> part{};
-  while (const std::size_t got = std::fread(part.data(), 1, part.size(), file.get())) {
-    text.append(part.data(), got);
-    if (text.size() > most) fail(path, "larger than {} bytes", most);
-  }
-  if (std::ferror(file.get()) != 0) fail(path, "cannot read: {}", std::strerror(errno));
+  for (std::string_view part = stream.next(); !part.empty(); part = stream.next()) text += part;
   return text;
 }
 

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdio>
+#include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -34,7 +37,27 @@ class InputFile {
   std::size_t size_ = 0;
 };
 
-/// Reads a file of any kind, such as a pipe, to its end. Throws FileError for more than `most` bytes.
+/// A file of any kind, such as a pipe, read once from its beginning to its end.
+class InputStream {
+ public:
+  /// Throws FileError for what cannot be read and, before anything is, for a file of more than `most` bytes.
+  explicit InputStream(const std::string& path, std::size_t most = std::numeric_limits<std::size_t>::max());
+
+  /// The next bytes, valid until the next call; none at the end. Throws FileError, also once there are more than
+  /// `most`.
+  std::string_view next();
+
+ private:
+  [[noreturn]] void refuse_size() const;
+
+  std::string path_;
+  std::size_t most_;
+  std::size_t done_ = 0;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::string part_;
+};
+
+/// Reads a file of any kind to its end. Throws as InputStream does.
 std::string read_stream(const std::string& path, std::size_t most);
 
 /// Reads a whole regular file. Throws FileError, before anything is allocated, for more than `most` bytes.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/json.hpp"
 
+#include <cstddef>
 #include <set>
 #include <utility>
 #include <vector>
@@ -8,24 +9,55 @@
 #include "io/input_file.hpp"
 
 namespace headgate::io {
+namespace {
+
+/// Fails at brackets that are too deep and at duplicate keys. Syntax errors stop it: Json::parse reports those. Json's
+/// parser with a callback could check the same, but it visits all members of an object again after each inner one.
+class StructureCheck : public Json::json_sax_t {
+ public:
+  StructureCheck(const std::string& path, int max_depth) : path_(path), max_depth_(max_depth) {}
+
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    if (!keys_.back().insert(name).second) fail(path_, "'{}' twice", printable(name));
+    return true;
+  }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(Json::number_integer_t) override { return true; }
+  bool number_unsigned(Json::number_unsigned_t) override { return true; }
+  bool number_float(Json::number_float_t, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool parse_error(std::size_t, const std::string&, const Json::exception&) override { return false; }
+
+ private:
+  bool open() {
+    if (static_cast<int>(keys_.size()) >= max_depth_) fail(path_, "brackets nested more than {} deep", max_depth_);
+    keys_.emplace_back();
+    return true;
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& path_;
+  int max_depth_;
+  std::vector<std::set<std::string>> keys_;  ///< of every open object or array
+};
+
+}  // namespace
 
 Json parse_json(const std::string& path, std::string_view text, int max_depth) {
-  using Event = Json::parse_event_t;
-  std::vector<std::set<std::string>> keys;  // of every open object or array
-  const auto check = [&](int, Event event, const Json& value) {
-    if (event == Event::object_start || event == Event::array_start) {
-      if (static_cast<int>(keys.size()) >= max_depth) fail(path, "brackets nested more than {} deep", max_depth);
-      keys.emplace_back();
-    } else if (event == Event::object_end || event == Event::array_end) {
-      keys.pop_back();
-    } else if (event == Event::key) {
-      const std::string& key = value.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) fail(path, "'{}' twice", printable(key));
-    }
-    return true;
-  };
+  StructureCheck check(path, max_depth);
+  Json::sax_parse(text, &check);
   try {
-    return Json::parse(text, check);
+    return Json::parse(text);
   } catch (const Json::exception& error) {
     constexpr std::size_t kMaxReason = 160;
     std::string_view what = error.what();  // "[json.exception.NAME.ID] REASON", which may quote the text

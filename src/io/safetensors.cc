@@ -277,7 +277,7 @@ std::string Checksum::text() const {
 }
 
 void write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
-                       std::map<std::string, std::string> metadata) {
+                       std::map<std::string, std::string> metadata, const FileProgress& progress) {
   std::string entries;
   std::vector<std::size_t> sizes;
   std::size_t end = 0;
@@ -298,7 +298,12 @@ void write_safetensors(const std::string& path, const std::vector<TensorSource>&
   StagedFile file(path);
   file.write(&length, kPreamble);
   file.write(text.data(), text.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) file.write(tensors[i].data, sizes[i]);
+  std::size_t written = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    file.write(tensors[i].data, sizes[i]);
+    written += sizes[i];
+    if (progress) progress(static_cast<double>(written) / static_cast<double>(end));
+  }
   file.commit();
 }
 

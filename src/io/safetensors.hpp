@@ -10,6 +10,7 @@
 
 #include "headgate/tensor.hpp"
 #include "io/file_error.hpp"
+#include "io/file_progress.hpp"
 #include "io/input_file.hpp"
 
 // The safetensors format, files of named tensors: u64 n (little-endian), n bytes of JSON, data.
@@ -66,9 +67,10 @@ struct TensorSource {
 };
 
 /// Writes a file atomically; it is on the disk when the function returns. "format": "pt", which transformers requires,
-/// and a checksum of the data are added to the metadata. Throws FileError.
+/// and a checksum of the data are added to the metadata. progress(fraction) is called after each tensor. Throws
+/// FileError.
 void write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
-                       std::map<std::string, std::string> metadata = {});
+                       std::map<std::string, std::string> metadata = {}, const FileProgress& progress = {});
 
 /// Detects damaged data: a change within one aligned 8-byte word always changes the checksum, any other change almost
 /// surely. Bytes may be added in pieces.

@@ -105,8 +105,11 @@ void StagedDirectory::open_staging() {
   std::random_device random;
   for (int i = 0; i < kAttempts; ++i) {
     const std::string path = fmt::format("{}/.{}.{:08x}{}", parent_, name_.substr(0, kMaxName), random(), kSuffix);
+    UnfinishedPath directory(path, PathKind::directory);
     if (::mkdir(path.c_str(), 0777) == 0) {
       path_ = path;
+      unfinished_.push_back(std::move(directory));
+      for (const std::string& name : names_) unfinished_.emplace_back(path + "/" + name, PathKind::file);
       lock_ = open_directory(path_);
       if (lock_ < 0) fail_with_reason();
       ::flock(lock_, LOCK_EX | LOCK_NB);  // on file systems without locks, remove_abandoned never gets one either
@@ -135,6 +138,7 @@ void StagedDirectory::commit(Replacing replacing) {
   sync_parent();
   remove_known(path_);  // after an exchange, the old directory has this name
   remove_known(old_);
+  unfinished_.clear();
   path_.clear();
 }
 

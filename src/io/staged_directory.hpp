@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "io/file_error.hpp"
+#include "io/unfinished_paths.hpp"
 
 namespace headgate::io {
 
@@ -19,8 +20,8 @@ void check_replaceable(const std::string& target, const std::vector<std::string>
 /// Writes a directory of known files atomically, replacing the one that was there.
 ///
 /// Files are written to path(), the directory ".NAME.XXXXXXXX.new" beside the target. The destructor removes it unless
-/// it was committed; if the process is killed, the next StagedDirectory of the same target removes it. A directory that
-/// holds anything but `names` is never replaced.
+/// it was committed, and so does remove_unfinished_files(); if the process is killed, the next StagedDirectory of the
+/// same target removes it. A directory that holds anything but `names` is never replaced.
 class StagedDirectory {
  public:
   /// Creates missing parent directories. Throws WriteError.
@@ -50,7 +51,8 @@ class StagedDirectory {
   std::string resolved_;  ///< the target with symbolic links resolved
   std::string old_;       ///< ".NAME.old" beside it
   std::string path_;
-  int lock_ = -1;  ///< locks path_: an unlocked staging directory was left by a killed process
+  std::vector<UnfinishedPath> unfinished_;  ///< path_ and its files
+  int lock_ = -1;                           ///< locks path_: an unlocked staging directory was left by a killed process
 };
 
 /// Returns where the directory committed to `target` is: `target`, or ".NAME.old" if a process was killed between two

@@ -6,10 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -18,41 +15,6 @@
 
 namespace headgate::io {
 namespace {
-
-// Named temporary files of this process, for remove_unfinished_files, which a signal handler may call in any thread at
-// any moment: it accesses only lock-free atomics and the path of a slot that it has moved from `named` to `removing`. A
-// thread that moves a slot out of `empty` or `named` owns its path until the slot is `empty` or `named` again.
-enum class SlotState { empty, writing, named, removing };
-
-struct Slot {
-  std::atomic<SlotState> state{SlotState::empty};
-  std::array<char, PATH_MAX> path{};
-};
-
-constexpr int kSlots = 64;
-std::array<Slot, kSlots> g_temporaries{};
-static_assert(std::atomic<SlotState>::is_always_lock_free);
-
-/// Returns false if the slot is not in the state `from`.
-bool change_state(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
-
-/// Returns the index of the slot that holds the path, or −1 if there is no room for it.
-int register_temporary(const std::string& path) {
-  if (path.size() >= PATH_MAX) return -1;
-  for (int i = 0; i < kSlots; ++i) {
-    Slot& slot = g_temporaries[i];
-    if (!change_state(slot, SlotState::empty, SlotState::writing)) continue;
-    std::memcpy(slot.path.data(), path.c_str(), path.size() + 1);
-    slot.state.store(SlotState::named);
-    return i;
-  }
-  return -1;
-}
-
-/// Does nothing to a slot in the state `removing`, which remove_unfinished_files empties.
-void unregister_temporary(int slot) {
-  if (slot >= 0) change_state(g_temporaries[slot], SlotState::named, SlotState::empty);
-}
 
 std::string directory_of(const std::string& target) {
   const std::string directory = std::filesystem::path(target).parent_path().string();
@@ -71,28 +33,28 @@ std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
   std::string target = path;
-  if (fs::is_symlink(fs::symlink_status(path, error))) target = fs::weakly_canonical(path, error).string();
+  if (fs::is_symlink(fs::symlink_status(path, error))) {
+    target = fs::weakly_canonical(path, error).string();
+    if (error) fail<WriteError>(path, "cannot write: {}", error.message());
+  }
   if (!fs::path(target).has_filename()) fail<WriteError>(path, "cannot write: no file name");
   const fs::file_status there = fs::status(target, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) fail<WriteError>(path, "cannot write: not a regular file");
   return target;
 }
 
-}  // namespace
-
-void remove_unfinished_files() noexcept {
-  for (Slot& slot : g_temporaries) {
-    if (!change_state(slot, SlotState::named, SlotState::removing)) continue;
-    ::unlink(slot.path.data());
-    slot.state.store(SlotState::empty);
-  }
+/// `reason`: an errno of what was to be done in `directory`.
+[[noreturn]] void fail_in(const std::string& directory, const std::string& path, int reason) {
+  if (reason == ENOENT) fail<WriteError>(path, "cannot write: there is no directory {}", directory);
+  fail<WriteError>(path, "cannot write: {}", std::strerror(reason));
 }
 
+}  // namespace
+
 void check_writable(const std::string& path) {
-  const std::string directory = directory_of(resolved(path)) + "/.";  // the dot: fails if the parent is a file
-  if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    fail<WriteError>(path, "cannot write: {}", std::strerror(errno));
-  }
+  const std::string directory = directory_of(resolved(path));
+  const std::string inside = directory + "/.";  // the dot: fails if the directory is a file
+  if (::faccessat(AT_FDCWD, inside.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_in(directory, path, errno);
 }
 
 StagedFile::StagedFile(const std::string& path, Staging staging, const std::string& stage_in)
@@ -108,12 +70,11 @@ StagedFile::StagedFile(StagedFile&& other) noexcept
       temporary_(std::exchange(other.temporary_, {})),
       descriptor_(std::exchange(other.descriptor_, -1)),
       flushed_(other.flushed_),
-      slot_(std::exchange(other.slot_, -1)) {}
+      unfinished_(std::move(other.unfinished_)) {}
 
 StagedFile::~StagedFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  unregister_temporary(slot_);
 }
 
 void StagedFile::open_nameless() {
@@ -128,13 +89,13 @@ void StagedFile::open_named() {
   constexpr int kAttempts = 16;
   for (int i = 0; i < kAttempts && descriptor_ < 0; ++i) {
     temporary_ = random_name(stage_in_, target_);
-    slot_ = register_temporary(temporary_);
+    unfinished_ = UnfinishedPath(temporary_, PathKind::file);
     descriptor_ = ::open(temporary_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
     if (descriptor_ >= 0) return;
     const int reason = errno;
     temporary_.clear();
-    unregister_temporary(std::exchange(slot_, -1));
-    if (reason != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(reason));
+    unfinished_.forget();
+    if (reason != EEXIST) fail_in(stage_in_, path_, reason);
   }
   fail<WriteError>(path_, "cannot write: no free temporary name");
 }
@@ -163,7 +124,7 @@ void StagedFile::give_name() {
   if (errno != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
   // linkat does not replace an existing file; rename does.
   const std::string name = random_name(stage_in_, target_);
-  slot_ = register_temporary(name);
+  unfinished_ = UnfinishedPath(name, PathKind::file);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {
     fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
   }
@@ -178,7 +139,7 @@ void StagedFile::commit() {
       fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
     temporary_.clear();
   }
-  unregister_temporary(std::exchange(slot_, -1));
+  unfinished_.forget();
   ::close(std::exchange(descriptor_, -1));
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "io/file_error.hpp"
+#include "io/unfinished_paths.hpp"
 
 namespace headgate::io {
 
@@ -14,10 +15,6 @@ void check_writable(const std::string& path);
 
 /// automatic: a nameless temporary file where the file system supports it, else a named one. named: always a named one.
 enum class Staging { automatic, named };
-
-/// Removes the named temporary files of all uncommitted StagedFiles of this process. Async-signal-safe: a signal
-/// handler may call it in any thread before it ends the process. May change errno.
-void remove_unfinished_files() noexcept;
 
 /// Writes a file atomically: it appears at its path complete or not at all.
 ///
@@ -54,7 +51,7 @@ class StagedFile {
   std::string temporary_;
   int descriptor_ = -1;
   bool flushed_ = false;
-  int slot_ = -1;  ///< of temporary_ in the table that remove_unfinished_files reads
+  UnfinishedPath unfinished_;  ///< temporary_
 };
 
 /// A whole file of text, atomically. Throws WriteError.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/blas_core.hpp"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <array>
+
+#include "layers/blas.hpp"
 
 namespace headgate::layers {
 
@@ -22,6 +22,6 @@ std::string_view better_blas_core(std::string_view chosen, std::span<const std::
   return {};
 }
 
-std::string blas_core() { return openblas_get_corename(); }
+std::string blas_core() { return Blas()->get_corename(); }
 
 }  // namespace headgate::layers

@@ -15,7 +15,7 @@ namespace headgate::layers {
 /// `chosen` ones: "SkylakeX" with avx3 and "Haswell" with avx2, where `chosen` are for CPUs without; else empty.
 std::string_view better_blas_core(std::string_view chosen, std::span<const std::string> targets);
 
-/// The name of the kernels that OpenBLAS runs in this process: "SkylakeX", "Zen", "Prescott", ….
+/// The name of the kernels that OpenBLAS runs in this process: "SkylakeX", "Zen", "Prescott", …. Loads OpenBLAS.
 std::string blas_core();
 
 }  // namespace headgate::layers

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.hpp"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cassert>
 
 #include "core/cancellation.hpp"
-#include "core/check.hpp"
+#include "layers/blas.hpp"
 #include "layers/few_rows.hpp"
 #include "layers/parallel.hpp"
 #include "layers/widen.hpp"
@@ -53,14 +51,14 @@ struct Product {
   }
 };
 
-void gemm(const Product<float>& p) {
-  cblas_sgemm(CblasRowMajor, p.a_form, p.b_form, static_cast<blasint>(p.M()), static_cast<blasint>(p.N()),
+void gemm(const Blas& blas, const Product<float>& p) {
+  blas->sgemm(CblasRowMajor, p.a_form, p.b_form, static_cast<blasint>(p.M()), static_cast<blasint>(p.N()),
               static_cast<blasint>(p.K()), 1.0F, p.a.data, static_cast<blasint>(p.a.strides[0]), p.b.data,
               static_cast<blasint>(p.b.strides[0]), p.beta, p.out.data, static_cast<blasint>(p.out.strides[0]));
 }
 
-void gemm(const Product<double>& p) {
-  cblas_dgemm(CblasRowMajor, p.a_form, p.b_form, static_cast<blasint>(p.M()), static_cast<blasint>(p.N()),
+void gemm(const Blas& blas, const Product<double>& p) {
+  blas->dgemm(CblasRowMajor, p.a_form, p.b_form, static_cast<blasint>(p.M()), static_cast<blasint>(p.N()),
               static_cast<blasint>(p.K()), 1.0, p.a.data, static_cast<blasint>(p.a.strides[0]), p.b.data,
               static_cast<blasint>(p.b.strides[0]), p.beta, p.out.data, static_cast<blasint>(p.out.strides[0]));
 }
@@ -74,23 +72,18 @@ Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::i
   return parts_of(context, cut, products / kPerOperation, kTile);
 }
 
-void require_one_blas_thread() {
-  require(openblas_get_num_threads() == 1,
-          "linear: OpenBLAS has {} threads but must have 1, which layers::use_one_blas_thread() sets for the process",
-          openblas_get_num_threads());
-}
-
 /// The longer side is cut.
 template <typename T>
 void multiply(const Product<T>& p, const ExecutionContext& context) {
   assert(p.fits());
   if (p.M() == 0 || p.N() == 0) return;
-  require_one_blas_thread();
   const bool by_rows = p.M() >= p.N();
   const std::int64_t cut = by_rows ? p.M() : p.N();
   const std::int64_t products = p.M() * p.N() / cut * std::max<std::int64_t>(p.K(), 1);
-  for_parts(parts_of_product(context, cut, products), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
-    if (begin < end) gemm(by_rows ? p.rows(begin, end) : p.columns(begin, end));
+  const Parts parts = parts_of_product(context, cut, products);
+  const Blas blas(parts.count);
+  for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    if (begin < end) gemm(blas, by_rows ? p.rows(begin, end) : p.columns(begin, end));
   });
 }
 
@@ -100,8 +93,6 @@ T beta_of(Update update) {
 }
 
 }  // namespace
-
-void use_one_blas_thread() { openblas_set_num_threads(1); }
 
 template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update,
@@ -119,8 +110,8 @@ void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16
   constexpr std::int64_t kWidened = std::int64_t{1} << 17;
   const std::int64_t N = x.shape[0], C = x.shape[1], O = w.shape[0];
   assert(has_whole_rows(w) && w.shape[1] == C);
-  require_one_blas_thread();
   const Parts parts = parts_of_product(context, O, N * C);
+  const Blas blas(parts.count);
   const std::int64_t block = std::min(O, std::max<std::int64_t>(1, kWidened / std::max<std::int64_t>(C, 1)));
   const View<float, 3> wide(scratch<float>(parts.count * block * C), {parts.count, block, C});
   for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
@@ -128,7 +119,7 @@ void linear_forward(View<float, 2> y, ConstView<float, 2> x, View<const BFloat16
       const View<float, 2> rows = wide[part].range(0, 0, std::min(block, end - o));
       for (std::int64_t r = 0; r < rows.shape[0]; ++r) widen(rows.at(r), w.at(o + r), C);
       const View<float, 2> out = y.range(1, o, rows.shape[0]);
-      gemm(Product<float>{out, x, CblasNoTrans, rows, CblasTrans, beta_of<float>(update)});
+      gemm(blas, Product<float>{out, x, CblasNoTrans, rows, CblasTrans, beta_of<float>(update)});
     }
   });
 }

@@ -6,11 +6,9 @@
 
 namespace headgate::layers {
 
-/// Products run on the threads of the context, each of which calls OpenBLAS for its share. OpenBLAS's own threads would
-/// come on top of them, and their number is the whole process's: a program sets it to 1 here, before the first product.
-/// The products of this file throw Error where it is another. They take most of a model's time, so each first asks
-/// whether its context is cancelled, and throws Cancelled: passes of a model end between two products.
-void use_one_blas_thread();
+// Products run on the threads of the context, each of which calls OpenBLAS for its share. They throw Error where Blas
+// does (blas.hpp). They take most of a model's time, so each first asks whether its context is cancelled, and throws
+// Cancelled: passes of a model end between two products.
 
 /// y(N,O) = or += x(N,C) wᵀ, w(O,C). Few rows of x read w in place (few_rows.hpp).
 template <typename T>

@@ -12,9 +12,10 @@
 namespace headgate::metrics {
 
 inline constexpr std::array<Figure, 2> kBosAttentionFigures{{
-    {.key = "bos_attention_trigger", .null_for_one_token = true, .column = {"trigger", 10, 4}},
+    {.key = "bos_attention_trigger", .null_for_one_token = true, .is_share = true, .column = {"trigger", 10, 4}},
     {.key = "bos_attention_other",
      .null_for_one_token = true,
+     .is_share = true,
      .column = {"other", 8, 4},
      .demo = {"to BOS,", "elsewhere", 3}},
 }};

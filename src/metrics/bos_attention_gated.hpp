@@ -11,6 +11,7 @@ namespace headgate::metrics {
 inline constexpr Figure kBosAttentionOtherGated{.key = "bos_attention_other_gated",
                                                 .null_without_gate = true,
                                                 .null_for_one_token = true,
+                                                .is_share = true,
                                                 .column = {"gate", 17, 4},
                                                 .demo = {"passes", "the gate", 3}};
 

@@ -11,6 +11,7 @@ namespace headgate::metrics {
 
 inline constexpr Figure kFirstTokenAttention{.key = "first_token_attention",
                                              .null_for_one_token = true,
+                                             .is_share = true,
                                              .column = {"to first", 10, 4},
                                              .demo = {"to first", "token", 4},
                                              .meaning =

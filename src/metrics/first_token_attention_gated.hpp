@@ -12,6 +12,7 @@ inline constexpr Figure kFirstTokenAttentionGated{
     .key = "first_token_attention_gated",
     .null_without_gate = true,
     .null_for_one_token = true,
+    .is_share = true,
     .meaning =
         "What of the attention on the first token passes the gate: each weight times the gate of its query and head."};
 

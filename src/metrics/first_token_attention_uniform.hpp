@@ -14,6 +14,7 @@ namespace headgate::metrics {
 inline constexpr Figure kFirstTokenAttentionUniform{
     .key = "first_token_attention_uniform",
     .null_for_one_token = true,
+    .is_share = true,
     .column = {"uniform", 9, 4},
     .demo = {"uniform", "look", 4},
     .meaning = "What the first token would get if every query looked at all it sees alike: the value to compare with."};

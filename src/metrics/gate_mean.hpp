@@ -12,6 +12,7 @@ namespace headgate::metrics {
 inline constexpr Figure kGateMean{
     .key = "gate_mean",
     .null_without_gate = true,
+    .is_share = true,
     .column = {"gate", 8, 4},
     .demo = {"gate", "mean", 3},
     .meaning = "The mean gate score over tokens, heads and features: how much of what heads read is let through."};

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/check.hpp"
+#include "core/nearest_word.hpp"
 #include "core/words.hpp"
 #include "metrics/attention_entropy.hpp"
 #include "metrics/bos_attention.hpp"
@@ -55,9 +56,26 @@ MetricList those(const Which& which) {
   return out;
 }
 
-bool is_known(std::string_view name) {
-  return name == kEveryMetric ||
-         std::any_of(kAll.begin(), kAll.end(), [name](const Metric* metric) { return is_word(name, metric->name); });
+/// The metric that is called `name`, or the first that prints a figure with this key; null if there is none.
+const Metric* find_metric(std::string_view name) {
+  const auto called = [name](const Metric* metric) { return is_word(name, metric->name); };
+  const auto prints = [name](const Metric* metric) {
+    return std::any_of(metric->figures.begin(), metric->figures.end(),
+                       [name](const Figure& figure) { return is_word(name, figure.key); });
+  };
+  auto found = std::find_if(kAll.begin(), kAll.end(), called);
+  if (found == kAll.end()) found = std::find_if(kAll.begin(), kAll.end(), prints);
+  return found == kAll.end() ? nullptr : *found;
+}
+
+[[noreturn]] void refuse_metric(std::string_view name) {
+  std::vector<std::string_view> known{kEveryMetric};
+  for (const Metric* metric : kAll) {
+    known.push_back(metric->name);
+    for (const Figure& figure : metric->figures) known.push_back(figure.key);
+  }
+  throw Error(fmt::format("metrics: '{}' is none of {}, {}{}", name, metric_names(all_metrics()), kEveryMetric,
+                          did_you_mean(name, known)));
 }
 
 std::vector<std::string_view> split_at_commas(std::string_view text) {
@@ -86,17 +104,20 @@ std::string metric_names(const MetricList& metrics) {
 
 MetricList parse_metrics(const std::vector<std::string>& words) {
   if (words.empty()) return default_metrics();
-  std::vector<std::string_view> names;
+  MetricList wanted;
   for (const std::string& word : words) {
     for (const std::string_view name : split_at_commas(word)) {
-      require(is_known(name), "metrics: '{}' is none of {}, {}", name, metric_names(all_metrics()), kEveryMetric);
-      names.push_back(name);
+      if (name == kEveryMetric) {
+        wanted.insert(wanted.end(), kAll.begin(), kAll.end());
+        continue;
+      }
+      const Metric* found = find_metric(name);
+      if (found == nullptr) refuse_metric(name);
+      wanted.push_back(found);
     }
   }
-  return those([&names](const Metric* metric) {
-    return std::any_of(names.begin(), names.end(),
-                       [metric](std::string_view name) { return name == kEveryMetric || is_word(name, metric->name); });
-  });
+  return those(
+      [&wanted](const Metric* metric) { return std::find(wanted.begin(), wanted.end(), metric) != wanted.end(); });
 }
 
 MetricList that_apply(const MetricList& metrics, bool has_triggers) {

@@ -12,6 +12,7 @@ namespace headgate::metrics {
 inline constexpr Figure kSinkRate{
     .key = "sink_rate",
     .null_for_one_token = true,
+    .is_share = true,
     .column = {"sinks", 8, 3},
     .demo = {"sink", "rate", 2},
     .meaning = "The share of heads that give more than 0.3 of their attention to the first token."};

@@ -44,6 +44,12 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
+/// Whether `name` stands for a file of the directory itself: with a '/' it could lead out of it, and a NUL would cut
+/// it.
+bool is_shard_name(std::string_view name) {
+  return name.ends_with(".safetensors") && name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
+}
+
 // --- the tensors of a directory ----------------------------------------------------------------------------------
 
 /// model.safetensors, or the shards that an index lists.
@@ -105,8 +111,9 @@ class SafetensorsWeights : public WeightFiles {
       const std::string shown = printable(item.key());
       if (!item.value().is_string()) fail(path_, "the file of '{}' is not a string", shown);
       const std::string& name = item.value().get_ref<const std::string&>();
-      if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos) {
-        fail(path_, "the file of '{}' is '{}', not a name that ends with .safetensors", shown, printable(name));
+      if (!is_shard_name(name)) {
+        fail(path_, "the file of '{}' is '{}', not the name of a .safetensors file in this directory", shown,
+             printable(name));
       }
       const auto [shard, first] = shards.emplace(name, nullptr);
       if (shards.size() > kMaxShards) fail(path_, "more than {} files", kMaxShards);
@@ -179,6 +186,22 @@ bool is_gguf(const std::string& path) {
   if (file.size() < magic.size()) return false;
   file.read(magic.data(), magic.size());
   return std::string_view(magic.data(), magic.size()) == "GGUF";
+}
+
+std::vector<std::string> files_of_model(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return {path};
+  std::vector<std::string> names{kConfig, kModel, kIndex, kModelingFile};
+  names.insert(names.end(), kTextFiles.begin(), kTextFiles.end());
+  std::vector<std::string> out;
+  for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    const std::string name = entry.path().filename().string();
+    // Shards, and weights in formats that are not read.
+    const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
+    if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
+  }
+  return out;
 }
 
 ModelFile::ModelFile(const std::string& path) {
@@ -263,7 +286,7 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
   }
 }
 
-std::vector<float> ModelFile::read() const {
+std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
   const ParameterTable table(file_.config);
   const std::vector<StoredRows> places = checked(table);
   weights_->verify();
@@ -271,6 +294,8 @@ std::vector<float> ModelFile::read() const {
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Parameter& parameter = table.entries()[i];
     read_rows(places[i], parameter, out.data() + parameter.offset);
+    if (progress)
+      progress(static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));
   }
   return out;
 }
@@ -333,14 +358,17 @@ std::vector<std::string> text_files_of(const std::string& directory) {
 }  // namespace
 
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype, const std::string& text_files_from) {
+                 DType dtype, const std::string& text_files_from, const io::FileProgress& progress) {
   require(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, "models are not written in {}",
           dtype_name(dtype));
   require_fusable(file.layout, file.config);
   std::vector<WrittenTensor> tensors = gather(file, parameters);
   std::vector<io::TensorSource> sources;
+  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // its share of the time
   for (WrittenTensor& tensor : tensors) {
     if (dtype != DType::f32) narrow(tensor, dtype);
+    const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());
+    if (progress) progress(narrowing * narrowed);
     const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values.data()) : tensor.narrow.data();
     sources.push_back({tensor.name, dtype, tensor.shape, data});
   }
@@ -350,11 +378,13 @@ void write_model(const std::string& directory, const FileConfig& file, const std
   names.insert(names.end(), text_files.begin(), text_files.end());
   io::StagedDirectory staged(directory, names);
   for (const std::string& name : text_files) {
-    const std::string text = io::read_stream(fmt::format("{}/{}", text_files_from, name), kMost_bytes);
+    const std::string text = io::read_text(fmt::format("{}/{}", text_files_from, name), kMost_bytes);
     io::write_text(fmt::format("{}/{}", staged.path(), name), text);
   }
   write_config_files(staged.path(), write_public_config(file, dtype));
-  io::write_safetensors(staged.path() + "/" + kModel, sources);
+  io::write_safetensors(staged.path() + "/" + kModel, sources, {}, [&](double written) {
+    if (progress) progress(narrowing + (1.0 - narrowing) * written);
+  });
   staged.commit();
 }
 

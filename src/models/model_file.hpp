@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "headgate/tensor.hpp"
+#include "io/file_progress.hpp"
 #include "io/gguf.hpp"
 #include "models/family.hpp"
 #include "models/parameters.hpp"
@@ -58,8 +59,8 @@ class ModelFile {
   const io::GgufFile* gguf() const { return gguf_.get(); }
 
   /// All parameters, (total) as ParameterTable(config()) lays them out. Nothing is allocated before all tensors are
-  /// known to be there.
-  std::vector<float> read() const;
+  /// known to be there. progress(fraction) is called after each parameter.
+  std::vector<float> read(const io::FileProgress& progress = {}) const;
   /// Throws io::FileError where a tensor is missing, is not one of the model's or has another shape than it must.
   void check_tensors() const { checked(ParameterTable(file_.config)); }
   /// at(parameter, its numbers in f32) for each parameter, one after the other in the table's order; the numbers are
@@ -88,11 +89,16 @@ inline constexpr std::array kTextFiles{
     "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model", "vocab.json",
     "merges.txt",     "generation_config.json", "chat_template.jinja"};
 
+/// The files of the model in `path`, a directory or a GGUF file, for guards that keep outputs off them: those that are
+/// there, and those of known names that are not.
+std::vector<std::string> files_of_model(const std::string& path);
+
 /// Writes a model to `directory` as Hugging Face has it: config.json and model.safetensors in f32, f16 or bf16, rounded
 /// to nearest even, and copies of those of kTextFiles that `text_files_from`, a directory, has; empty: none. The
 /// directory is replaced whole or not at all, and never where it has files of other names. Throws io::WriteError,
-/// Error where the layout does not fit the config's gate, and where f16 cannot hold a number.
+/// Error where the layout does not fit the config's gate, and where f16 cannot hold a number. progress(fraction) is
+/// called after each tensor.
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype, const std::string& text_files_from = {});
+                 DType dtype, const std::string& text_files_from = {}, const io::FileProgress& progress = {});
 
 }  // namespace headgate::models

@@ -21,7 +21,7 @@ struct PageParts {
 /// `report` has "headgate", the version, and "figures", a list of figure_json.
 std::string page_of(const PageParts& parts, const nlohmann::ordered_json& report);
 
-/// A figure's key, its name for people, and what it says.
+/// A figure's key, its name for people, what it says, and whether it is a share.
 nlohmann::ordered_json figure_json(const metrics::Figure& figure);
 
 /// With so many digits as a page can show; null for what is not finite.

@@ -27,13 +27,25 @@ function keysOf(rows) {
   return [...described.keys()].filter((key) => present.delete(key)).concat([...present]);
 }
 
-// A row for each figure, with what it means; columns: for each of `names` a function that makes the cell of a key.
+// Shares are drawn from 0 to 1, so that a bar or a colour means the same on every page. Null, for a scale by the values
+// themselves, where a figure is no share or a value lies beyond: the gate of a function other than the sigmoid.
+const FROM_0_TO_1 = { low: 0, high: 1 };
+function shareScale(keys, values) {
+  const rounding = 1e-6;
+  const within = values.filter(known).every((v) => v >= -rounding && v <= 1 + rounding);
+  return within && keys.every((key) => figure(key).share) ? FROM_0_TO_1 : null;
+}
+
+// A row for each figure, with what it means; columns: for each of `names` a function that makes the cell of a key. In a
+// narrow window a row is a card, where each cell stands on a line of its own behind its column's name (page.css). The
+// roles keep it a table for screen readers there.
 function fillTable(table, keys, columns) {
-  table.replaceChildren(
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Figure"),
-      names.map((name) => el("th", { scope: "col" }, name)))),
-    el("tbody", {}, keys.map((key) => el("tr", {},
-      el("th", { scope: "row" }, figure(key).name, sentence(figure(key).sentence)), columns.map((cell) => cell(key))))));
+  const head = (name) => el("th", { scope: "col", role: "columnheader" }, name);
+  fill(table, { role: "table" }).replaceChildren(
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head("Figure"), names.map(head))),
+    el("tbody", { role: "rowgroup" }, keys.map((key) => el("tr", { role: "row" },
+      el("th", { scope: "row", role: "rowheader" }, figure(key).name, sentence(figure(key).sentence)),
+      columns.map((cell, i) => fill(cell(key), { role: "cell", "data-column": names[i] }))))));
 }
 
 function goTo(id) {

@@ -57,15 +57,21 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, bool form_c) {
   std::stable_sort(entries_.begin(), entries_.end(), less);
   const auto same = [](const Entry& a, const Entry& b) { return a.content == b.content; };
   entries_.erase(std::unique(entries_.begin(), entries_.end(), same), entries_.end());
-  for (const Entry& entry : entries_) begins_[static_cast<std::uint8_t>(entry.content.front())] = true;
+  for (const Entry& entry : entries_) {
+    begins_[static_cast<std::uint8_t>(entry.content.front())] = true;
+    takes_space_before_ = takes_space_before_ || entry.token.lstrip;
+  }
 }
 
-const AddedTokens::Entry* AddedTokens::longest(std::string_view text) const {
-  const Entry* found = nullptr;
+AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
+  Longest found;
   auto begin = entries_.begin(), end = entries_.end();  // the entries that begin with the first `at` bytes of the text
   for (std::size_t at = 0; begin != end; ++at) {
-    if (begin->content.size() == at) found = &*begin++;
-    if (at == text.size()) break;
+    if (begin->content.size() == at) found.entry = &*begin++;
+    if (at == text.size()) {
+      found.undecided = begin != end;
+      break;
+    }
     const auto next = static_cast<std::uint8_t>(text[at]);
     const auto byte = [at](const Entry& entry) { return static_cast<std::uint8_t>(entry.content[at]); };
     begin = std::partition_point(begin, end, [&](const Entry& entry) { return byte(entry) < next; });
@@ -74,30 +80,74 @@ const AddedTokens::Entry* AddedTokens::longest(std::string_view text) const {
   return found;
 }
 
-void AddedTokens::split(std::vector<Part>& parts, std::string_view text, bool special_as_text) const {
+void AddedTokenSearch::next(std::vector<Part>& parts, std::string_view part, Tail tail) {
   parts.clear();
-  std::size_t done = 0;
-  const auto text_until = [&](std::size_t end) {
-    if (done < end) parts.push_back({{done, end}, nullptr});
-  };
-  for (std::size_t at = 0; at < text.size() && !entries_.empty();) {
-    const Entry* entry = begins_[static_cast<std::uint8_t>(text[at])] ? longest(text.substr(at)) : nullptr;
-    if (entry == nullptr) {
-      ++at;
-      continue;
-    }
-    const AddedToken& token = entry->token;
-    Span span{at, at + entry->content.size()};
-    at = span.end;
-    if (special_as_text && token.special) continue;
-    if (token.single_word && !stands_alone(text, span)) continue;
-    if (token.lstrip) span.begin = std::min(std::max(space_before(text.substr(0, span.begin)), done), span.end);
-    if (token.rstrip) span.end += space_after(text.substr(span.end));
-    text_until(span.begin);
-    parts.push_back({span, &token});
-    done = span.end;
+  if (!held_.add(part, tail)) return;
+  const std::size_t size = view().size();
+  if (tokens_.entries_.empty()) at_ = size;
+  while (at_ < size && step(parts, tail)) continue;
+  std::size_t end = tail == Tail::ended ? size : at_;
+  // The white space before a place where a token may begin may be that token's.
+  if (tail == Tail::open && tokens_.takes_space_before_) end = space_before(view().substr(0, at_));
+  add_text(parts, end, tail);
+  forget(tail);
+}
+
+bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
+  const std::string_view text = view();
+  const auto begins = [this](char c) { return tokens_.begins_[static_cast<std::uint8_t>(c)]; };
+  at_ = static_cast<std::size_t>(std::find_if(text.begin() + static_cast<std::ptrdiff_t>(at_), text.end(), begins) -
+                                 text.begin());
+  if (at_ == text.size()) return true;
+  const auto [entry, undecided] = tokens_.longest(text.substr(at_));
+  if (undecided && tail == Tail::open) return false;
+  if (entry == nullptr) {
+    ++at_;
+    return true;
   }
-  text_until(text.size());
+  const AddedToken& token = entry->token;
+  Span span{at_, at_ + entry->content.size()};
+  if (!(special_as_text_ && token.special)) {
+    const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
+    // A character or the end of white space that is not there yet.
+    const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
+    if (sees_end && tail == Tail::open) return false;
+    if (!token.single_word || stands_alone(text, span)) {
+      if (token.lstrip) span.begin = std::min(std::max(space_before(text.substr(0, span.begin)), done_), span.end);
+      at_ = span.end;
+      span.end += space;
+      add_text(parts, span.begin, Tail::ended);
+      parts.push_back({span, &token});
+      done_ = span.end;
+      return true;
+    }
+  }
+  at_ = span.end;
+  return true;
+}
+
+/// Adds the text from done_ to `end`. Ended: no text follows it before a token, or at all.
+void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail tail) {
+  const bool any = done_ < end;
+  if (any || (open_ && tail == Tail::ended)) parts.push_back({{done_, std::max(done_, end)}, nullptr, tail});
+  open_ = tail == Tail::open && (any || open_);
+  done_ = std::max(done_, end);
+}
+
+/// Keeps what the search has yet to look at, and the character before it.
+void AddedTokenSearch::forget(Tail tail) {
+  if (tail == Tail::ended) {
+    held_.reset();
+    at_ = done_ = 0;
+    open_ = false;
+    return;
+  }
+  constexpr std::size_t kMostBytesOfCharacter = 4;
+  const std::size_t first = std::min(at_, done_);
+  const std::size_t keep = first - std::min(first, kMostBytesOfCharacter);
+  held_.keep(keep, std::min(first, view().size()));
+  at_ -= keep;
+  done_ -= keep;
 }
 
 }  // namespace headgate::tokenize

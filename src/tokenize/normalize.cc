@@ -40,6 +40,18 @@ std::string form_c_of(std::string_view text) {
   return {reinterpret_cast<const char*>(out), static_cast<std::size_t>(size)};
 }
 
+/// The place of the last character that joins nothing before it; 0 if there is none. What stands before it is
+/// normalized by itself.
+std::size_t last_beginning(std::string_view text) {
+  std::size_t at = text.size();
+  while (at > 0) {
+    --at;
+    const CodePoint c = first_code_point(text.substr(at));
+    if (c.bytes > 0 && !may_join(c.value)) return at;
+  }
+  return 0;
+}
+
 }  // namespace
 
 Normalized::Normalized(std::string_view source, bool form_c) : source_(source) {
@@ -68,18 +80,51 @@ Normalized::Normalized(std::string_view source, bool form_c) : source_(source) {
   if (!changes_.empty()) text_ += source.substr(same);
 }
 
-Span Normalized::source_of(Span part) const {
-  if (changes_.empty()) return part;
+template <class Changes>
+Span Normalized::source_of(const Changes& changes, Span part) {
+  if (changes.empty()) return part;
   // The last change that begins at or before a place; then the place is inside it or a known distance behind it.
-  const auto place = [this](std::size_t at, bool is_end) {
-    auto after = std::partition_point(changes_.begin(), changes_.end(),
+  const auto place = [&changes](std::size_t at, bool is_end) {
+    auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });
-    if (after == changes_.begin()) return at;
+    if (after == changes.begin()) return at;
     const Change& c = *std::prev(after);
     if (is_end ? at <= c.begin + c.size : at < c.begin + c.size) return c.source_begin + (is_end ? c.source_size : 0);
     return at - (c.begin + c.size) + c.source_begin + c.source_size;
   };
   return {place(part.begin, false), place(part.end, true)};
+}
+
+Span Normalized::source_of(Span part) const { return source_of(changes_, part); }
+
+void NormalizedParts::begin(bool normalized) {
+  normalized_ = normalized && form_c_;
+  held_.reset();
+  size_ = 0;
+  changes_.clear();
+}
+
+std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
+  if (!normalized_) return part;
+  if (!held_.add(part, tail)) return {};
+  const std::string_view source = held_.view();
+  const std::size_t decided = tail == Tail::ended ? source.size() : last_beginning(source);
+  form_ = Normalized(source.substr(0, decided), true);
+  for (Normalized::Change change : form_.changes_) {
+    change.begin += size_;
+    change.source_begin += held_.begin();
+    changes_.push_back(change);
+  }
+  size_ += form_.text().size();
+  held_.keep(decided, decided);
+  return form_.text();
+}
+
+Span NormalizedParts::source_of(Span part) const { return Normalized::source_of(changes_, part); }
+
+void NormalizedParts::forget(std::size_t at) {
+  // The last change before a place says where it comes from.
+  while (changes_.size() > 1 && changes_[1].begin < at) changes_.pop_front();
 }
 
 }  // namespace headgate::tokenize

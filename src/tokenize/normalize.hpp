@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tokenize/held_text.hpp"
 
 namespace headgate::tokenize {
 
@@ -28,6 +31,8 @@ class Normalized {
   Span source_of(Span part) const;
 
  private:
+  friend class NormalizedParts;
+
   /// `size` bytes of the text that come from `source_size` others.
   struct Change {
     std::size_t begin;
@@ -36,9 +41,38 @@ class Normalized {
     std::size_t source_size;
   };
 
+  /// `changes` in order.
+  template <class Changes>
+  static Span source_of(const Changes& changes, Span part);
+
   std::string_view source_;
   std::string text_;
   std::vector<Change> changes_;  ///< in order
+};
+
+/// The normal form of texts that come in parts.
+class NormalizedParts {
+ public:
+  explicit NormalizedParts(bool form_c) : form_c_(form_c) {}
+
+  /// Begins another text, which is normalized or taken as it is.
+  void begin(bool normalized);
+  /// Takes a part of the text, ended: the last one. Returns what follows in the normal form, as far as no continuation
+  /// changes it; valid until the next call of next(), and no longer than the part.
+  std::string_view next(std::string_view part, Tail tail);
+
+  /// Normalized::source_of; `part` is behind what was forgotten.
+  Span source_of(Span part) const;
+  /// Forgets where the bytes before `at` in the normal form come from.
+  void forget(std::size_t at);
+
+ private:
+  bool form_c_;
+  bool normalized_ = false;
+  HeldText held_;
+  Normalized form_{{}, false};              ///< of the last part
+  std::size_t size_ = 0;                    ///< of the normal form
+  std::deque<Normalized::Change> changes_;  ///< in order
 };
 
 }  // namespace headgate::tokenize

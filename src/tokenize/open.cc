@@ -5,6 +5,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "io/given_path.hpp"
 #include "io/input_file.hpp"
 #include "io/json.hpp"
 #include "tokenize/gguf_file.hpp"
@@ -46,11 +47,12 @@ std::unique_ptr<Tokenizer> read_file(const std::string& path) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
+  const std::string there = io::given_path(path);
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return read_file(path);
-  if (const std::string file = path + "/tokenizer.json"; is_there(file)) return read_tokenizer_json(file);
+  if (!fs::is_directory(there, ignored)) return read_file(there);
+  if (const std::string file = there + "/tokenizer.json"; is_there(file)) return read_tokenizer_json(file);
   for (const char* config : {"/config.json", "/checkpoint/config.json"}) {
-    if (is_there(path + config)) return bytes_by_config(path, path + config);
+    if (is_there(there + config)) return bytes_by_config(there, there + config);
   }
   io::fail(path, "neither tokenizer.json nor config.json");
 }

@@ -8,8 +8,9 @@
 
 namespace headgate::tokenize {
 
-/// The tokenizer of a model: `path` is a tokenizer.json, a directory that holds one, a GGUF file, or a directory of
-/// `headgate train`, whose models read bytes. Throws io::FileError, also for what is none of these.
+/// The tokenizer of a model: `path`, resolved by io::given_path, is a tokenizer.json, a directory that holds one, a
+/// GGUF file, or a directory of `headgate train`, whose models read bytes. Throws io::FileError, also for what is none
+/// of these.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
 }  // namespace headgate::tokenize

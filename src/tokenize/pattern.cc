@@ -57,11 +57,24 @@ std::string message_of(int error) {
   return {text.begin(), std::find(text.begin(), text.end(), 0)};
 }
 
+/// Lookbehinds may stand inside of one another, and each goes back by what the longest of them takes at most.
+std::size_t reach_back_of(const pcre2_code* code, std::string_view syntax) {
+  constexpr std::size_t kMostBytesOfCharacter = 4;
+  std::uint32_t characters = 0;
+  pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &characters);
+  std::size_t lookbehinds = 0;
+  for (std::size_t at = syntax.find("(?<"); at != std::string_view::npos; at = syntax.find("(?<", at + 1)) {
+    ++lookbehinds;
+  }
+  return lookbehinds * characters * kMostBytesOfCharacter;
+}
+
 }  // namespace
 
 struct Pattern::Code {
   CompiledCode compiled;
   bool jit = false;
+  std::size_t reach_back = 0;
 };
 
 Pattern::Pattern(std::string_view regex) {
@@ -76,9 +89,12 @@ Pattern::Pattern(std::string_view regex) {
                                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error,
                                      &offset, context.get()));
   if (!code->compiled) throw TokenizerError(message_of(error));
-  code->jit = pcre2_jit_compile(code->compiled.get(), PCRE2_JIT_COMPLETE) == 0;
+  code->jit = pcre2_jit_compile(code->compiled.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
+  code->reach_back = reach_back_of(code->compiled.get(), syntax);
   code_ = std::move(code);
 }
+
+std::size_t Pattern::reach_back() const { return code_->reach_back; }
 
 struct PatternSearch::Memory {
   std::shared_ptr<const Pattern::Code> code;
@@ -89,19 +105,21 @@ struct PatternSearch::Memory {
   double searched_bytes = 0.0;
   int searches = 0;
 
-  /// Looks for a match that begins in [from, from + kWindow]. PCRE2's result.
-  int search(std::string_view text, std::size_t from);
+  /// Looks for a match that begins in [from, from + kWindow]. PCRE2's result: PCRE2_ERROR_PARTIAL wherever it read as
+  /// far as the end of an open text.
+  int search(std::string_view text, std::size_t from, Tail tail);
   /// Throws TokenizerError if searches have taken too long. `bytes`: that the last one went ahead.
   void look_at_time(std::size_t bytes);
 };
 
-int PatternSearch::Memory::search(std::string_view text, std::size_t from) {
+int PatternSearch::Memory::search(std::string_view text, std::size_t from, Tail tail) {
   const std::uint64_t steps = kMostSteps + kMostStepsPerByte * (text.size() - from);
   pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(std::min<std::uint64_t>(steps, UINT32_MAX)));
   pcre2_set_offset_limit(context.get(), from + kWindow);
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const auto match = code->jit ? pcre2_jit_match : pcre2_match;
-  return match(code->compiled.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, data.get(), context.get());
+  const std::uint32_t options = PCRE2_NO_UTF_CHECK | (tail == Tail::open ? PCRE2_PARTIAL_HARD : 0U);
+  return match(code->compiled.get(), subject, text.size(), from, options, data.get(), context.get());
 }
 
 void PatternSearch::Memory::look_at_time(std::size_t bytes) {
@@ -126,21 +144,23 @@ PatternSearch::PatternSearch(PatternSearch&&) noexcept = default;
 PatternSearch& PatternSearch::operator=(PatternSearch&&) noexcept = default;
 PatternSearch::~PatternSearch() = default;
 
-bool PatternSearch::find(Match& match, std::string_view text, std::size_t from) {
+Found PatternSearch::find(Match& match, std::string_view text, std::size_t from, Tail tail) {
   Memory& m = *memory_;
-  int found = m.search(text, from);
+  int found = m.search(text, from, tail);
   while (found == PCRE2_ERROR_NOMATCH && text.size() - from > kWindow) {
     m.look_at_time(kWindow);
     from += kWindow + 1;
     while (from < text.size() && (static_cast<std::uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
-    found = m.search(text, from);
+    found = m.search(text, from, tail);
   }
-  if (found == PCRE2_ERROR_NOMATCH) return false;
-  if (found < 0) throw TokenizerError(message_of(found));
+  if (found == PCRE2_ERROR_NOMATCH) return Found::none;
+  if (found < 0 && found != PCRE2_ERROR_PARTIAL) throw TokenizerError(message_of(found));
   const std::size_t* ends = pcre2_get_ovector_pointer(m.data.get());
   match = {ends[0], ends[1]};
   m.look_at_time(match.end - from);
-  return true;
+  // A match that begins at the end has seen nothing of what follows.
+  const bool undecided = found == PCRE2_ERROR_PARTIAL || (tail == Tail::open && match.begin == text.size());
+  return undecided ? Found::undecided : Found::match;
 }
 
 }  // namespace headgate::tokenize

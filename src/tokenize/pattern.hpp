@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "tokenize/held_text.hpp"
+
 // Regular expressions over UTF-8, by PCRE2, whose header stays behind pattern.cc. Its code generator is used where the
 // processor has one. A search that takes too many steps ends in TokenizerError: no pattern makes a text take for ever.
 
@@ -16,11 +18,18 @@ struct Match {
   std::size_t end = 0;  ///< may be `begin`
 };
 
+/// What a search says: no match begins in the text; a match, whatever follows the text; no match begins before
+/// Match::begin, and what follows decides whether one does there.
+enum class Found { none, match, undecided };
+
 /// A compiled pattern; searches from several threads at once are allowed, each with a PatternSearch of its own.
 class Pattern {
  public:
   /// `regex` as in tokenizer.json (pcre_syntax). Throws TokenizerError.
   explicit Pattern(std::string_view regex);
+
+  /// Bytes before a place that decide, at most, whether a match begins there.
+  std::size_t reach_back() const;
 
  private:
   friend class PatternSearch;
@@ -36,9 +45,9 @@ class PatternSearch {
   PatternSearch& operator=(PatternSearch&&) noexcept;
   ~PatternSearch();
 
-  /// Finds the first match at or after `from`, in well-formed UTF-8; false if there is none. Throws TokenizerError for
-  /// a search beyond its limits.
-  bool find(Match& match, std::string_view text, std::size_t from);
+  /// Finds the first match at or after `from`, in well-formed UTF-8; undecided only where the text is open. Throws
+  /// TokenizerError for a search beyond its limits.
+  Found find(Match& match, std::string_view text, std::size_t from, Tail tail = Tail::ended);
 
  private:
   struct Memory;

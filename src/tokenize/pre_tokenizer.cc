@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenize/pre_tokenizer.hpp"
 
+#include <algorithm>
+
 #include "tokenize/utf8.hpp"
 
 namespace headgate::tokenize {
@@ -13,59 +15,93 @@ const std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-namespace {
+PieceCutter::PieceCutter(const SplitStep& step) : step_(step) {
+  if (step.pattern) search_.emplace(*step.pattern);
+}
 
-/// Takes matches and what lies between them, from left to right, and makes pieces of them.
-class Pieces {
- public:
-  Pieces(std::vector<Span>& pieces, const SplitStep& step) : pieces_(pieces), step_(step) {}
-
-  void add(Span span, bool matched) {
-    if (span.begin == span.end) return;
-    matched = matched != step_.invert;
-    const bool joins = !pieces_.empty() && joins_last(matched);
-    last_matched_ = matched;
-    if (joins) {
-      pieces_.back().end = span.end;
-    } else if (!matched || step_.behavior != SplitBehavior::removed) {
-      pieces_.push_back(span);
-    }
+void PieceCutter::next(std::vector<Slice>& slices, std::string_view part, Tail tail) {
+  slices.clear();
+  if (!held_.add(part, tail)) return;
+  if (step_.pattern) {
+    search(slices, tail);
+  } else {
+    from_ = view().size();
   }
+  const std::size_t end = tail == Tail::ended ? view().size() : from_;
+  if (done_ < end) add(slices, {done_, end}, Kind::gap);
+  in_gap_ = in_gap_ || done_ < end;
+  done_ = end;
+  if (tail == Tail::ended) end_piece(slices);
+  forget(tail);
+}
 
- private:
-  bool joins_last(bool matched) const {
-    switch (step_.behavior) {
-      case SplitBehavior::contiguous: return matched == last_matched_;
-      case SplitBehavior::merged_with_previous: return matched && !last_matched_;
-      case SplitBehavior::merged_with_next: return !matched && last_matched_;
-      default: return false;
+/// Adds what is decided before from_, but for the gap that ends there.
+void PieceCutter::search(std::vector<Slice>& slices, Tail tail) {
+  const std::string_view text = view();
+  Match match;
+  while (from_ < text.size()) {
+    const Found found = search_->find(match, text, from_, tail);
+    if (found != Found::match) {
+      from_ = found == Found::none ? text.size() : std::max(from_, match.begin);
+      return;
     }
+    if (done_ < match.begin) add(slices, {done_, match.begin}, Kind::gap);
+    in_gap_ = false;
+    if (match.begin < match.end) add(slices, {match.begin, match.end}, Kind::match);
+    done_ = from_ = match.end;
+    if (match.begin == match.end && from_ < text.size()) from_ += first_code_point(text.substr(from_)).bytes;
   }
+}
 
-  std::vector<Span>& pieces_;
-  const SplitStep& step_;
-  bool last_matched_ = false;
-};
+void PieceCutter::add(std::vector<Slice>& slices, Span span, Kind kind) {
+  const bool matched = (kind == Kind::match) != step_.invert;
+  const bool joins = in_gap_ || (begun_ && joins_last(matched));
+  begun_ = true;
+  last_matched_ = matched;
+  if (!joins) {
+    end_piece(slices);
+    open_ = !matched || step_.behavior != SplitBehavior::removed;
+    if (open_) slices.push_back({span, Tail::open});
+  } else if (open_ && !slices.empty()) {
+    slices.back().span.end = span.end;
+  } else if (open_) {
+    slices.push_back({span, Tail::open});
+  }
+}
 
-}  // namespace
+bool PieceCutter::joins_last(bool matched) const {
+  switch (step_.behavior) {
+    case SplitBehavior::contiguous: return matched == last_matched_;
+    case SplitBehavior::merged_with_previous: return matched && !last_matched_;
+    case SplitBehavior::merged_with_next: return !matched && last_matched_;
+    default: return false;
+  }
+}
 
-void cut(std::vector<Span>& pieces, std::string_view text, const SplitStep& step, PatternSearch* search) {
-  pieces.clear();
-  if (!step.pattern) {
-    pieces.push_back({0, text.size()});
+void PieceCutter::end_piece(std::vector<Slice>& slices) {
+  if (!open_) return;
+  open_ = false;
+  if (!slices.empty()) {
+    slices.back().tail = Tail::ended;
+  } else {
+    slices.push_back({{done_, done_}, Tail::ended});
+  }
+}
+
+/// Keeps what the search has yet to look at and what lookbehinds see.
+void PieceCutter::forget(Tail tail) {
+  if (tail == Tail::ended) {
+    held_.reset();
+    from_ = done_ = 0;
+    begun_ = in_gap_ = false;
     return;
   }
-  Pieces out(pieces, step);
-  std::size_t done = 0;
-  Match match;
-  for (std::size_t from = 0; from < text.size() && search->find(match, text, from);) {
-    out.add({done, match.begin}, false);
-    out.add({match.begin, match.end}, true);
-    done = match.end;
-    from = match.end;
-    if (match.begin == match.end && from < text.size()) from += first_code_point(text.substr(from)).bytes;
-  }
-  out.add({done, text.size()}, false);
+  const std::size_t back = step_.pattern ? step_.pattern->reach_back() : 0;
+  std::size_t keep = done_ - std::min(done_, back);
+  while (keep > 0 && keep < done_ && (static_cast<unsigned char>(view()[keep]) & 0xC0U) == 0x80U) --keep;
+  held_.keep(keep, done_);
+  from_ -= keep;
+  done_ -= keep;
 }
 
 }  // namespace headgate::tokenize

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/words.hpp"
+#include "tokenize/held_text.hpp"
 #include "tokenize/normalize.hpp"
 #include "tokenize/pattern.hpp"
 
@@ -37,9 +38,47 @@ extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
 extern const std::string_view kQwen2Pattern;
 
-/// `pieces` = the pieces that `step` cuts a text into, but for the space in front; none is empty. `search`: of its
-/// pattern, if it has one.
-void cut(std::vector<Span>& pieces, std::string_view text, const SplitStep& step, PatternSearch* search);
+/// A part of a piece: `span` of PieceCutter::view().
+struct Slice {
+  Span span;  ///< may be empty where it ends a piece that earlier slices began
+  Tail tail;  ///< open: the next slice belongs to the same piece
+
+  friend bool operator==(const Slice&, const Slice&) = default;
+};
+
+/// Cuts texts into the pieces of a step, but for the space in front. A text may come in parts, which are cut as far as
+/// no continuation changes the pieces.
+class PieceCutter {
+ public:
+  explicit PieceCutter(const SplitStep& step);
+
+  /// Takes a part of a text, ended: the last one, after which another text begins. `slices` = what is decided now.
+  void next(std::vector<Slice>& slices, std::string_view part, Tail tail);
+
+  /// What spans are of; valid until the next call of next(), and no longer than the part.
+  std::string_view view() const { return held_.view(); }
+  /// The place of its first byte in the text.
+  std::size_t begin() const { return held_.begin(); }
+
+ private:
+  enum class Kind { gap, match };
+
+  void search(std::vector<Slice>& slices, Tail tail);
+  void add(std::vector<Slice>& slices, Span span, Kind kind);
+  bool joins_last(bool matched) const;
+  void end_piece(std::vector<Slice>& slices);
+  void forget(Tail tail);
+
+  const SplitStep& step_;
+  std::optional<PatternSearch> search_;
+  HeldText held_;
+  std::size_t from_ = 0;  ///< of view(): where the search goes on
+  std::size_t done_ = 0;  ///< of view(): everything before it is in slices
+  bool begun_ = false;    ///< the text has had a slice, or a removed one
+  bool open_ = false;     ///< its last piece is not known to end
+  bool in_gap_ = false;   ///< what stands at done_ before the next match belongs to the last slice
+  bool last_matched_ = false;
+};
 
 }  // namespace headgate::tokenize
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "core/check.hpp"
@@ -17,6 +18,29 @@ constexpr std::int32_t kBytes = 256;
 static_assert(kByteBos == kBytes);
 constexpr std::string_view kBosSpelling = "<bos>";
 
+class ByteStream final : public StreamEncoder {
+ public:
+  ByteStream(std::optional<std::int32_t> front, bool spans) : front_(front), spans_(spans) {}
+
+ protected:
+  Encoding take(std::string_view part, Tail /*tail*/) override {
+    Encoding out;
+    out.ids.reserve(part.size() + 1);
+    if (front_) out.ids.push_back(*front_);
+    if (front_ && spans_) out.spans.push_back({0, 0});
+    front_.reset();
+    for (const char c : part) out.ids.push_back(static_cast<std::uint8_t>(c));
+    for (std::size_t i = 0; spans_ && i < part.size(); ++i) out.spans.push_back({done_ + i, done_ + i + 1});
+    done_ += part.size();
+    return out;
+  }
+
+ private:
+  std::optional<std::int32_t> front_;  ///< stands before the text
+  bool spans_;
+  std::size_t done_ = 0;
+};
+
 class ByteTokenizer final : public Tokenizer {
  public:
   explicit ByteTokenizer(bool has_bos) : has_bos_(has_bos) {
@@ -25,16 +49,9 @@ class ByteTokenizer final : public Tokenizer {
 
   std::int32_t vocab() const override { return has_bos_ ? kByteBos + 1 : kBytes; }
 
-  Encoding encode(std::string_view text, const EncodeOptions& options) const override {
-    Encoding out;
-    out.ids.reserve(text.size() + 1);
-    if (has_bos_ && options.add_special) out.ids.push_back(kByteBos);
-    const std::size_t front = out.ids.size();
-    for (const char c : text) out.ids.push_back(static_cast<std::uint8_t>(c));
-    if (!options.spans) return out;
-    out.spans.resize(front);
-    for (std::size_t i = 0; i < text.size(); ++i) out.spans.push_back({i, i + 1});
-    return out;
+  std::unique_ptr<StreamEncoder> stream(const EncodeOptions& options) const override {
+    const bool bos = has_bos_ && options.add_special;
+    return std::make_unique<ByteStream>(bos ? std::optional(kByteBos) : std::nullopt, options.spans);
   }
 
   std::string_view bytes(std::int32_t id) const override {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tokenize/bpe.hpp"
+#include "tokenize/held_text.hpp"
 #include "tokenize/normalize.hpp"
 
 namespace headgate::tokenize {
@@ -29,6 +30,22 @@ struct Encoding {
   std::size_t left_out = 0;  ///< bytes of the text that the vocabulary has no token for
 };
 
+/// Encodes one text that comes in parts. The tokens are those of the whole text; memory does not grow with it, but for
+/// a word and what has to be seen to find its end. Places count from the beginning of the text. Throws io::FileError,
+/// which names the tokenizer's file, for a word of more than 1 GiB and if a pattern needs too many steps on the text.
+class StreamEncoder {
+ public:
+  virtual ~StreamEncoder() = default;
+
+  /// The tokens that the text has whatever follows, but for those of earlier calls.
+  Encoding next(std::string_view part) { return take(part, Tail::open); }
+  /// The other tokens, where `part` is the last one. To be called once.
+  Encoding finish(std::string_view part = {}) { return take(part, Tail::ended); }
+
+ protected:
+  virtual Encoding take(std::string_view part, Tail tail) = 0;
+};
+
 /// Text to ids and back. Any bytes are text: a run of bytes that are not UTF-8 is a word of its own. Objects do not
 /// change, and several threads may use one.
 class Tokenizer {
@@ -37,9 +54,10 @@ class Tokenizer {
 
   /// One more than the largest id.
   virtual std::int32_t vocab() const = 0;
-  /// Throws Error for more than 2^32 − 2 bytes, and io::FileError, which names the tokenizer's file, if a pattern of it
-  /// needs too many steps on the text.
-  virtual Encoding encode(std::string_view text, const EncodeOptions& options) const = 0;
+  /// The tokenizer must outlive the result.
+  virtual std::unique_ptr<StreamEncoder> stream(const EncodeOptions& options) const = 0;
+  /// The tokens of a text that is there as a whole. Throws as a StreamEncoder does.
+  Encoding encode(std::string_view text, const EncodeOptions& options) const { return stream(options)->finish(text); }
   Encoding encode(std::string_view text) const { return encode(text, EncodeOptions{}); }
 
   // Of one id. An id out of range, or one that no token has: Error.

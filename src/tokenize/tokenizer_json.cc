@@ -290,6 +290,9 @@ void read_model(BpeParts& parts, const Value& model) {
 }
 
 BpeParts read_parts(const Json& json) {
+  if (!json.is_object()) {
+    refuse("is {}, not a tokenizer: a JSON object with model.vocab and model.merges", json.type_name());
+  }
   const Value file(json, "");
   file.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
              "decoder", "model"});

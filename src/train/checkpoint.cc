@@ -47,6 +47,8 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
   staged.commit();
 }
 
+const std::vector<std::string>& checkpoint_files() { return kFiles; }
+
 bool is_checkpoint(const std::string& directory) { return exists(file_of(io::present_directory(directory), kConfig)); }
 
 bool is_training_checkpoint(const std::string& directory) {

@@ -45,6 +45,9 @@ enum class CheckpointParts { model, all };
 /// that holds anything but a checkpoint's files; the old checkpoint then remains.
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint);
 
+/// The names of a checkpoint's files.
+const std::vector<std::string>& checkpoint_files();
+
 /// Whether `directory` holds a checkpoint (it has a config.json); its content is not looked at.
 bool is_checkpoint(const std::string& directory);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -118,6 +119,22 @@ std::uint64_t Corpus::fingerprint() const {
     }
   }
   return hash;
+}
+
+std::vector<std::string> text_files(const std::vector<std::string>& paths, const FileChoice& choice) {
+  std::vector<std::string> out;
+  for (const std::string& path : paths) {
+    std::error_code ignored;
+    if (!fs::is_directory(path, ignored)) {
+      out.push_back(path);
+      continue;
+    }
+    LeftOut left_out;
+    std::vector<std::string> files = files_below(path, choice, left_out);
+    std::copy_if(files.begin(), files.end(), std::back_inserter(out),
+                 [](const std::string& file) { return is_text(MappedFile(file)); });
+  }
+  return out;
 }
 
 std::int64_t first_bad_utf8(const std::uint8_t* text, std::int64_t count) {

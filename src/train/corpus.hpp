@@ -52,6 +52,10 @@ class Corpus {
   LeftOut left_out_;
 };
 
+/// The files that a Corpus of `paths` reads, without what else is wrong with them. Throws io::FileError for a directory
+/// or a file in it that cannot be read.
+std::vector<std::string> text_files(const std::vector<std::string>& paths, const FileChoice& choice = {});
+
 /// Returns the offset of the first byte that is not well-formed UTF-8 or is zero, `count` if there is none. A character
 /// cut off by the end is accepted.
 std::int64_t first_bad_utf8(const std::uint8_t* text, std::int64_t count);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/check.hpp"
+#include "io/given_path.hpp"
 #include "io/staged_directory.hpp"
 #include "models/model_file.hpp"
 #include "tokenize/open.hpp"
@@ -94,7 +95,10 @@ TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t b
   }
   require(tokenizer->vocab() <= model.config.vocab, "{}: its tokenizer has {} tokens but the model {}", model.name,
           tokenizer->vocab(), model.config.vocab);
-  return token_text(corpus, begin, end, *tokenizer);
+  TokenText out = token_text(corpus, begin, end, *tokenizer);
+  require(!out.ids.empty(), "{}: its tokenizer has no token for what is read of the text, {} bytes", model.name,
+          std::min(end, corpus.size()) - begin);
+  return out;
 }
 
 /// The first of `sources` with these sequences, or else this one.
@@ -109,6 +113,7 @@ Source shared(const std::vector<Source>& sources, Source source) {
 std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                     std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
+  require(corpus.size() > 0, "{}: the text is empty", fmt::join(choices.data, ", "));
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.size(), seq_len) : 0;
   const std::int64_t end = choices.text_bytes ? begin + *choices.text_bytes : corpus.size();
   const bool may_shorten = !choices.seq_len && !choices.held_out;
@@ -182,11 +187,16 @@ void require_whole_text(const EvaluationChoices& choices, const std::vector<Load
 }  // namespace
 
 std::string model_path(const std::string& path) {
-  if (models::is_gguf(path)) return path;
-  for (const std::string& directory : {path, newest_checkpoint(path)}) {
+  const std::string there = io::given_path(path);
+  if (models::is_gguf(there)) return there;
+  std::error_code error;
+  if (!std::filesystem::is_directory(there, error)) {
+    io::fail(path, "not a GGUF file; of a model in other files, give the directory that holds its config.json");
+  }
+  for (const std::string& directory : {there, newest_checkpoint(there)}) {
     if (is_checkpoint(directory)) return io::present_directory(directory);
   }
-  throw Error(fmt::format("{}: neither a model (no config.json) nor a run (no checkpoint/config.json)", path));
+  io::fail(path, "neither a model (no config.json) nor a run (no checkpoint/config.json)");
 }
 
 LoadedModel load_model(const std::string& path) {

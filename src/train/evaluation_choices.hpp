@@ -42,8 +42,9 @@ struct LoadedModel {
   std::string tokenizer{};               ///< where that is: a path for tokenize::open_tokenizer
 };
 
-/// The directory or file of the model in `path`, from which models::ModelFile opens it: a checkpoint, the newest one of
-/// a run's directory, a directory of another program's, or a GGUF file. Throws Error and io::FileError.
+/// The directory or file of the model in `path`, resolved by io::given_path, from which models::ModelFile opens it: a
+/// checkpoint, the newest one of a run's directory, a directory of another program's, or a GGUF file. Throws
+/// io::FileError.
 std::string model_path(const std::string& path);
 
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "io/json.hpp"
 #include "train/metrics_record.hpp"
 
 namespace headgate::train {
@@ -45,7 +46,13 @@ ordered_json record_of(const Progress& progress) {
 
 /// Returns the step of a record, −1 for a line that is not a record.
 std::int64_t step_of(const std::string& line) {
-  const json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  constexpr int kMaxDepth = 16;
+  json record;
+  try {
+    record = io::parse_json({}, line, kMaxDepth);
+  } catch (const io::FileError&) {
+    return -1;
+  }
   if (!record.is_object()) return -1;
   bool whole = true;
   visit_fields([&](const std::string& key, const auto&) { whole = whole && record.contains(key); }, Progress{});
@@ -61,6 +68,18 @@ struct Kept {
   std::string last;             ///< that line, if it is the record of `step` itself
 };
 
+/// As std::getline, but no line is longer than a record can be: a file that is not of a run may be one line of any
+/// size.
+bool next_line(std::istream& in, std::string& line) {
+  constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
+  line.clear();
+  for (int c = in.get(); c != std::istream::traits_type::eof(); c = in.get()) {
+    if (c == '\n' || line.size() == kMostOfLine) return true;
+    line += static_cast<char>(c);
+  }
+  return !line.empty();
+}
+
 /// Returns how much of the file holds records of steps up to `step`. Throws if it holds anything else than records.
 Kept kept_part(const std::string& path, std::int64_t step) {
   Kept kept;
@@ -69,7 +88,7 @@ Kept kept_part(const std::string& path, std::int64_t step) {
   if (exists(there) && !is_regular_file(there)) io::fail<io::WriteError>(path, "cannot write: not a regular file");
   std::ifstream in(path, std::ios::binary);
   std::int64_t last = 0, begin = 0, number = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (std::string line; next_line(in, line);) {
     ++number;
     const bool ended = !in.eof();
     const std::int64_t at = step_of(line);
@@ -107,7 +126,7 @@ MetricsLog::MetricsLog(const std::string& path, std::int64_t step) : path_(path)
     if (::ftruncate(descriptor_, kept.bytes) != 0) {
       io::fail<io::WriteError>(path, "cannot write: {}", std::strerror(errno));
     }
-    if (!kept.ends_line) unwritten_ = "\n";
+    if (!kept.ends_line) unwritten_.push_back('\n');
   } catch (const io::FileError&) {
     ::close(descriptor_);
     throw;

@@ -6,15 +6,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <filesystem>
 #include <limits>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "io/given_path.hpp"
 #include "io/input_file.hpp"
 #include "io/json.hpp"
 #include "metrics/registry.hpp"
 #include "train/evaluation.hpp"
 #include "train/metrics_record.hpp"
+#include "train/run_directory.hpp"
 
 namespace headgate::train {
 
@@ -187,6 +191,15 @@ std::vector<const metrics::Figure*> recorded_figures() {
   std::vector<const metrics::Figure*> out;
   for (const auto& [figure, place] : figures_and_places()) out.push_back(figure);
   return out;
+}
+
+RecordedRun read_run(const std::string& directory) {
+  const std::string metrics = metrics_path(io::given_path(directory));
+  std::error_code error;
+  if (!std::filesystem::exists(metrics, error)) {
+    io::fail(directory, "not a run: it holds no metrics.jsonl, which `headgate train --out` writes");
+  }
+  return read_metrics(metrics);
 }
 
 RecordedRun read_metrics(const std::string& path) {

@@ -28,7 +28,9 @@ inline constexpr metrics::Figure kLearningRate{.key = "lr",
 inline constexpr metrics::Figure kTokensPerSecond{.key = "tokens_per_second",
                                                   .meaning = "How many tokens a second the step trained on."};
 inline constexpr metrics::Figure kMfu{
-    .key = "mfu", .meaning = "The share of the machine's peak that the model's own floating-point operations make."};
+    .key = "mfu",
+    .is_share = true,
+    .meaning = "The share of the machine's peak that the model's own floating-point operations make."};
 
 inline constexpr std::array kStepFigures{&kStepLoss, &kGradNorm, &kLearningRate, &kTokensPerSecond, &kMfu};
 

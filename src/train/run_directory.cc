@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "io/staged_directory.hpp"
+#include "models/model_file.hpp"
 #include "train/checkpoint.hpp"
 #include "train/metrics_log.hpp"
 
@@ -26,6 +27,20 @@ constexpr int kMaxNumber = 99;
 /// `run`/checkpoint for 0, `run`/checkpoint.N beside it.
 std::string numbered_checkpoint(const std::string& run, int number) {
   return number == 0 ? run + "/checkpoint" : fmt::format("{}/checkpoint.{}", run, number);
+}
+
+/// Where a run's checkpoints are, or its first will be.
+std::vector<std::string> checkpoint_directories(const std::string& run) {
+  std::vector<std::string> out;
+  for (int number = 0; number <= kMaxNumber; ++number) {
+    const std::string place = numbered_checkpoint(run, number);
+    if (number == 0 || is_checkpoint(place)) out.push_back(io::present_directory(place));
+  }
+  return out;
+}
+
+void add_checkpoint_files(std::vector<std::string>& out, const std::string& directory) {
+  for (const std::string& name : checkpoint_files()) out.push_back(fmt::format("{}/{}", directory, name));
 }
 
 /// The first numbered path at which nothing exists.
@@ -77,6 +92,29 @@ std::vector<std::string> checkpoints_of(const std::string& run) {
 std::string newest_checkpoint(const std::string& run) {
   const std::vector<std::string> found = checkpoints_of(run);
   return found.empty() ? numbered_checkpoint(run, 0) : found.front();
+}
+
+std::vector<std::string> files_of_run(const std::string& run) {
+  std::vector<std::string> out{metrics_path(run)};
+  for (const std::string& directory : checkpoint_directories(run)) add_checkpoint_files(out, directory);
+  return out;
+}
+
+std::vector<std::string> files_of_model_or_run(const std::string& path) {
+  std::error_code error;
+  const std::string directory = io::present_directory(path);
+  std::vector<std::string> out = models::files_of_model(directory);
+  if (!fs::is_directory(directory, error)) return out;
+  add_checkpoint_files(out, directory);
+  for (const std::string& checkpoint : checkpoint_directories(path)) {
+    const std::vector<std::string> files = models::files_of_model(checkpoint);
+    out.insert(out.end(), files.begin(), files.end());
+    add_checkpoint_files(out, checkpoint);
+  }
+  out.push_back(metrics_path(path));
+  const std::string parent = fs::weakly_canonical(fs::absolute(path, error), error).parent_path().string();
+  if (is_checkpoint(path) && is_run_or_checkpoint(parent)) out.push_back(metrics_path(parent));
+  return out;
 }
 
 void require_no_run(const std::string& run) {

@@ -28,6 +28,13 @@ std::vector<std::string> checkpoints_of(const std::string& run);
 /// The first of checkpoints_of; `run`/checkpoint where there is none.
 std::string newest_checkpoint(const std::string& run);
 
+/// The paths of all that a run in `run` writes, be they there or not.
+std::vector<std::string> files_of_run(const std::string& run);
+
+/// The files of the model or run in `path`, and the metrics.jsonl of the run whose checkpoint it is, for guards that
+/// keep outputs off them: those that are there, and those of known names that are not.
+std::vector<std::string> files_of_model_or_run(const std::string& path);
+
 /// Throws io::FileError if a new run cannot begin: `run` holds a checkpoint, the metrics of a run, or a checkpoint/
 /// that cannot be replaced.
 void require_no_run(const std::string& run);

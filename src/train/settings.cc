@@ -8,6 +8,7 @@
 
 #include "core/check.hpp"
 #include "io/input_file.hpp"
+#include "io/json.hpp"
 
 namespace headgate::train {
 
@@ -83,6 +84,15 @@ void read_element(Value& out, const json& in, std::string_view key) {
   }
 }
 
+json parse_state(const std::string& text) {
+  constexpr int kMaxDepth = 8;
+  try {
+    return io::parse_json("trainer state", text, kMaxDepth);
+  } catch (const io::FileError& error) {  // callers name the file
+    throw Error(error.what());
+  }
+}
+
 }  // namespace
 
 void validate(const TrainSettings& settings) {
@@ -121,7 +131,7 @@ std::string write_state(const TrainerState& state) {
 }
 
 TrainerState read_state(const std::string& text) {
-  const json in = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json in = parse_state(text);
   require(in.is_object(), "trainer state: not a JSON object");
   TrainerState state;
   const auto read = [&in](std::string_view key, auto& value) { read_element(value, in, key); };

@@ -107,7 +107,7 @@ inline constexpr std::tuple kSettings{
             {.name = "include",
              .option = "--include",
              .type = "GLOB",
-             .help = "Of the files below a directory of --data, use only those whose name, or path below it, matches "
+             .help = "Of the files below a directory of text, use only those whose name, or path below it, matches "
                      "GLOB: '*.txt', 'docs/*' (* also matches /). May be repeated; one match is enough",
              .default_text = ""},
             {.group = SettingGroup::data, .on_resume = OnResume::may_change, .in_state = InState::optional}),

@@ -15,7 +15,9 @@
 #include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "io/file_error.hpp"
+#include "io/output_guard.hpp"
 #include "train/checkpoint.hpp"
+#include "train/corpus.hpp"
 #include "train/memory.hpp"
 #include "train/thread_limit.hpp"
 
@@ -107,6 +109,14 @@ void require_agreement(const Run& run) {
                   [&] { require(different.empty(), "the processes of the run differ in their {}", different); });
 }
 
+/// Throws Error if the run in `out` would write over what it reads.
+void require_separate_files(const std::string& out, const TrainSettings& settings, const std::string& config_file) {
+  std::vector<io::NamedPath> written, read{{"--config", config_file}};
+  for (const std::string& path : files_of_run(out)) written.push_back({"--out", path});
+  for (const std::string& path : text_files(settings.paths, {settings.include, out})) read.push_back({"--data", path});
+  io::check_overwrites(written, read);
+}
+
 /// All of a new run but its directory.
 Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const std::string& out = request.directory;
@@ -118,6 +128,7 @@ Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const Bos bos = request.settings.of<&TrainSettings::bos>().value_or(Bos::off);
   const models::DecoderConfig config = make_config(request.model, task, bos);
   const TrainSettings settings = make_settings(request.settings, config.seq_len);
+  require_separate_files(out, settings, request.model.config_file);
   Run run;
   run.source = open_data(data_of(settings, out));
   run.trainer = with_memory(training_memory(config, settings, *run.source, group), 0,
@@ -148,6 +159,7 @@ Run continued_run(const RunRequest& request, const Note& note, ProcessGroup& gro
     note(fmt::format("the run had {} threads; with {} its numbers differ in the last bits", threads_before,
                      state.settings.threads));
   }
+  require_separate_files(out, state.settings, "");
   run.source = open_data(data_of(state.settings, out));
   const std::uint64_t read =
       3 * checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts

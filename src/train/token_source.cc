@@ -27,6 +27,12 @@ std::vector<std::int32_t> front_of(const tokenize::Tokenizer& tokenizer) {
   return {with.begin(), std::search(with.begin(), with.end(), without.begin(), without.end())};
 }
 
+std::uint8_t byte_at(const Corpus& corpus, std::int64_t at) {
+  std::uint8_t byte = 0;
+  corpus.for_pieces(at, at + 1, [&byte](const std::uint8_t* data, std::int64_t /*count*/) { byte = *data; });
+  return byte;
+}
+
 }  // namespace
 
 std::int64_t TokenText::longest() const {
@@ -34,31 +40,38 @@ std::int64_t TokenText::longest() const {
 }
 
 TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer) {
+  const auto continues = [&corpus](std::int64_t at) { return (byte_at(corpus, at) & 0xC0U) == 0x80U; };
   const bool cut = end < corpus.size();
   end = std::min(end, corpus.size());
-  std::string text;
-  text.reserve(static_cast<std::size_t>(end - begin));
-  corpus.for_pieces(begin, end, [&text](const std::uint8_t* data, std::int64_t count) {
-    text.append(reinterpret_cast<const char*>(data), static_cast<std::size_t>(count));
-  });
   // A tail that begins within a character begins behind it.
-  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; };
-  if (begin > 0) text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), continues));
+  if (begin > 0) {
+    while (begin < end && continues(begin)) ++begin;
+  }
   // A beginning may end within a character, and does without its last one.
   if (cut) {
-    while (!text.empty() && continues(text.back())) text.pop_back();
-    if (!text.empty()) text.pop_back();
+    while (begin < end && continues(end - 1)) --end;
+    if (begin < end) --end;
   }
-  tokenize::Encoding encoding = tokenizer.encode(text, {.add_special = false, .spans = true});
-  TokenText out{std::move(encoding.ids), {}, front_of(tokenizer), corpus.left_out()};
-  out.left_out.bytes = encoding.left_out;
-  out.bytes.reserve(encoding.spans.size());
+  TokenText out{{}, {}, front_of(tokenizer), corpus.left_out()};
   std::size_t counted = 0;  // bytes of the text before it are some token's
-  for (const tokenize::Span& span : encoding.spans) {
-    const std::size_t first = std::max(counted, span.begin);
-    out.bytes.push_back(static_cast<std::int32_t>(std::max(first, span.end) - first));
-    counted = std::max(counted, span.end);
-  }
+  const auto take = [&out, &counted](const tokenize::Encoding& tokens) {
+    out.ids.insert(out.ids.end(), tokens.ids.begin(), tokens.ids.end());
+    out.left_out.bytes += tokens.left_out;
+    for (const tokenize::Span& span : tokens.spans) {
+      const std::size_t first = std::max(counted, span.begin);
+      out.bytes.push_back(static_cast<std::int32_t>(std::max(first, span.end) - first));
+      counted = std::max(counted, span.end);
+    }
+  };
+  const auto encoder = tokenizer.stream({.add_special = false, .spans = true});
+  corpus.for_pieces(begin, end, [&](const std::uint8_t* data, std::int64_t count) {
+    constexpr std::int64_t kPart = std::int64_t{1} << 16;
+    for (std::int64_t at = 0; at < count; at += kPart) {
+      const auto bytes = static_cast<std::size_t>(std::min(kPart, count - at));
+      take(encoder->next({reinterpret_cast<const char*>(data + at), bytes}));
+    }
+  });
+  take(encoder->finish());
   return out;
 }
 

@@ -22,7 +22,7 @@ const currentHead = () => current().heads[chosen.layer][chosen.head];
 const BARS = [["first_token_attention", "", "First token"], ["first_token_attention_gated", "after", "After the gate"],
   ["first_token_attention_uniform", "uniform", "If uniform"]];
 
-function modelCard(model, i, longest) {
+function modelCard(model, i, scale) {
   const heads = model.heads[0]?.length ?? 0, shared = known(model.kv_heads) && model.kv_heads !== heads;
   const facts = [hasGate(model) ? `gate ${model.gate}` : "no gate", `${number(model.parameters)} parameters`,
     `${model.layers} layers × ${heads} heads${shared ? ` (${model.kv_heads} of keys and values)` : ""}`,
@@ -31,22 +31,30 @@ function modelCard(model, i, longest) {
     el("h2", {}, sample(i), names[i]),
     names[i] === model.name ? null : el("div", { class: "path" }, model.name),
     el("p", { class: "facts" }, facts.join(" · ")),
-    !longest ? null : el("div", { class: "bars" }, BARS.flatMap(([key, kind, name]) => {
-      const value = model.figures[key];
-      const bar = el("div", { class: "track" },
-        el("div", { class: `fill ${kind}`, style: `width:${100 * value / longest}%` }));
+    !scale ? null : el("div", { class: "bars" }, BARS.flatMap(([key, kind, name]) => {
+      const value = model.figures[key], percent = (v) => `${100 * v / (scale.high - scale.low)}%`;
+      const bar = el("div", { class: "track" }, el("div", { class: `fill ${kind}`,
+        style: `margin-left:${percent(Math.min(value, 0) - scale.low)};width:${percent(Math.abs(value))}` }));
       const none = el("span", { class: "none" }, kind === "after" && !hasGate(model) ? "no gate: all of it passes"
         : "not known");
       return [el("span", {}, name), known(value) ? bar : none, el("span", { class: "number" }, number(value))];
     })));
 }
 
+// Of the bars of all models; it always has 0, where they begin. Null where there are none.
+function scaleOfBars() {
+  const keys = BARS.map(([key]) => key), values = models.flatMap(({ figures }) => keys.map((key) => figures[key]));
+  if (!values.some(known)) return null;
+  return shareScale(keys, values) ?? rangeOf([0, ...values]);
+}
+
 function buildSummary() {
   byId("source").textContent = `Text: ${report.text}`;
   document.title = `headgate xray: ${names.join(", ")}`;
-  const longest = Math.max(0, ...models.flatMap((model) => BARS.map(([key]) => model.figures[key])).filter(known));
-  byId("bars-note").hidden = !longest;
-  byId("cards").replaceChildren(...models.map((model, i) => modelCard(model, i, longest)));
+  const scale = scaleOfBars();
+  byId("bars-note").hidden = !scale;
+  if (scale) byId("bars-note").append(` Bars go from ${number(scale.low)} to ${number(scale.high)}.`);
+  byId("cards").replaceChildren(...models.map((model, i) => modelCard(model, i, scale)));
   fillTable(byId("headline"), keysOf(models.map((model) => model.figures)), models.map(({ figures }) => (key) =>
     el("td", { title: known(figures[key]) ? null : "this model has none" }, number(figures[key]))));
 }
@@ -62,6 +70,7 @@ function buildLayers() {
       .filter((line) => line.values.some(known));
     return el("div", { class: "panel" }, el("h3", {}, figure(key).name), sentence(figure(key).sentence),
       chart({ label: `${figure(key).name} by layer`, series, axis: "layer", place: (i) => `layer ${i}`,
+        fixed: shareScale([key], series.flatMap(({ values }) => values)),
         count: Math.max(...series.map((line) => line.values.length)) }),
       models.map((model, i) => {
         const note = overrideNote(model, key);
@@ -101,7 +110,8 @@ function overrideNote({ overrides }, key) {
 }
 
 function drawMaps() {
-  const range = rangeOf(models.flatMap(headFigures).map((row) => row[chosen.key])); // one scale for all models
+  const values = models.flatMap(headFigures).map((row) => row[chosen.key]); // one scale for all models
+  const range = shareScale([chosen.key], values) ?? rangeOf(values);
   if (!range) return;
   byId("map-sentence").textContent = figure(chosen.key).sentence;
   drawRange(byId("map-legend"), range);
@@ -398,16 +408,17 @@ function drawHead() {
     return el("div", {}, el("dt", {}, el("span", {}, figure(key).name), value), el("dd", {}, figure(key).sentence));
   }));
 
-  const keys = head.top_keys || [], most = Math.max(1e-9, ...keys.map(([, w]) => w));
+  const keys = head.top_keys || [];
   byId("top-keys").replaceChildren(...keys.map(([token, w]) => el("li", {}, el("button", {
-    "data-token": token, style: `--share:${100 * w / most}%`, onclick: () => markToken(token, true),
+    "data-token": token, style: `--share:${100 * w}%`, onclick: () => markToken(token, true),
     "aria-label": `Mark ${tokenRange(model, token, token)}, mean weight ${number(w)}` },
   el("span", {}, token), el("code", {}, visible(model.text[token] ?? "")), el("span", {}, number(w))))));
 
   const counts = head.gate_histogram || [], total = counts.reduce((a, b) => a + b, 0) || 1, n = counts.length;
   byId("gate-histogram").hidden = !n;
   byId("gate-histogram").replaceChildren(...(!n ? [] : [el("h3", {}, "Values of the gate"),
-    sentence("How often each value of this head’s gate occurs, over its features and the tokens of this text."),
+    sentence("How often each value of this head’s gate occurs, over its features and the tokens of this text; the " +
+      "vertical axis ends at the most frequent."),
     chart({ label: "Histogram of the gate", unit: "of the values", axis: "gate", count: n, bars: true,
       series: [{ index: chosen.model, values: counts.map((c) => c / total) }],
         fixed: { low: 0, high: Math.max(...counts) / total || 1 },

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "xray/ranks.hpp"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <limits>
 
-// LAPACK's eigenvalues of a symmetric matrix, column-major. OpenBLAS has it; Debian has no header for it.
-// NOLINTNEXTLINE(readability-identifier-naming): the name that LAPACK has
-extern "C" void dsyev_(const char* jobz, const char* uplo, const blasint* n, double* a, const blasint* lda, double* w,
-                       double* work, const blasint* lwork, blasint* info);
+#include "layers/blas.hpp"
 
 namespace headgate::xray {
 
@@ -26,10 +21,10 @@ Gram product_with_itself(View<const float, 2> x, bool transposed) {
   }
   const std::int64_t n = transposed ? columns : rows, inner = transposed ? rows : columns;
   Gram out{n, std::vector<double>(static_cast<std::size_t>(n * n))};
-  cblas_dgemm(CblasRowMajor, transposed ? CblasTrans : CblasNoTrans, transposed ? CblasNoTrans : CblasTrans,
-              static_cast<blasint>(n), static_cast<blasint>(n), static_cast<blasint>(inner), 1.0, wide.data(),
-              static_cast<blasint>(columns), wide.data(), static_cast<blasint>(columns), 0.0, out.values.data(),
-              static_cast<blasint>(n));
+  layers::Blas()->dgemm(CblasRowMajor, transposed ? CblasTrans : CblasNoTrans, transposed ? CblasNoTrans : CblasTrans,
+                        static_cast<blasint>(n), static_cast<blasint>(n), static_cast<blasint>(inner), 1.0, wide.data(),
+                        static_cast<blasint>(columns), wide.data(), static_cast<blasint>(columns), 0.0,
+                        out.values.data(), static_cast<blasint>(n));
   return out;
 }
 
@@ -44,7 +39,8 @@ Eigen eigen_of(const Gram& gram, bool with_vectors) {
   std::vector<double> work(static_cast<std::size_t>(std::max<blasint>(1, 34 * n)));  // blocks of 32, and 2
   const auto work_size = static_cast<blasint>(work.size());
   blasint info = 0;
-  dsyev_(with_vectors ? "V" : "N", "U", &n, out.vectors.data(), &n, out.values.data(), work.data(), &work_size, &info);
+  layers::Blas()->dsyev(with_vectors ? "V" : "N", "U", &n, out.vectors.data(), &n, out.values.data(), work.data(),
+                        &work_size, &info);
   if (info != 0) std::fill(out.values.begin(), out.values.end(), std::numeric_limits<double>::quiet_NaN());
   return out;
 }
@@ -76,9 +72,10 @@ std::vector<double> singular_values(const Gram& a, const Gram& b) {
   const auto size = static_cast<blasint>(n);
   std::vector<double> half(static_cast<std::size_t>(n * n));
   Gram whole{n, std::vector<double>(static_cast<std::size_t>(n * n))};
-  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, size, size, size, 1.0, of_a.vectors.data(), size,
+  const layers::Blas blas;
+  blas->dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, size, size, size, 1.0, of_a.vectors.data(), size,
               b.values.data(), size, 0.0, half.data(), size);
-  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size, size, size, 1.0, half.data(), size, of_a.vectors.data(),
+  blas->dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size, size, size, 1.0, half.data(), size, of_a.vectors.data(),
               size, 0.0, whole.values.data(), size);
   std::vector<double> out = eigen_of(whole, false).values;
   std::reverse(out.begin(), out.end());

@@ -58,6 +58,8 @@ metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, co
 train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
   train::EvaluationChoices out;
   out.data = choices.text;
+  out.include = choices.include;
+  out.held_out = choices.held_out;
   out.tokens = choices.tokens;
   constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, and far more than the mean has
   out.text_bytes = kLongestPiece * choices.tokens;
@@ -290,7 +292,7 @@ std::vector<const metrics::Figure*> rank_figures() { return {kRankFigures.begin(
 std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
   std::vector<train::LoadedModel> models;
   for (const std::string& path : choices.models) {
-    listener.progress("reading " + path, 0.0);
+    listener.progress(path, 0.0);
     models.push_back(train::load_model(path));
   }
   return xray(std::move(models), choices, listener);

@@ -19,9 +19,11 @@ namespace headgate::xray {
 
 struct Choices {
   std::vector<std::string> models;
-  std::vector<std::string> text;  ///< files and directories
-  std::int64_t tokens = 2048;     ///< at most, from the beginning of the text: one sequence
-  std::int64_t map_cells = 96;    ///< of a side of a head's map, at most
+  std::vector<std::string> text;       ///< files and directories
+  std::vector<std::string> include{};  ///< which files of directories, as EvaluationChoices has it
+  bool held_out = false;               ///< the text begins where training holds it out
+  std::int64_t tokens = 2048;          ///< at most, from the beginning of the text: one sequence
+  std::int64_t map_cells = 96;         ///< of a side of a head's map, at most
   std::optional<OverriddenPart> overrides{};
   std::int64_t override_tokens = 256;  ///< at most, from the beginning of the text
   ExecutionContext context{};
@@ -46,9 +48,10 @@ metrics::MetricList xray_metrics();
 /// The figures of heads that are no metric's: they take the weights, or all that a head writes.
 std::vector<const metrics::Figure*> rank_figures();
 
-/// Whom a run tells how far it is, and, a line for each model before the first of them runs, what overrides will cost.
+/// Whom a run tells how far it is with which model, and, a line for each model before the first of them runs, what
+/// overrides will cost.
 struct Listener {
-  std::function<void(const std::string& what, double fraction)> progress;
+  std::function<void(const std::string& model, double fraction)> progress;
   std::function<void(const std::string& line)> plan;
 };
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -109,13 +110,14 @@ void expect_sequences_as_alone(verify::Case& problem) {
   }
 }
 
+/// And with each product of native16 that the CPU has.
 void expect_sequences_as_alone_on_every_target(const CaseSpec& spec) {
-  const TargetGuard guard;
-  verify::Case problem(spec);
-  for (const std::string& target : supported_targets()) {
-    set_target(target);
-    expect_sequences_as_alone(problem);
-  }
+  const auto error = verify::check_on_every_target(
+      spec, [](verify::Case& problem, const std::string& /*target*/) -> std::optional<std::string> {
+        expect_sequences_as_alone(problem);
+        return std::nullopt;
+      });
+  EXPECT_EQ(error.value_or(""), "");
 }
 
 /// Dense and few queries, empty ones, no keys, more than a block of keys.
@@ -152,6 +154,32 @@ TEST(Packed, SequencesGetTheBitsThatTheyGetAlone) {
     spec.alibi_slopes = DType::f32;
     expect_sequences_as_alone_on_every_target(spec);
   }
+}
+
+/// A batch in which each kernel has a sequence, and one whose sequences are too short for native16 each, not together.
+TEST(Packed, Native16_SequencesOfAllRoutes_AreBitwiseAsAlone) {
+  CaseSpec spec = mixed(DType::bf16);
+  spec.precision = Precision::native16;
+  expect_sequences_as_alone_on_every_target(spec);
+  spec.softcap = 20.0;  // which small heads decline
+  expect_sequences_as_alone_on_every_target(spec);
+
+  spec = mixed(DType::bf16);
+  spec.precision = Precision::native16;
+  spec.packed_queries = spec.packed_keys = {60, 60, 60};
+  spec.packed = 3;
+  spec.T = spec.S = 180;
+  for (const DType sinks : {DType::none, DType::f32}) {
+    spec.sinks = sinks;
+    expect_sequences_as_alone_on_every_target(spec);
+  }
+}
+
+/// Sums over sequences that different kernels compute.
+TEST(Packed, Native16_SinksOfSequencesOfAllRoutes_HaveTheRightGradient) {
+  CaseSpec spec = mixed(DType::bf16);
+  spec.precision = Precision::native16;
+  expect_right(spec, verify::check_backward_case);
 }
 
 TEST(Packed, MoreHeadsThanAreHeldAtATime) {

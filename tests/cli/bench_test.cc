@@ -24,7 +24,7 @@ using nlohmann::json;
 json bench(const std::string& filter) {
   const testing::Scratch scratch;
   const std::string path = scratch / "bench.json";
-  const Outcome outcome = testing::headgate({"bench", "--quick", "--filter", filter, "--json", path});
+  const Outcome outcome = testing::headgate({"bench", "--quick", "--filter", filter, "--json-out", path});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("goals met"), std::string::npos) << outcome.out;
   return json::parse(testing::read_bytes(path));
@@ -139,7 +139,7 @@ TEST(Bench, RefusesWhatItCannotDo) {
   expect_refused(testing::headgate({"bench", "--filter", "^nothing$"}), "bench", "no case matches");
   expect_refused(testing::headgate({"bench", "--on-demand", "train"}), "bench", "no case is named \"train\"");
   expect_refused(testing::headgate({"bench", "--threads", "0"}), "bench", "--threads");
-  expect_refused(testing::headgate({"bench", "--filter", "T512", "--json", "/nonexistent/x.json"}), "bench",
+  expect_refused(testing::headgate({"bench", "--filter", "T512", "--json-out", "/nonexistent/x.json"}), "bench",
                  "/nonexistent/x.json: cannot write");
 }
 

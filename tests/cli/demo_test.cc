@@ -139,7 +139,8 @@ TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
 
 TEST(Verify, TakesATimeOrACountOfProblems) {
   expect_refused(testing::headgate({"verify", "--problems", "2", "--seconds", "1"}), "verify", "--problems");
-  expect_refused(testing::headgate({"verify", "--problems", "-1"}), "verify", "--problems: Value -1 not in range");
+  expect_refused(testing::headgate({"verify", "--problems", "-1"}), "verify",
+                 "--problems: must be a whole number from 0 to 1000000000, got -1");
   expect_refused(testing::headgate({"verify", "--problems", "many"}), "verify", "--problems");
 }
 

@@ -15,7 +15,7 @@
 #include "tokenize/golden.hpp"
 #include "tokenize/open.hpp"
 
-// `headgate eval --data` with models that read the tokens of a tokenizer.
+// `headgate eval --text` with models that read the tokens of a tokenizer.
 
 namespace headgate {
 namespace {
@@ -43,7 +43,7 @@ class EvalTokensTest : public ::testing::Test {
     return json::parse(outcome.out);
   }
   json by_text(const std::string& model, std::vector<std::string> more = {}) const {
-    more.insert(more.end(), {"--data", verb.text()});
+    more.insert(more.end(), {"--text", verb.text()});
     return evaluated(model, more);
   }
   json by_ids(const std::string& model, const Ids& ids, std::vector<std::string> more = {}) const {
@@ -107,7 +107,7 @@ TEST_F(EvalTokensTest, ComparesBitsPerByteOfDifferentTokens) {
   ASSERT_EQ(verb.train("bytes").status, 0);
   const auto all = [&](std::vector<std::string> more) {
     std::vector<std::string> command{"eval",   verb.path("gpt"), verb.path("bos"), verb.path("bytes"), verb.path("gpt"),
-                                     "--data", verb.text(),      "--metrics",      "loss,layer_loss"};
+                                     "--text", verb.text(),      "--metrics",      "loss,layer_loss"};
     command.insert(command.end(), more.begin(), more.end());
     return testing::headgate(command);
   };
@@ -123,7 +123,7 @@ TEST_F(EvalTokensTest, ComparesBitsPerByteOfDifferentTokens) {
   EXPECT_EQ(table.rfind("the same text for every model as tokens of its own", 0), 0U) << table;
   EXPECT_NE(table.find(" bytes), "), std::string::npos) << table;
   expect_refused(all({"--tokens", "64"}), "eval", "read the text as different tokens");
-  std::vector<std::string> same{"eval", verb.path("gpt"), verb.path("gpt"), "--data", verb.text(), "--tokens", "64"};
+  std::vector<std::string> same{"eval", verb.path("gpt"), verb.path("gpt"), "--text", verb.text(), "--tokens", "64"};
   EXPECT_EQ(testing::headgate(same).out.rfind("the same 64 tokens for every model", 0), 0U);
 }
 
@@ -138,7 +138,7 @@ TEST_F(EvalTokensTest, HoldsOutTheTailOfTheText) {
 TEST_F(EvalTokensTest, RefusesWhatDoesNotFit) {
   make_model("model", "gpt2");
   const auto eval = [&](std::vector<std::string> more) {
-    std::vector<std::string> command{"eval", verb.path("model"), "--data", verb.text()};
+    std::vector<std::string> command{"eval", verb.path("model"), "--text", verb.text()};
     command.insert(command.end(), more.begin(), more.end());
     return testing::headgate(command);
   };
@@ -147,10 +147,10 @@ TEST_F(EvalTokensTest, RefusesWhatDoesNotFit) {
   ASSERT_EQ(verb.train("small.run", {"--vocab", "300", "--steps", "2"}).status, 0);
   ASSERT_EQ(testing::headgate({"convert", verb.path("small.run") + "/checkpoint", verb.path("small")}).status, 0);
   std::filesystem::copy_file(testing::golden_path("gpt2"), verb.path("small") + "/tokenizer.json");
-  expect_refused(testing::headgate({"eval", verb.path("small"), "--data", verb.text()}), "eval",
+  expect_refused(testing::headgate({"eval", verb.path("small"), "--text", verb.text()}), "eval",
                  "tokens but the model 300");
   std::filesystem::remove(verb.path("small") + "/tokenizer.json");
-  expect_refused(testing::headgate({"eval", verb.path("small"), "--data", verb.text()}), "eval",
+  expect_refused(testing::headgate({"eval", verb.path("small"), "--text", verb.text()}), "eval",
                  "--token-ids takes a text's ids");
   testing::write_bytes(verb.path("model") + "/tokenizer.json", "{}");
   expect_refused(eval({}), "eval", "tokenizer.json: ");

@@ -167,7 +167,7 @@ TEST_F(EvalVerbTest, GivesTheFiguresOfHeads) {
   EXPECT_NE(table.find("\ngate_mean of each head\n layer       0       1\n     0  0."), std::string::npos) << table;
   EXPECT_NE(table.find("\n     1  0."), std::string::npos) << table;
   expect_refused(verb.eval("run", {"--heads", "--metrics", "loss"}), "eval", "--heads: none of the metrics");
-  expect_refused(testing::headgate({"eval", verb.path("run"), verb.path("run"), "--data", verb.text(), "--heads"}),
+  expect_refused(testing::headgate({"eval", verb.path("run"), verb.path("run"), "--text", verb.text(), "--heads"}),
                  "eval", "--heads takes one MODEL, or --json");
 }
 
@@ -239,6 +239,7 @@ TEST_F(EvalVerbTest, GivesTheMetricsThatAreAskedFor) {
   EXPECT_EQ(some.at("layers")[1].at("gate_mean"), all.at("layers")[1].at("gate_mean"));
   const json layers = evaluated("run", {"--metrics", "layer_loss"}).at("layers");
   EXPECT_EQ(layers[0].at("loss_nats"), all.at("layers")[0].at("loss_nats"));
+  EXPECT_EQ(evaluated("run", {"--metrics", "loss_nats"}), evaluated("run", {"--metrics", "loss"})) << "a key of JSON";
   const std::string table = verb.eval("run", {"--metrics", "gate_below"}).out;
   EXPECT_NE(table.find("\n layer    <0.1   <0.01\n"), std::string::npos) << table;
   EXPECT_EQ(table.find("perplexity"), std::string::npos) << table;
@@ -262,7 +263,7 @@ TEST_F(EvalVerbTest, GivesTheMetricsByTriggerThatAreAskedFor) {
   EXPECT_NE(table.find("\n                    loss\n         trigger "), std::string::npos) << table;
   EXPECT_NE(table.find("\nnorm of the BOS value over the others': "), std::string::npos) << table;
   const std::string run = verb.path("run"), indent(run.size(), ' ');
-  const std::string compared = testing::headgate({"eval", run, run, "--data", verb.text(), "--tokens", "320"}).out;
+  const std::string compared = testing::headgate({"eval", run, run, "--text", verb.text(), "--tokens", "320"}).out;
   std::string heads = "  attention to BOS      gate              loss              BOS value   BOS past\n";
   heads.append(indent)
       .append("  trigger   other   trigger   other   trigger   other      norm             gate\n")
@@ -315,7 +316,7 @@ TEST_F(EvalVerbTest, ReadsAModelWithoutARun) {
 TEST_F(EvalVerbTest, TakesItsArgumentsInAnyOrder) {
   ASSERT_EQ(verb.train("run").status, 0);
   const Outcome outcome = testing::headgate(
-      {"eval", "--data", verb.text(), verb.path("run"), "--json", "--data", verb.text(), "--tokens", "100000"});
+      {"eval", "--text", verb.text(), verb.path("run"), "--json", "--text", verb.text(), "--tokens", "100000"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_GT(json::parse(outcome.out).at("tokens").get<int>(), 4000) << "both texts";
 }
@@ -383,7 +384,7 @@ TEST_F(EvalVerbTest, EvaluatesAtMostSoManyTokens) {
 TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
   ASSERT_EQ(verb.train("plain").status, 0);
   ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
-  const std::vector<std::string> both = {"eval", verb.path("plain"), verb.path("gated"), "--data", verb.text()};
+  const std::vector<std::string> both = {"eval", verb.path("plain"), verb.path("gated"), "--text", verb.text()};
   std::vector<std::string> command = both;
   command.emplace_back("--json");
   const Outcome outcome = testing::headgate(command);
@@ -409,7 +410,7 @@ TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
   EXPECT_EQ(no_table.find("  -"), std::string::npos) << "a table without a number: " << no_table;
   EXPECT_NE(no_table.find("figures of layers are compared with --json"), std::string::npos) << no_table;
   ASSERT_EQ(verb.train("backcopy", {"--task", "bigram-backcopy"}).status, 0);
-  expect_refused(testing::headgate({"eval", verb.path("plain"), verb.path("backcopy"), "--data", verb.text()}), "eval",
+  expect_refused(testing::headgate({"eval", verb.path("plain"), verb.path("backcopy"), "--text", verb.text()}), "eval",
                  "--task chooses one for both");
 }
 
@@ -418,7 +419,7 @@ TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
   testing::write_bytes(verb.path("data/text"), testing::read_bytes(verb.text()));
   testing::write_bytes(verb.path("data/latin"), "caf\xE9 au lait");
   ASSERT_EQ(verb.train("data/run").status, 0);
-  const Outcome outcome = testing::headgate({"eval", verb.path("data/run"), "--data", verb.path("data"), "--json"});
+  const Outcome outcome = testing::headgate({"eval", verb.path("data/run"), "--text", verb.path("data"), "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(json::parse(outcome.out), evaluated("data/run"));
   EXPECT_EQ(outcome.err, "left out: 1 file that is not UTF-8 text (" + verb.path("data/latin") +
@@ -427,15 +428,22 @@ TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
 
 TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
   ASSERT_EQ(verb.train("run").status, 0);
-  expect_refused(verb.eval("none"), "eval", "neither a model");
+  expect_refused(verb.eval("none"), "eval", "none: does not exist");
+  std::filesystem::create_directory(verb.path("bare"));
+  expect_refused(verb.eval("bare"), "eval", "bare: neither a model (no config.json) nor a run");
+  testing::write_bytes(verb.path("bare/model.safetensors"), "weights");
+  expect_refused(verb.eval("bare/model.safetensors"), "eval", "give the directory that holds its config.json");
+  expect_refused(verb.eval("run", {"--logits", verb.path("no/l.npy")}), "eval",
+                 "cannot write: there is no directory " + verb.path("no"));
   expect_refused(verb.eval("run", {"--seq-len", "17"}), "eval", "--seq-len 17 is more than the model's 16");
   expect_refused(verb.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
   expect_refused(verb.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
-  expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "one of --data and --token-ids is required");
+  expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "one of --text and --token-ids is required");
   testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
   expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
-  testing::write_bytes(verb.text(), "x");
-  EXPECT_EQ(verb.eval("run").status, 2);
+  ASSERT_EQ(verb.train("other").status, 0);
+  testing::write_bytes(verb.text(), "");
+  expect_refused(verb.eval("other"), "eval", verb.text() + ": the text is empty");
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ TEST_F(ExplainTest, SharesKeyHeadsAndProjectsTheOutput) {
 TEST_F(ExplainTest, RefusesWhatIsNoProblem) {
   expect_refused(testing::headgate({"explain"}), "explain", "FILE.json is required");
   expect_refused(testing::headgate({"explain", scratch / "absent.json"}), "explain", "No such file");
-  expect_refused(testing::headgate({"explain", scratch.path()}), "explain", "cannot read");
+  expect_refused(testing::headgate({"explain", scratch.path()}), "explain", "is a directory, not a file");
   refuse("", "not JSON");
   refuse("{", "not JSON");
   refuse("[1, 2]", "not a JSON object");

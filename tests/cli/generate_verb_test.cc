@@ -160,7 +160,7 @@ TEST_F(GenerateVerb, RefusesOnOneLine) {
   expect_refusal({"--prompt", "a", "--gate-threshold", "0.1"}, "which does not multiply the attention output");
   expect_refusal({"--prompt", "a", "--gate-threshold", "-1"}, "--gate-threshold is -1 but must be", "gated");
   expect_refusal({"--prompt", "a", "--logits", path("no/such/file.npy")}, "no/such");
-  expect_refusal({"--prompt", "a"}, "neither a model", "none");
+  expect_refusal({"--prompt", "a"}, "none: does not exist", "none");
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ void leave_unfinished_file(const Scratch& scratch) {
 }
 
 TEST(Signals, AnEndingSignalLeavesNoUnfinishedFile) {
-  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ}) {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU}) {
     const Scratch scratch;
     const int status = status_of_child([&] {
       remove_unfinished_files_on_signals();
@@ -182,20 +182,28 @@ TEST(Signals, LostOutputEndsNoProcess) {
     survive_lost_output();
     if (::fcntl(STDIN_FILENO, F_GETFD) < 0) ::_exit(1);
     std::raise(SIGPIPE);
+  });
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Signals, FileTooLarge_EndsNoProcess) {
+  const int status = status_of_child([] {
+    report_files_too_large();
     std::raise(SIGXFSZ);
   });
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-/// The mask of signals that a process has handlers for, by the kernel.
-std::uint64_t caught_signals(pid_t process) {
+/// A mask of signals of a process, by the kernel: SigCgt those that it has handlers for, SigIgn those that it ignores.
+std::uint64_t signal_mask(pid_t process, const std::string& mask_name) {
   std::ifstream lines("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string name;
     std::uint64_t mask = 0;
-    if (words >> name >> std::hex >> mask && name == "SigCgt:") return mask;
+    if (words >> name >> std::hex >> mask && name == mask_name + ':') return mask;
   }
   return 0;
 }
@@ -215,14 +223,16 @@ TEST(Signals, TheToolCatchesThemFromItsStart) {
   ::close(ends[1]);
   char byte = 0;
   EXPECT_EQ(::read(ends[0], &byte, 1), 1) << "the verb prints when it has begun";
-  const std::uint64_t caught = caught_signals(child);
+  const std::uint64_t caught = signal_mask(child, "SigCgt"), ignored = signal_mask(child, "SigIgn");
   ::kill(child, SIGTERM);
   int status = 0;
   ::waitpid(child, &status, 0);
   ::close(ends[0]);
-  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU, SIGXFSZ}) {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU}) {
     EXPECT_NE(caught >> (signal - 1) & 1U, 0U) << signal;
   }
+  EXPECT_EQ(ignored >> (SIGPIPE - 1) & 1U, 0U) << "a verb whose reader has gone ends";
+  EXPECT_NE(ignored >> (SIGXFSZ - 1) & 1U, 0U);
   expect_ended_by(status, SIGTERM);
 }
 

@@ -37,7 +37,7 @@ class TrainVerb {
     return headgate(all);
   }
   Outcome eval(const std::string& run, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> all = {"eval", path(run), "--data", text()};
+    std::vector<std::string> all = {"eval", path(run), "--text", text()};
     all.insert(all.end(), more.begin(), more.end());
     return headgate(all);
   }

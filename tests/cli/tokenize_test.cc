@@ -58,6 +58,14 @@ TEST_F(TokenizeVerb, ReadsStandardInputAndSaysWhatIsLeftOut) {
   EXPECT_EQ(outcome.err, "left out: 4 bytes that the vocabulary has no token for\n");
 }
 
+TEST_F(TokenizeVerb, LongText_TakesMemoryOfAWord) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  const std::string command = "yes 'ab ab<s>' | head -c " + std::to_string(kBytes) + " | ( ulimit -v 400000; " +
+                              testing::headgate_path() + " tokenize " + tokenizer + " --text - ) | tail -n 1";
+  const Outcome outcome = testing::run_program({"/bin/sh", "-c", command});
+  EXPECT_EQ(outcome.out + outcome.err, "5\nleft out: 7456540 bytes that the vocabulary has no token for\n");
+}
+
 TEST_F(TokenizeVerb, ReadsBytesForModelsOfBytes) {
   const Scratch model;
   write_bytes(model / "config.json", R"({"vocab_size": 256})");
@@ -67,7 +75,13 @@ TEST_F(TokenizeVerb, ReadsBytesForModelsOfBytes) {
 TEST_F(TokenizeVerb, RefusesOnOneLine) {
   expect_refused(testing::headgate({"tokenize", tokenizer}), "tokenize", "--text is required");
   expect_refused(testing::headgate({"tokenize", tokenizer, "--text", scratch / "none"}), "tokenize", "cannot open");
-  expect_refused(testing::headgate({"tokenize", scratch / "none", "--text", text}), "tokenize", "cannot open");
+  expect_refused(testing::headgate({"tokenize", scratch / "none", "--text", text}), "tokenize", "none: does not exist");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", scratch.path()}), "tokenize", "is a directory");
+  write_bytes(tokenizer, "");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize", ": an empty file");
+  write_bytes(tokenizer, "null");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize",
+                 "tokenizer.json: is null, not a tokenizer: a JSON object with model.vocab and model.merges");
   write_bytes(tokenizer, "{}");
   expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize", "model: not an object");
   std::string other = kTokenizer;

@@ -119,7 +119,7 @@ TEST_F(InputsTest, AModelTooLargeIsRefusedWithItsPlan) {
 
 #ifndef __SANITIZE_ADDRESS__  // which takes address space beyond any limit
 TEST_F(InputsTest, MemoryThatTheSystemDoesNotGiveIsSaidWithThePlan) {
-  // Several times the limit: OpenBLAS waits for ever where it is its own buffers that cannot be had.
+  // The plan is several times the limit, which leaves no doubt what did not fit.
   std::string command = "ulimit -v 1500000; exec " + testing::headgate_path();
   for (const std::string& word : verb.command("none", {"--batch", "32768", "--seq-len", "64"})) command += " " + word;
   write_bytes(verb.text(), testing::prose(4000));

@@ -26,7 +26,7 @@ class CompareVerbTest : public ::testing::Test {
     return testing::headgate(all);
   }
   json report(const std::vector<std::string>& runs) const {
-    const Outcome outcome = compare(runs, {"--json", verb.path("report.json")});
+    const Outcome outcome = compare(runs, {"--json-out", verb.path("report.json")});
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_EQ(outcome.out + outcome.err, "");
     return json::parse(testing::read_bytes(verb.path("report.json")));
@@ -68,7 +68,7 @@ TEST_F(CompareVerbTest, ShowsWhatTrainingRecorded) {
 TEST_F(CompareVerbTest, ThePageHoldsTheReport) {
   const std::string name = "<b>&amp; \xc3\xa9 <script>";
   write_run(name, line);
-  const Outcome outcome = compare({name}, {"--out", verb.path("page.html"), "--json", verb.path("page.json")});
+  const Outcome outcome = compare({name}, {"--out", verb.path("page.html"), "--json-out", verb.path("page.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::string page = testing::read_bytes(verb.path("page.html"));
   const std::string start = "<script id=\"report\" type=\"application/json\">";
@@ -85,6 +85,30 @@ TEST_F(CompareVerbTest, ThePageHoldsTheReport) {
   }
 }
 
+TEST_F(CompareVerbTest, JsonAsAFlag_PrintsTheReport) {
+  write_run("run", line);
+  const json written = report({"run"});
+  const Outcome flag = testing::headgate({"compare", "--json", verb.path("run")});
+  EXPECT_EQ(flag.status, 0) << flag.err;
+  EXPECT_EQ(flag.err, "") << "a directory is a RUN";
+  EXPECT_EQ(json::parse(flag.out), written);
+}
+
+TEST_F(CompareVerbTest, JsonWithAFile_WritesItWithANote) {
+  write_run("run", line);
+  const json written = report({"run"});
+  const std::vector<std::vector<std::string>> forms = {
+      {"--json", verb.path("old.json")}, {"--json=" + verb.path("old.json")}, {"--json", verb.path("no-suffix")}};
+  for (const std::vector<std::string>& form : forms) {
+    const Outcome old = compare({"run"}, form);
+    EXPECT_EQ(old.status, 0) << old.err;
+    EXPECT_EQ(old.out, "");
+    EXPECT_EQ(old.err, "headgate compare: --json FILE is now --json-out FILE\n");
+  }
+  EXPECT_EQ(json::parse(testing::read_bytes(verb.path("old.json"))), written);
+  EXPECT_EQ(json::parse(testing::read_bytes(verb.path("no-suffix"))), written);
+}
+
 TEST_F(CompareVerbTest, SaysThatALineIsCutOff) {
   write_run("killed", line + "{\"step\":2,\"lo");
   const Outcome outcome = compare({"killed"});
@@ -97,7 +121,7 @@ TEST_F(CompareVerbTest, RefusesOnOneLineAndWritesNothing) {
   write_run(good, line);
   const auto refused = [&](const std::string& metrics, const std::string& why) {
     write_run("bad", metrics);
-    expect_refused(compare({good, "bad"}, {"--out", page, "--json", verb.path("j")}), "compare", why);
+    expect_refused(compare({good, "bad"}, {"--out", page, "--json-out", verb.path("j")}), "compare", why);
     EXPECT_FALSE(std::filesystem::exists(page));
     EXPECT_FALSE(std::filesystem::exists(verb.path("j")));
   };
@@ -105,18 +129,18 @@ TEST_F(CompareVerbTest, RefusesOnOneLineAndWritesNothing) {
   refused(line + "{\"step\":2,\"loss\":\"low\"}\n", "bad/metrics.jsonl: line 2: 'loss' is \"low\"");
   refused(line + "epoch 2\n", "line 2: not JSON");
   expect_refused(testing::headgate({"compare"}), "compare", "RUN");
-  expect_refused(compare({"nothing"}), "compare", "nothing/metrics.jsonl");
+  expect_refused(compare({"nothing"}), "compare", "nothing: does not exist");
   std::filesystem::create_directories(verb.path("empty"));
-  expect_refused(compare({"empty"}), "compare", "empty/metrics.jsonl");
+  expect_refused(compare({"empty"}), "compare", "empty: not a run: it holds no metrics.jsonl");
   expect_refused(compare({good}, {"--points", "3"}), "compare", "--points");
 }
 
 TEST_F(CompareVerbTest, ReplacesNothingThatItReads) {
   write_run("run", line);
   const std::string metrics = train::metrics_path(verb.path("run"));
-  expect_refused(compare({"run"}, {"--out", metrics}), "compare", "would replace what is read");
-  expect_refused(compare({"run"}, {"--json", verb.path("run/../run/metrics.jsonl")}), "compare", "would replace");
-  expect_refused(compare({"run"}, {"--out", verb.path("same"), "--json", verb.path("run/../same")}), "compare",
+  expect_refused(compare({"run"}, {"--out", metrics}), "compare", "would overwrite");
+  expect_refused(compare({"run"}, {"--json-out", verb.path("run/../run/metrics.jsonl")}), "compare", "would overwrite");
+  expect_refused(compare({"run"}, {"--out", verb.path("same"), "--json-out", verb.path("run/../same")}), "compare",
                  "one file");
   expect_refused(compare({"run"}, {"--out", verb.path("run")}), "compare", "run");
   expect_refused(compare({"run"}, {"--out", verb.path("no/page.html")}), "compare", "page.html");

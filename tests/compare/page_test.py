@@ -29,7 +29,7 @@ class CompareChecks(in_browser.Checks):
         self.runs = report["runs"]
 
     def steps(self):
-        return self.opened, self.table, self.hover, self.keys, self.legend
+        return self.opened, self.scales, self.table, self.hover, self.keys, self.legend
 
     def shading(self):
         return self.browser.value("$$('svg .curve').map((curve) => getComputedStyle(curve).stroke).join()")
@@ -48,6 +48,9 @@ class CompareChecks(in_browser.Checks):
         wanted = [[key, self.sentences[key], sum(key in run["curves"] for run in self.runs)] for key in self.sentences]
         self.hold("there is a chart for each figure, with its sentence and a line for each run that has it",
                   panels == wanted, panels)
+
+    def scales(self):
+        self.charts_of_shares("#charts .panel")
 
     def table(self):
         rows = self.browser.value("$$('#last tbody tr').map((row) => [row.querySelector('.sentence').textContent,"

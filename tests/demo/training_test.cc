@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cctype>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 
 #include "console/table.hpp"
 #include "core/check.hpp"
+#include "demo/real_model.hpp"
 #include "io/scratch.hpp"
 #include "layers/gate_variant.hpp"
 #include "train/prose.hpp"
@@ -304,6 +306,42 @@ TEST_F(DemoTrainingTest, HandsOnWhatItTrained) {
     EXPECT_EQ(static_cast<std::int64_t>(model.parameters.size()), models::parameter_count(model.model.config));
     EXPECT_EQ(model.evaluations.size(), 1U);
   }
+}
+
+TEST_F(DemoTrainingTest, XrayOfTextUnlikeItsBeginning_HasTheLossOfTheHeldOutText) {
+  // Every byte but those of words stands once at the beginning, as a preamble: nothing of it can be guessed.
+  std::string preamble;
+  for (int byte = 1; byte < 128; ++byte) {
+    if (std::isalpha(byte) == 0) preamble += static_cast<char>(byte);
+  }
+  testing::write_bytes(text, preamble + testing::prose(8000));
+  models::DecoderConfig model = small_model(Task::text);
+  model.seq_len = 64;
+  train::TrainSettings wanted = settings(Task::text);
+  wanted.schedule.steps = 150;
+  wanted.schedule.peak = 1e-2;
+  wanted.batch = 8;
+  std::vector<Comparison> one;
+  one.push_back(compare_on_text(model, wanted));
+  one.front().after = [&](const std::vector<TrainedModel>& trained) {
+    show_trained_models(trained, {.text = text, .directory = scratch.path()});
+  };
+  prepare_pages({.text = text, .directory = scratch.path()});
+  const Shown shown = show(one);
+  ASSERT_EQ(shown.end.reason, Reason::finished) << shown.err;
+  EXPECT_NE(shown.out.find("These are the first 64 bytes of the held-out text; the figures above are means over 256\n"
+                           "     held-out bytes."),
+            std::string::npos)
+      << shown.out;
+  const std::vector<double> of_xray = numbers(shown.out, "loss_nats", 3);
+  ASSERT_EQ(of_xray.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double in_table = numbers(shown.out, one.front().models[i].name, 10).front();
+    EXPECT_LT(in_table, 2.6) << "the words have been learnt";
+    EXPECT_NEAR(of_xray[i], in_table, 0.15) << one.front().models[i].name;
+  }
+  const std::string page = testing::read_bytes(scratch / "trained-models.html");
+  EXPECT_NE(page.find("\"text\":\"" + text + ", from its held-out tail\""), std::string::npos);
 }
 
 TEST_F(DemoTrainingTest, SaysThatATrainingDiverged) {

@@ -286,6 +286,14 @@ void check_tokenizer(const tokenize::Tokenizer& tokenizer) {
       expect(span.begin <= span.end && span.end <= text.size(), "a token outside of its text");
     }
     tokenizer.decode(encoding.ids);
+    const auto stream = tokenizer.stream({});
+    std::vector<std::int32_t> ids;
+    const auto take = [&ids](const tokenize::Encoding& more) {
+      ids.insert(ids.end(), more.ids.begin(), more.ids.end());
+    };
+    for (const char& byte : text) take(stream->next({&byte, 1}));
+    take(stream->finish());
+    expect(ids == encoding.ids, "other tokens of a text that comes byte by byte");
   } catch (const io::FileError& refusal) {
     check_message(refusal.what(), "");
   }

@@ -25,9 +25,9 @@ class Spelled : public tokenize::Tokenizer {
   explicit Spelled(std::vector<std::string> special) : special_(std::move(special)) {}
 
   std::int32_t vocab() const override { return 256 + static_cast<std::int32_t>(special_.size()); }
-  Encoding encode(std::string_view text, const EncodeOptions& options) const override {
+  std::unique_ptr<tokenize::StreamEncoder> stream(const EncodeOptions& options) const override {
     require(options.special_as_text && !options.add_special, "a chat is encoded as text between its markers");
-    return bytes_->encode(text, options);
+    return bytes_->stream(options);
   }
   std::string_view bytes(std::int32_t id) const override {
     return special(id) ? special_[static_cast<std::size_t>(id - 256)] : bytes_->bytes(id);

@@ -116,6 +116,40 @@ INSTANTIATE_TEST_SUITE_P(Both, StagedDirectoryTest, ::testing::Values(Replacing:
                            return parameter.param == Replacing::automatic ? "automatic" : "two_renames";
                          });
 
+/// What a signal's handler does before it ends the process.
+TEST(UnfinishedDirectory, RemoveUnfinishedFiles_RemovesItWithItsFiles) {
+  const Scratch scratch;
+  const StagedDirectory staged(scratch / "model", {"a", "b"});
+  write_bytes(staged.path() + "/a", "half");
+  const StagedFile part(staged.path() + "/b", Staging::named);
+  remove_unfinished_files();
+  EXPECT_EQ(scratch.count(), 0U);
+}
+
+TEST(UnfinishedDirectory, RemoveUnfinishedFiles_KeepsWhatIsCommitted) {
+  const Scratch scratch;
+  for (const char* text : {"first", "second"}) {
+    StagedDirectory staged(scratch / "model", {"a"});
+    write_bytes(staged.path() + "/a", text);
+    staged.commit();
+    remove_unfinished_files();
+    EXPECT_EQ(read_bytes(scratch / "model/a"), text);
+  }
+  EXPECT_EQ(scratch.count(), 1U);
+}
+
+TEST(UnfinishedDirectory, RemoveUnfinishedFiles_KeepsTheTargetOfAnUncommittedOne) {
+  const Scratch scratch;
+  StagedDirectory first(scratch / "model", {"a"});
+  write_bytes(first.path() + "/a", "first");
+  first.commit();
+  const StagedDirectory second(scratch / "model", {"a"});
+  write_bytes(second.path() + "/a", "half");
+  remove_unfinished_files();
+  EXPECT_EQ(read_bytes(scratch / "model/a"), "first");
+  EXPECT_EQ(scratch.count(), 1U);
+}
+
 TEST(PresentDirectory, IsWhereADeathBetweenTwoRenamesLeftIt) {
   const Scratch scratch;
   const std::string target = scratch / "model";

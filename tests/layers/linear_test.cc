@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.hpp"
 
-#include <cblas.h>
-
 #include "headgate/error.hpp"
+#include "layers/blas.hpp"
 #include "layers/few_rows.hpp"
 #include "layers/support.hpp"
 
@@ -131,7 +130,6 @@ TEST(Linear, NoTokensIsNoWork) {
   EXPECT_EQ(dw, std::vector<double>(6, 1.0));
 }
 
-/// A program that did not call use_one_blas_thread.
 TEST(Linear, RefusesThreadsOfBlas) {
   const std::int64_t N = kFewRows + 1;  // fewer do without it
   const std::vector<float> x(static_cast<std::size_t>(2 * N), 1.0F), w(4, 1.0F);
@@ -139,11 +137,12 @@ TEST(Linear, RefusesThreadsOfBlas) {
   const auto multiply = [&] {
     linear_forward(view_of(y, N, 2), view_of(x, N, 2), view_of(w, 2, 2), Update::overwrite, with_threads());
   };
-  openblas_set_num_threads(2);
-  if (openblas_get_num_threads() == 2) {
+  const Blas blas;
+  blas->set_num_threads(2);
+  if (blas->get_num_threads() == 2) {
     EXPECT_THROW(multiply(), Error);
   }
-  use_one_blas_thread();
+  blas->set_num_threads(1);
   multiply();
   EXPECT_EQ(y, std::vector<float>(y.size(), 2.0F));
 }

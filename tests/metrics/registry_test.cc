@@ -83,6 +83,29 @@ TEST(ParseMetrics, TakesNamesInAnyOrder) {
   EXPECT_EQ(names_of(parse_metrics({"gate-mean", "sink_rate,gate_mean"})), "sink_rate gate_mean ");
 }
 
+TEST(ParseMetrics, KeyOfAFigure_StandsForTheMetricThatPrintsIt) {
+  for (const Metric* metric : all_metrics()) {
+    for (const Figure& figure : metric->figures) {
+      const MetricList found = parse_metrics({std::string(figure.key)});
+      ASSERT_EQ(found.size(), 1U) << figure.key;
+      const auto& figures = found.front()->figures;
+      const auto prints = [&figure](const Figure& own) { return own.key == figure.key; };
+      EXPECT_TRUE(std::any_of(figures.begin(), figures.end(), prints)) << figure.key;
+    }
+  }
+  EXPECT_EQ(names_of(parse_metrics({"loss_nats"})), "loss ") << "of the model, not that of its layers";
+  EXPECT_EQ(names_of(parse_metrics({"gate_below_0.1,perplexity"})), "loss gate_below ");
+}
+
+TEST(ParseMetrics, MistypedName_IsGuessed) {
+  try {
+    parse_metrics({"loss,sink_rat"});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what()).ends_with("; did you mean sink_rate?")) << error.what();
+  }
+}
+
 TEST(ParseMetrics, NamesThoseThatExist) {
   for (const char* word : {"poetry", "loss,poetry", "poetry,loss"}) {
     try {

@@ -160,8 +160,11 @@ TEST_F(ModelFileTest, ShardsAreReadByTheirIndex) {
     write_bytes(index, Json{{"weight_map", changed}}.dump());
     expect_refused(scratch / "m", why);
   };
-  expect_map_refused("model.norm.weight", "../x.safetensors", "not a name that ends with .safetensors");
-  expect_map_refused("model.norm.weight", "config.json", "not a name that ends with .safetensors");
+  const char* const no_name = "not the name of a .safetensors file in this directory";
+  expect_map_refused("model.norm.weight", "../x.safetensors", no_name);
+  expect_map_refused("model.norm.weight", "config.json", no_name);
+  expect_map_refused("model.norm.weight", std::string("part\0.safetensors", 17),
+                     std::string("'part\\x00.safetensors', ") + no_name);
   expect_map_refused("model.norm.weight", 1, "is not a string");
   expect_map_refused("model.norm.weight", "none.safetensors", "cannot open");
   expect_map_refused("other", "part-0.safetensors", "tensor 'other' is missing");
@@ -200,6 +203,19 @@ TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
   EXPECT_THROW(write_model(scratch / "m", {model.config}, model.parameters, DType::f32), io::FileError)
       << "would lose the tokenizer";
   EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
+}
+
+TEST_F(ModelFileTest, TextFileThatIsADevice_IsRefused) {
+  const SavedModel model(llama_config());
+  std::filesystem::create_directory(scratch / "from");
+  for (const char* device : {"/dev/zero", "/dev/null"}) {
+    std::filesystem::remove(scratch / "from/chat_template.jinja");
+    std::filesystem::create_symlink(device, scratch / "from/chat_template.jinja");
+    EXPECT_THROW(write_model(scratch / "m", {model.config}, model.parameters, DType::f32, scratch / "from"),
+                 io::FileError)
+        << device;
+    EXPECT_FALSE(std::filesystem::exists(scratch / "m"));
+  }
 }
 
 // --- layouts of a fused gate -------------------------------------------------------------------------------------

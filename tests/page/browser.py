@@ -21,7 +21,7 @@ from pathlib import Path
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Left": "\ue012", "Up": "\ue013", "Right": "\ue014", "Down": "\ue015",
         "Home": "\ue011", "End": "\ue010"}
 NO_BROWSER = 77
-NARROW = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+NARROW = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 
 
 class Browser:
@@ -142,6 +142,7 @@ class Checks:
         self.browser = browser
         self.report = report
         self.sentences = {figure["key"]: figure["sentence"] for figure in report["figures"]}
+        self.shares = {figure["key"] for figure in report["figures"] if figure["share"]}
         self.failed = 0
         self.held = 0
 
@@ -168,6 +169,15 @@ class Checks:
             "performance.getEntriesByType('resource').map((entry) => entry.name).filter((name) => !/^data:/.test(name))")
         self.hold("the page loads nothing else", loads == [], loads)
 
+    def charts_of_shares(self, charts):
+        """Their scales end at 1, however small the values are."""
+        ends = dict(self.browser.value(
+            "$$(arguments[0]).filter((panel) => panel.querySelector('svg')).map((panel) =>"
+            " [panel.querySelector('.sentence').textContent, Math.max(...[...panel.querySelectorAll('svg text[text-anchor=end]')]"
+            ".map((tick) => Number(tick.textContent)))])", charts))
+        drawn = {key: ends[self.sentences[key]] for key in self.shares if self.sentences[key] in ends}
+        self.hold("charts of shares end at 1", drawn and set(drawn.values()) == {1}, drawn)
+
     def tab(self):
         self.browser.value("(document.activeElement.blur(), scrollTo(0, 0))")
         hidden, stops = [], set()
@@ -175,7 +185,7 @@ class Checks:
             self.browser.press("Tab")
             name, width = self.browser.script(
                 "const node = document.activeElement, style = getComputedStyle(node);"
-                "return [`${node.tagName} ${node.id} ${node.textContent.slice(0, 20)}`,"
+                "return [`${node.tagName} ${node.id} ${node.ariaLabel ?? node.textContent.slice(0, 20)}`,"
                 " style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth)]")
             stops.add(name)
             if not width and not name.startswith("BODY"):
@@ -184,12 +194,30 @@ class Checks:
         self.hold("the Tab key goes through the page", len(stops) > 15, stops)
 
     def narrow(self):
-        self.browser.devtools("Emulation.setDeviceMetricsOverride", **NARROW)
-        time.sleep(0.4)
-        width = self.browser.value("document.documentElement.scrollWidth")
-        self.hold("a narrow window needs no sideways scrolling of the page", width <= NARROW["width"], width)
+        for width in (360, NARROW["width"], 800):
+            self.browser.devtools("Emulation.setDeviceMetricsOverride", **{**NARROW, "width": width})
+            time.sleep(0.4)
+            wide = self.browser.value("document.documentElement.scrollWidth")
+            self.hold(f"a window of {width} px needs no sideways scrolling of the page", wide <= width, wide)
+            if width <= NARROW["width"]:
+                self.narrow_table(width)
         self.browser.devtools("Emulation.clearDeviceMetricsOverride")
         time.sleep(0.3)
+
+    def narrow_table(self, width):
+        """Every number of the table of figures is in the window as it stands, behind the name of its column."""
+        columns, cells = self.browser.script(
+            "const table = document.querySelector('.scroll table'), {left, right} = table.parentNode.getBoundingClientRect();"
+            "const inside = (box) => box.width > 0 && box.left >= Math.max(0, left) && box.right <= Math.min(innerWidth, right);"
+            "const name = (cell) => JSON.parse(getComputedStyle(cell, '::before').content.replace(/^none$|^normal$/, 'null'));"
+            "const boxOf = (node) => { const range = new Range(); range.selectNodeContents(node); return range.getBoundingClientRect(); };"
+            "return [[...table.querySelectorAll('thead th')].slice(1).map((head) => head.textContent),"
+            " [...table.querySelectorAll('tbody tr')].map((row) => [...row.querySelectorAll('td')].map((cell) =>"
+            "  [cell.firstChild.textContent, inside(boxOf(cell)), name(cell)]))];")
+        hidden = [cell for row in cells for cell in row if not cell[1]]
+        self.hold(f"a window of {width} px shows every number of the table", cells and hidden == [], hidden)
+        named = [[cell[2] for cell in row] for row in cells]
+        self.hold("behind the name of its column", all(row == columns for row in named), [columns, named[:1]])
 
     def themes(self, screenshots):
         seen, shading = {}, {}
@@ -214,6 +242,7 @@ class Checks:
         self.browser.devtools("Emulation.setDeviceMetricsOverride", **NARROW)
         time.sleep(0.5)
         self.browser.screenshot(screenshots / "narrow.png")
+        self.browser.devtools("Emulation.clearDeviceMetricsOverride")
 
 
 def report_of(page):

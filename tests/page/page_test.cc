@@ -33,7 +33,11 @@ TEST(Page, BytesThatAreNoTextAreReplaced) { EXPECT_EQ(json_text({{"a", "\xff"}})
 
 TEST(FigureJson, HasANameForPeople) {
   EXPECT_EQ(figure_json({.key = "a_b_c", .meaning = "It is."}),
-            (ordered_json{{"key", "a_b_c"}, {"name", "a b c"}, {"sentence", "It is."}}));
+            (ordered_json{{"key", "a_b_c"}, {"name", "a b c"}, {"sentence", "It is."}, {"share", false}}));
+}
+
+TEST(FigureJson, FigureThatIsAShare_SaysSo) {
+  EXPECT_EQ(figure_json({.key = "a", .is_share = true}).at("share"), true);
 }
 
 TEST(Rounded, HasFiveDigitsAndNoInfinity) {

@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -43,7 +44,7 @@ def test_eval(folder):
     assert (model.layers, model.heads, model.kv_heads, model.dim) == (2, 2, 1, 32) and model.reads_bytes
     found = model.eval(text, heads=True, tokens=1024, seq_len=32, threads=1)
     expected = json.loads(
-        tool("eval", run, "--data", text, "--heads", "--tokens", 1024, "--seq-len", 32, "--threads", 1, "--json")
+        tool("eval", run, "--text", text, "--heads", "--tokens", 1024, "--seq-len", 32, "--threads", 1, "--json")
     )
     assert found.tokens == expected["tokens"]
     assert found.figures == {k: v for k, v in expected.items() if k not in ("layers", "tokens")}
@@ -58,7 +59,7 @@ def test_eval(folder):
 def test_xray(folder, tmp_path):
     run, text = folder / "runs" / "gated", folder / "text.txt"
     found = headgate.load(run).xray(text, tokens=24, threads=1)
-    tool("xray", run, "--text", text, "--tokens", 24, "--threads", 1, "--json", tmp_path / "report.json")
+    tool("xray", run, "--text", text, "--tokens", 24, "--threads", 1, "--json-out", tmp_path / "report.json")
     assert found.report == json.loads((tmp_path / "report.json").read_text())
     assert "".join(found.text) == text.read_text()[:24] and found.token_losses.shape == (24,)
     head = found.heads[1][0]
@@ -112,6 +113,10 @@ def test_errors(folder, tmp_path):
     with pytest.raises(ValueError) as caught:
         headgate.load(tmp_path / "nothing")
     assert str(caught.value).startswith(str(tmp_path / "nothing")) and "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="`hf download a/b --local-dir DIR`"):
+        headgate.load("a/b")
+    with pytest.raises(ValueError, match=r"a\\x00b: a path with a NUL byte"):
+        headgate.load("a\0b")
     model = headgate.load(folder / "runs" / "gated")
     with pytest.raises(ValueError, match="'no_metric'"):
         model.eval("text " * 50, metrics=["no_metric"])
@@ -146,12 +151,16 @@ def test_reprs_fit_three_lines(folder):
     assert repr(run.curves["loss"]).startswith("Curve(6 steps: ") and "step 6" in repr(run)
 
 
-def test_kernels_of_openblas_are_chosen_without_a_trace():
+def test_openblas_at_the_first_product_is_loaded_without_a_trace(folder):
     code = (
-        "import os, headgate, headgate.models as m\n"
-        "assert m._models().better_blas_core() == '' and 'OPENBLAS_CORETYPE' not in os.environ\n"
+        "import ctypes, sys, headgate\n"
+        "getenv = ctypes.CDLL(None).getenv\n"
+        "getenv.restype = ctypes.c_char_p\n"
+        "def loaded(): return '/libheadgate_blas.so' in open('/proc/self/maps').read()\n"
+        "model = headgate.load(sys.argv[1])\n"
+        "assert not loaded()\n"
+        "model.eval('text ' * 50)\n"
+        "assert loaded() and not getenv(b'OPENBLAS_CORETYPE') and not getenv(b'OPENBLAS_NUM_THREADS')\n"
     )
-    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
-    import sys
-
-    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
+    assert subprocess.run([sys.executable, "-c", code, folder / "runs" / "gated"], env=environment).returncode == 0

@@ -14,7 +14,7 @@ using Texts = std::vector<std::string>;
 /// The parts of `text`; tokens in braces.
 Texts parts_of(const AddedTokens& tokens, const std::string& text, bool special_as_text = false) {
   std::vector<Part> parts;
-  tokens.split(parts, text, special_as_text);
+  AddedTokenSearch(tokens, special_as_text).next(parts, text, Tail::ended);
   Texts out;
   for (const Part& part : parts) {
     const std::string piece = text.substr(part.span.begin, part.span.end - part.span.begin);

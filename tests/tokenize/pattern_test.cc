@@ -14,12 +14,14 @@ namespace headgate::tokenize {
 namespace {
 
 std::vector<std::string> pieces_of(const SplitStep& step, const std::string& text) {
-  PatternSearch search(*step.pattern);
-  std::vector<Span> spans;
-  cut(spans, text, step, &search);
+  std::vector<Slice> slices;
+  PieceCutter(step).next(slices, text, Tail::ended);
   std::vector<std::string> out;
-  out.reserve(spans.size());
-  for (const Span& span : spans) out.push_back(text.substr(span.begin, span.end - span.begin));
+  out.reserve(slices.size());
+  for (const auto& [span, tail] : slices) {
+    EXPECT_EQ(tail, Tail::ended);
+    out.push_back(text.substr(span.begin, span.end - span.begin));
+  }
   return out;
 }
 

@@ -155,7 +155,7 @@ TEST(TokenizerJson, IsRefusedByName) {
 
 TEST(TokenizerJson, IsNotEveryFile) {
   expect_refused("", "not JSON");
-  expect_refused("[]", "not an object");
+  expect_refused("[]", "is array, not a tokenizer: a JSON object with model.vocab and model.merges");
   expect_refused("{}", "model: not an object");
   expect_refused(std::string(100, '['), "brackets nested more than 16 deep");
   expect_refused(R"({"model": {"vocab": {"a": 0, "a": 1}}})", "'a' twice");

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -72,6 +74,20 @@ TEST_F(MetricsLogTest, EndsALineThatLacksItsNewline) {
   MetricsLog log(path, 1);
   log.add(step(2));
   EXPECT_EQ(testing::read_bytes(path), line(1) + line(2));
+}
+
+TEST_F(MetricsLogTest, DuplicateKeyInALine_IsRefused) {
+  std::string twice = line(2);
+  twice.insert(twice.find('}'), ",\"step\":1");
+  expect_refused(line(1) + twice, "line 2 is not a record of a run; move the file away");
+}
+
+/// A hole of a terabyte behind a record: reading it to its end would take hours and all memory.
+TEST_F(MetricsLogTest, EndlessLine_IsRefusedWithoutReadingItAll) {
+  testing::write_bytes(path, line(1));
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);
+  EXPECT_THROW(check_metrics(path), io::FileError);
+  EXPECT_THROW(MetricsLog(path, 1), io::FileError);
 }
 
 TEST_F(MetricsLogTest, LeavesAForeignFileAsItIs) {

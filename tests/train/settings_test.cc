@@ -69,7 +69,7 @@ TEST(Settings, AStateWithoutPatternsReadsAsOneThatHasNone) {
 }
 
 TEST(Settings, AStateThatLiesIsRefused) {
-  EXPECT_NE(refusal("").find("not a JSON object"), std::string::npos);
+  EXPECT_TRUE(refusal("").starts_with("trainer state: not JSON: ")) << refusal("");
   EXPECT_NE(refusal("[1]").find("not a JSON object"), std::string::npos);
   EXPECT_NE(refusal("{}").find("no key \"format\""), std::string::npos);
   EXPECT_EQ(refusal(with("step", "12")), "trainer state: \"step\" is not a whole number in range");
@@ -83,6 +83,12 @@ TEST(Settings, AStateThatLiesIsRefused) {
   EXPECT_EQ(refusal(with("step", -1)), "trainer state: \"step\" is -1");
   EXPECT_NE(refusal(with("task", "poetry")).find("poetry"), std::string::npos);
   EXPECT_NE(refusal(with("format", "headgate-trainer-9")).find("headgate-trainer-9"), std::string::npos);
+}
+
+TEST(Settings, DuplicateKeyInAState_IsRefused) {
+  std::string appended = write_state(sample());
+  appended.erase(appended.find_last_of('}'));
+  EXPECT_EQ(refusal(appended + ", \"lr\": 123.0}"), "trainer state: 'lr' twice");
 }
 
 TEST(Settings, ValuesOutOfRangeAreNamed) {

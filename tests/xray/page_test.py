@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses a report of `headgate xray` in Chromium as a reader does: pointer, keyboard, both themes.
 
-    page_test.py [--headgate TOOL] [--screenshots DIR] [REPORT.html]
+    page_test.py --headgate TOOL [--screenshots DIR]
+    page_test.py [--screenshots DIR] REPORT.html
 
-Without a report it makes one with page_fixture.py, and with --headgate TOOL another of two models that TOOL trains. Exit
-status: 0 all checks hold, 1 some do not (a line each), 77 there is no Chromium or no chromedriver.
+Without a report TOOL makes two, of models that it trains. Exit status: 0 all checks hold, 1 some do not (a line each), 77
+there is no Chromium or no chromedriver.
 """
 
 import base64
+import json
+import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "page"))
 import browser as in_browser
 
 MARGIN = 58  # of the attention map, in page.js
+BARS = "first_token_attention", "first_token_attention_gated", "first_token_attention_uniform"
+SPECIAL = "<b>", "</b>", "<script>", "</script>", " is", "\r\n"  # tokens of more than a byte
 
 
 class XrayChecks(in_browser.Checks):
@@ -27,7 +32,7 @@ class XrayChecks(in_browser.Checks):
         self.models = report["models"]
 
     def steps(self):
-        return self.opened, self.charts, self.maps, self.worth, self.pattern, self.one_head, self.text
+        return self.opened, self.bars, self.scales, self.charts, self.maps, self.worth, self.pattern, self.one_head, self.text
 
     def head(self):
         """Model, layer and head that the page shows, by its selects."""
@@ -60,6 +65,37 @@ class XrayChecks(in_browser.Checks):
         cells = value("$$('#maps .panel').map((panel) => panel.querySelectorAll('[role=gridcell]').length)")
         self.hold("there is a map for each model, and a cell for each head",
                   len(cells) == len(heads) and any(cells) and all(a in (b, 0) for a, b in zip(cells, heads)), cells)
+
+    def bars(self):
+        """Shares are drawn from 0 to 1, however large the largest is."""
+        drawn = self.browser.value(
+            "$$('#cards .card').map((card) => [...card.querySelectorAll('.bars > .track, .bars > .none')].map((bar) =>"
+            " bar.className === 'none' ? null : bar.firstChild.getBoundingClientRect().width / bar.clientWidth))")
+        wanted = [[model["figures"].get(key) for key in BARS] for model in self.models]
+        near = [bar is share or abs(bar - share) < 0.02 for bars, shares in zip(drawn, wanted) for bar, share in zip(bars, shares)]
+        self.hold("a bar is as long as its share of attention", len(near) == len(BARS) * len(self.models) and all(near),
+                  [drawn, wanted])
+        note = self.browser.value("$('#bars-note').textContent")
+        self.hold("the page says on what scale", note.endswith("Bars go from 0 to 1."), note)
+        keys = self.browser.value("$$('#top-keys button').map((key) => [parseFloat(key.style.getPropertyValue('--share')),"
+                                  " Number(key.lastChild.textContent.replace('−', '-'))])")
+        self.hold("so are the keys that receive most", keys and all(abs(bar / 100 - share) < 0.01 for bar, share in keys), keys)
+
+    def scales(self):
+        """Charts by layer and maps of heads: those of shares, and only those, end at 1."""
+        self.charts_of_shares("#layer-charts .panel")
+        keys = self.browser.value("[...$('#map-key').options].map((option) => option.value)")
+        scales = {}
+        for key in keys:
+            self.choose_map(key)
+            scales[key] = self.browser.value("$$('#map-legend span').map((label) => label.textContent)")
+        shares = [key for key in keys if key in self.shares]
+        self.hold("maps of shares are coloured from 0 to 1", shares and all(scales[key] == ["0", "0.5", "1"] for key in shares),
+                  scales)
+        others = [key for key in keys if key not in self.shares]
+        self.hold("other maps say their own scale", others and all(len(scales[key]) == 3 for key in others) and
+                  any(scales[key] != ["0", "0.5", "1"] for key in others), scales)
+        self.choose_map(keys[0])
 
     def charts(self):
         self.browser.hover("#layer-charts svg", 0.5, 0.4)
@@ -263,27 +299,47 @@ class XrayChecks(in_browser.Checks):
         self.hold("Enter takes the mark away again", marked == 0, marked)
 
 
-def made_up_report(folder):
-    page = Path(folder) / "made_up.html"
-    subprocess.run([sys.executable, Path(__file__).parent / "page_fixture.py", page], check=True)
-    return page
+def write_text(folder):
+    """Line breaks, quotes, tags, letters of several bytes."""
+    text = folder / "text"
+    text.write_text("What the gate lets through, Stra\u00dfe, \u732b\u306f and </script> among it, is 1 < 2 & more.\r\n"
+                    "\u201cWho\t<b>is</b> it?\u201d <script>alert('no')</script> is text\n" * 60, encoding="utf-8")
+    return text
 
 
-def real_report(folder, headgate):
-    """A page of two models that train for a few steps."""
-    text, page = Path(folder) / "text", Path(folder) / "real.html"
-    text.write_text("What the gate lets through, \u00e9 and </script> among it, is 1 < 2 & more.\n" * 100, encoding="utf-8")
-    runs = [Path(folder) / gate for gate in ("none", "headwise")]
-    for run in runs:
-        subprocess.run([headgate, "train", "--data", text, "--out", run, "--gate", run.name, "--layers", "2", "--dim", "16",
-                        "--heads", "2", "--seq-len", "64", "--batch", "2", "--steps", "20", "--eval-tokens", "64"],
-                       check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([headgate, "xray", *runs, "--text", text, "--override", "heads", "--out", page], check=True)
-    return page
+def train(headgate, run, text):
+    """A run of a few steps with the gate that `run` is named for. Its vocabulary has room for SPECIAL."""
+    subprocess.run([headgate, "train", "--data", text, "--out", run, "--gate", run.name, "--layers", "2", "--dim", "16",
+                    "--heads", "2", "--seq-len", "64", "--vocab", str(256 + len(SPECIAL)), "--batch", "2", "--steps", "20",
+                    "--eval-tokens", "64"], check=True, stdout=subprocess.DEVNULL)
+
+
+def with_tokenizer(run, model):
+    """The run's model, which reads the bytes of a text but for SPECIAL as its tokens."""
+    shutil.copytree(run / "checkpoint", model, ignore=shutil.ignore_patterns("trainer*"))
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the letters of byte-level BPE, GPT-2's
+    letters = visible + [256 + n for n in range(256 - len(visible))]
+    tokenizer = {
+        "model": {"type": "BPE", "vocab": {chr(letter): id for id, letter in enumerate(letters)}, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        "added_tokens": [{"id": 256 + n, "content": content, "normalized": False} for n, content in enumerate(SPECIAL)]}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return model
 
 
 def pages_of(folder, tool):
-    return [made_up_report(folder)] + ([real_report(folder, tool)] if tool else [])
+    """A page of two runs with overrides, and one of a model with a tokenizer whose maps are coarser than its text."""
+    if not tool:
+        raise SystemExit("page_test: needs --headgate TOOL or a report")
+    folder = Path(folder)
+    text, runs, pages = write_text(folder), [folder / gate for gate in ("none", "headwise")], []
+    for run in runs:
+        train(tool, run, text)
+    of_tokens = [with_tokenizer(runs[1], folder / "<b>headwise & tokens")]
+    for name, models, more in (("runs", runs, ["--override", "heads"]), ("tokens", of_tokens, ["--map", "32"])):
+        pages.append(folder / f"{name}.html")
+        subprocess.run([tool, "xray", *models, "--text", text, "--out", pages[-1], *more], check=True)
+    return pages
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class XrayVerbTest : public ::testing::Test {
     return testing::headgate(all);
   }
   json report(const std::vector<std::string>& runs, std::vector<std::string> more = {}) const {
-    more.insert(more.end(), {"--json", verb.path("report.json")});
+    more.insert(more.end(), {"--json-out", verb.path("report.json")});
     const Outcome outcome = xray(runs, more);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_EQ(outcome.out + outcome.err, "");
@@ -44,6 +44,20 @@ class XrayVerbTest : public ::testing::Test {
 
   TrainVerb verb;
 };
+
+TEST_F(XrayVerbTest, JsonAsAFlag_PrintsTheReport) {
+  const json written = report({"gated"});
+  const std::string run = verb.path("gated"), file = verb.path("old.json");
+  const Outcome flag = testing::headgate({"xray", "--json", run, "--text", verb.text()});
+  EXPECT_EQ(flag.status, 0) << flag.err;
+  EXPECT_EQ(flag.err, "") << "a directory is a MODEL";
+  EXPECT_EQ(json::parse(flag.out), written);
+  const Outcome old = testing::headgate({"xray", run, "--text", verb.text(), "--json", file});
+  EXPECT_EQ(old.status, 0) << old.err;
+  EXPECT_EQ(old.out, "");
+  EXPECT_EQ(old.err, "headgate xray: --json FILE is now --json-out FILE\n");
+  EXPECT_EQ(json::parse(testing::read_bytes(file)), written);
+}
 
 TEST_F(XrayVerbTest, ReportsEveryFigureOfEveryHead) {
   const json all = report({"plain", "gated"});
@@ -83,6 +97,30 @@ TEST_F(XrayVerbTest, ReportsEveryFigureOfEveryHead) {
   }
 }
 
+TEST_F(XrayVerbTest, FiguresThatAreShares_LieBetween0And1) {
+  const json all = report({"plain", "gated"});
+  std::set<std::string> shares;
+  for (const json& figure : all.at("figures")) {
+    if (figure.at("share").get<bool>()) shares.insert(figure.at("key"));
+  }
+  EXPECT_EQ(shares, (std::set<std::string>{"first_token_attention", "first_token_attention_gated",
+                                           "first_token_attention_uniform", "gate_below_0.01", "gate_below_0.1",
+                                           "gate_mean", "sink_rate"}));
+  const auto expect_shares = [&](const json& figures) {
+    for (const std::string& key : shares) {
+      const json value = figures.value(key, json());
+      EXPECT_TRUE(value.is_null() || (value >= 0.0 && value <= 1.0)) << key << ' ' << value;
+    }
+  };
+  for (const json& model : all.at("models")) {
+    expect_shares(model.at("figures"));
+    for (const json& layer : model.at("layer_figures")) expect_shares(layer);
+    for (const json& layer : model.at("head_figures")) {
+      for (const json& head : layer) expect_shares(head);
+    }
+  }
+}
+
 TEST_F(XrayVerbTest, FiguresAreThoseOfEval) {
   const json model = report({"gated"}, {"--tokens", "12"}).at("models")[0];
   const Outcome outcome = verb.eval("gated", {"--tokens", "12", "--json", "--heads", "--metrics", "all"});
@@ -112,7 +150,7 @@ TEST_F(XrayVerbTest, FiguresAreThoseOfEval) {
 
 TEST_F(XrayVerbTest, ThePageHoldsTheReport) {
   testing::write_bytes(verb.text(), "</script><b>&\xc3\xa9" + testing::prose(100));
-  const Outcome outcome = xray({"gated"}, {"--out", verb.path("page.html"), "--json", verb.path("page.json")});
+  const Outcome outcome = xray({"gated"}, {"--out", verb.path("page.html"), "--json-out", verb.path("page.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const std::string page = testing::read_bytes(verb.path("page.html"));
   const std::string start = "<script id=\"report\" type=\"application/json\">";
@@ -140,7 +178,7 @@ TEST_F(XrayVerbTest, PrintsTheMainFiguresOtherwise) {
 TEST_F(XrayVerbTest, OverridesHeadsOrLayers) {
   const std::string file = verb.path("report.json");
   for (const std::string of : {"heads", "layers"}) {
-    const Outcome outcome = xray({"plain", "gated"}, {"--override", of, "--override-tokens", "8", "--json", file});
+    const Outcome outcome = xray({"plain", "gated"}, {"--override", of, "--override-tokens", "8", "--json-out", file});
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     const json all = json::parse(testing::read_bytes(file));
     for (const json& model : all.at("models")) {
@@ -169,7 +207,7 @@ TEST_F(XrayVerbTest, OverridesHeadsOrLayers) {
 
 TEST_F(XrayVerbTest, OverridesNoMoreTokensThanThereAre) {
   const std::string file = verb.path("report.json");
-  ASSERT_EQ(xray({"gated"}, {"--tokens", "12", "--override", "layers", "--json", file}).status, 0);
+  ASSERT_EQ(xray({"gated"}, {"--tokens", "12", "--override", "layers", "--json-out", file}).status, 0);
   const json model = json::parse(testing::read_bytes(file)).at("models")[0];
   EXPECT_EQ(model.at("overrides").at("tokens"), 12);
   EXPECT_NEAR(model.at("overrides").at("loss").get<double>(), model.at("figures").at("loss_nats").get<double>(), 1e-6);
@@ -208,10 +246,10 @@ TEST_F(XrayVerbTest, RefusesOnOneLineAndWritesNothing) {
   expect_refused(xray({"plain"}, {"--override-tokens", "8"}), "xray", "--override-tokens");
   expect_refused(xray({"plain"}, {"--override", "heads", "--override-tokens", "1"}), "xray", "--override-tokens");
   const std::string file = verb.path("same");
-  expect_refused(xray({"plain"}, {"--out", file, "--json", file}), "xray", "same");
-  expect_refused(xray({"plain"}, {"--out", file, "--json", verb.path("plain/../same")}), "xray", "one file");
+  expect_refused(xray({"plain"}, {"--out", file, "--json-out", file}), "xray", "same");
+  expect_refused(xray({"plain"}, {"--out", file, "--json-out", verb.path("plain/../same")}), "xray", "one file");
   const std::string text = testing::read_bytes(verb.text());
-  expect_refused(xray({"plain"}, {"--json", verb.path("plain/../text")}), "xray", "would replace what is read");
+  expect_refused(xray({"plain"}, {"--json-out", verb.path("plain/../text")}), "xray", "would overwrite");
   EXPECT_EQ(testing::read_bytes(verb.text()), text);
   EXPECT_FALSE(std::filesystem::exists(file));
   expect_refused(xray({"plain"}, {"--out", verb.path("no/page.html")}), "xray", "page.html");

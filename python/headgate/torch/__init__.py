@@ -8,7 +8,7 @@ require("torch", "headgate.torch")  # before the modules that import it
 from .attention import gated_attention
 from .gates import GATE_FUNCTIONS
 from .module import AttentionCache, GatedAttention
-from .retrofit import gate_parameters, retrofit
+from .retrofit import gate_parameters, load_retrofit, retrofit
 from .ring import ring_attention
 from .sharding import gather_sequence, shard_sequence
 from .variant import GateVariant, parse_gate
@@ -21,6 +21,7 @@ __all__ = [
     "gate_parameters",
     "gated_attention",
     "gather_sequence",
+    "load_retrofit",
     "parse_gate",
     "retrofit",
     "ring_attention",

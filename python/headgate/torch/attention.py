@@ -5,6 +5,7 @@ The operation and its backward pass are custom operations with fake kernels, so 
 autograd know them. All that is computed is computed by headgate.attention_forward and attention_backward.
 """
 
+import operator
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -13,7 +14,10 @@ from torch.autograd import forward_ad
 
 import headgate
 
+from .errors import GATE_LOGITS, in_words_of
 from .gates import keeps_output
+
+NAME = "gated_attention"
 
 # The arguments of the operation that are tensors, as headgate.attention_forward has them.
 REQUIRED = ("q", "k", "v")
@@ -72,6 +76,7 @@ def _rows_shape(q: Tensor, layout: str) -> list[int]:
     device_types="cpu",
     schema=f"({_INPUTS}, *, {_SETTINGS}, bool keep_attn=False) -> (Tensor y, Tensor lse, Tensor attn)",
 )
+@in_words_of(NAME, GATE_LOGITS)
 def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     outputs = ["y", "lse", "attn"] if keep_attn else ["y", "lse"]
     out = headgate.attention_forward(*tensors[:4], outputs=outputs, **_given(tensors), **_set(options))
@@ -111,6 +116,7 @@ def _threads(threads: int | None) -> int:
     schema=f"(Tensor dy, Tensor? dlse, Tensor y, Tensor lse, Tensor? attn, {_INPUTS}, *, bool[] wanted, {_SETTINGS}) "
     f"-> ({', '.join('Tensor d' + name for name in DIFFERENTIABLE)})",
 )
+@in_words_of(NAME, GATE_LOGITS)
 def _backward(dy: Tensor, dlse: Tensor | None, y: Tensor, lse: Tensor, attn: Tensor | None, *tensors: Tensor | None,
               wanted: list[bool], **options: Any) -> tuple[Tensor, ...]:
     names = ["d" + name for name, asked in zip(DIFFERENTIABLE, wanted) if asked]
@@ -169,11 +175,11 @@ def _has_tangent(tensor: Tensor) -> bool:
         return True
 
 
-def refuse_transforms(what: str, tensors: dict[str, Tensor | None]) -> None:
+def refuse_transforms(what: str, arguments: dict[str, Any]) -> None:
     """Derivatives that PyTorch would lose without a word (forward mode) or refuse without a name (torch.func)."""
     if torch.compiler.is_compiling():
         return
-    for name, tensor in tensors.items():
+    for name, tensor in arguments.items():
         if not isinstance(tensor, Tensor):
             continue
         if _has_tangent(tensor):
@@ -195,6 +201,47 @@ def check_tensors(what: str, tensors: dict[str, Tensor | None], recorded: bool) 
             raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
         if recorded and name in FORWARD_ONLY:
             raise ValueError(f"{what}: with {name} there are no gradients: call it under torch.no_grad()")
+
+
+_WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None"}
+
+
+def _number(kind: str, value: Any) -> int | float:
+    """`value` as the schema's type has it. TypeError, ValueError or OverflowError where it is none."""
+    if kind == "int":
+        number = value if isinstance(value, (int, torch.SymInt)) else operator.index(value)
+        if not torch.compiler.is_compiling() and not -(2**63) <= number < 2**63:
+            raise OverflowError
+        return number
+    if isinstance(value, (str, bytes)):
+        raise TypeError
+    return value if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else float(value)
+
+
+def checked_options(what: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the schema takes them. An option has no gradient: one that requires one is refused. What is no
+    word goes on as its text, so that the kernels refuse it and list the words that they know."""
+    refuse_learned(what, options)
+    checked = {}
+    for name, value in options.items():
+        kind = OPTIONS[name][0]
+        if kind == "str":
+            checked[name] = value if isinstance(value, str) else repr(value)
+        elif value is None and kind == "float?":
+            checked[name] = None
+        else:
+            try:
+                checked[name] = _number(kind, value)
+            except (TypeError, ValueError, OverflowError, RuntimeError):
+                raise ValueError(f"{what}: {name} is {value!r} but must be {_WANTED[kind]}") from None
+    return checked
+
+
+def refuse_learned(what: str, options: dict[str, Any]) -> None:
+    """Refuses an option whose gradient would be lost without a word."""
+    for name, value in options.items():
+        if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
 
 
 def autocast(tensors: dict[str, Tensor | None]) -> None:
@@ -230,24 +277,25 @@ def _unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
         if name not in nested or tensor.layout != torch.jagged or tensor.dim() != 4 or tensor._ragged_idx != ragged:
             letters = "(N,T*,H,D)" if layout == "bthd" else "(N,H,T*,D)"
             raise ValueError(
-                f"gated_attention: {name} must be a jagged nested tensor {letters} like q, k, v and gate beside it"
+                f"{NAME}: {name} must be a jagged nested tensor {letters} like q, k, v and gate beside it"
             )
         if tensor.lengths() is not None:
-            raise ValueError(f"gated_attention: {name} is a nested tensor with holes: make it contiguous")
+            raise ValueError(f"{NAME}: {name} is a nested tensor with holes: make it contiguous")
     others = [name for name in nested if name not in ("q", "k", "v", "gate")]
     packed = [name for name in ("cu_seqlens_q", "cu_seqlens_k", *FORWARD_ONLY) if tensors[name] is not None]
     if others or packed:
-        raise ValueError(f"gated_attention: {(others + packed)[0]} cannot be given with nested q, k and v")
+        raise ValueError(f"{NAME}: {(others + packed)[0]} cannot be given with nested q, k and v")
     q = tensors["q"]
     for name, other in (("gate", "q"), ("v", "k")):
         if tensors[name] is not None and not _same_lengths(tensors[name], tensors[other], ragged):
-            raise ValueError(f"gated_attention: {name} has sequences of other lengths than {other}")
+            raise ValueError(f"{NAME}: {name} has sequences of other lengths than {other}")
     tensors["cu_seqlens_q"], tensors["cu_seqlens_k"] = q.offsets(), tensors["k"].offsets()
     for name in ("q", "k", "v", "gate"):
         tensors[name] = None if tensors[name] is None else tensors[name].values()
     return q
 
 
+@in_words_of(NAME, GATE_LOGITS)
 def gated_attention(
     q: Tensor,
     k: Tensor,
@@ -300,13 +348,14 @@ def gated_attention(
         "precision": precision, "threads": _threads(threads), "target": target, "backend": backend,
     }
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
-    refuse_transforms("gated_attention", tensors)
-    check_tensors("gated_attention", tensors, recorded)
-    if recorded and gate_threshold > 0:
-        raise ValueError("gated_attention: with gate_threshold there are no gradients: call it under torch.no_grad()")
-    nested = _unnest(tensors, layout)
+    refuse_transforms(NAME, {**tensors, **options})
+    check_tensors(NAME, tensors, recorded)
+    options = checked_options(NAME, options)
+    if recorded and options["gate_threshold"] > 0:
+        raise ValueError(f"{NAME}: with gate_threshold there are no gradients: call it under torch.no_grad()")
+    nested = _unnest(tensors, options["layout"])
     autocast(tensors)
-    keep_attn = recorded and gate_logits is not None and keeps_output(gate_fn, gate_op)
+    keep_attn = recorded and gate_logits is not None and keeps_output(options["gate_fn"], options["gate_op"])
     y, lse, _ = torch.ops.headgate.gated_attention(*tensors.values(), **options, keep_attn=keep_attn)
     if nested is not None:
         y = torch.nested.nested_tensor_from_jagged(y, nested.offsets(), jagged_dim=nested._ragged_idx)

@@ -42,38 +42,39 @@ class Heads(NamedTuple):
         return self.num_key_value_heads * self.head_dim
 
 
-def blocks_of(layout: str, heads: Heads) -> int:
-    """How many times [some q, their gates] stand one after the other."""
+def blocks_of(layout: str, heads: Heads, what: str = "blocks_of") -> int:
+    """How many times [some q, their gates] stand one after the other. Errors name the function `what`."""
     if layout not in FUSED:
-        raise ValueError(f"layout: '{layout}' is none of {', '.join(FUSED)}")
+        raise ValueError(f"{what}: layout: '{layout}' is none of {', '.join(FUSED)}")
     return {"per_query_head": heads.num_attention_heads, "per_group": heads.num_key_value_heads, "trailing": 1}[layout]
 
 
-def _require_rows(name: str, tensor: Tensor, rows: int) -> None:
-    if tensor.shape[0] != rows:
-        raise ValueError(f"{name} has {tensor.shape[0]} rows but must have {rows}")
+def _require_rows(what: str, name: str, tensor: Tensor, rows: int) -> None:
+    if tensor.dim() == 0 or tensor.shape[0] != rows:
+        shape = ",".join(map(str, tensor.shape))
+        raise ValueError(f"{what}: {name} has shape ({shape}) but must have {rows} rows")
 
 
 def split_gate(fused: Tensor, layout: str, heads: Heads) -> tuple[Tensor, Tensor]:
     """The rows of q, head by head, and those of the gate, of a q_proj weight (rows,C) or bias (rows)."""
-    blocks = blocks_of(layout, heads)
-    _require_rows(f"q_proj of layout {layout}", fused, heads.q_rows + heads.gate_rows)
+    blocks = blocks_of(layout, heads, "split_gate")
+    _require_rows(f"split_gate: layout {layout}", "fused", fused, heads.q_rows + heads.gate_rows)
     parts = fused.unflatten(0, (blocks, -1)).split((heads.q_rows // blocks, heads.gate_rows // blocks), dim=1)
     return parts[0].flatten(0, 1), parts[1].flatten(0, 1)
 
 
 def join_gate(q: Tensor, gate: Tensor, layout: str, heads: Heads) -> Tensor:
     """What split_gate splits."""
-    blocks = blocks_of(layout, heads)
-    _require_rows("q", q, heads.q_rows)
-    _require_rows("gate", gate, heads.gate_rows)
+    blocks = blocks_of(layout, heads, "join_gate")
+    _require_rows("join_gate", "q", q, heads.q_rows)
+    _require_rows("join_gate", "gate", gate, heads.gate_rows)
     return torch.cat((q.unflatten(0, (blocks, -1)), gate.unflatten(0, (blocks, -1))), dim=1).flatten(0, 1)
 
 
 def split_blocks(fused: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q, gate, k and v of one matrix of all four, layout blocks."""
     sizes = (heads.q_rows, heads.gate_rows, heads.kv_rows, heads.kv_rows)
-    _require_rows("the projection of layout blocks", fused, sum(sizes))
+    _require_rows("split_blocks", "fused", fused, sum(sizes))
     return fused.split(sizes, dim=0)
 
 
@@ -82,5 +83,5 @@ def join_blocks(q: Tensor, gate: Tensor, k: Tensor, v: Tensor, heads: Heads) -> 
     for name, tensor, rows in (
         ("q", q, heads.q_rows), ("gate", gate, heads.gate_rows), ("k", k, heads.kv_rows), ("v", v, heads.kv_rows)
     ):
-        _require_rows(name, tensor, rows)
+        _require_rows("join_blocks", name, tensor, rows)
     return torch.cat((q, gate, k, v), dim=0)

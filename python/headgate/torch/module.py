@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 import headgate
 
-from .attention import gated_attention
+from .attention import gated_attention, refuse_learned
+from .errors import in_words_of
 from .layouts import FUSED, Heads, blocks_of
 from .ring import ring_attention
 from .sharding import shard_positions
@@ -104,6 +105,9 @@ def _refuse_beside(what: str, others: dict[str, Any]) -> None:
             raise ValueError(f"GatedAttention: {name} cannot be given with {what}")
 
 
+# The layer's names of gated_attention's arguments.
+_ARGUMENTS = {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens"}
+
 _CHOICES = {
     "gate_layout": ("separate", *FUSED),
     "attention_qkv_bias": ("none", "learned"),
@@ -158,6 +162,7 @@ class GatedAttention(nn.Module):
     ):
         keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
         super().__init__()
+        refuse_learned("GatedAttention", keys)
         for name, words in _CHOICES.items():
             if keys[name] not in words:
                 raise ValueError(f"{name}: '{keys[name]}' is none of {', '.join(words)}")
@@ -275,6 +280,7 @@ class GatedAttention(nn.Module):
             return self.sinks.to(torch.promote_types(self.sinks.dtype, torch.float32))
         return torch.zeros(self.Hq) if self.variant.attention_sinks == "off_by_one" else None
 
+    @in_words_of("GatedAttention", _ARGUMENTS)
     def forward(
         self,
         h: Tensor,
@@ -313,6 +319,7 @@ class GatedAttention(nn.Module):
         return self._gated("g5", out.unsqueeze(-2), z).squeeze(-2)
 
     @torch.no_grad()
+    @in_words_of("GatedAttention", _ARGUMENTS)
     def statistics(
         self,
         h: Tensor,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gates for the models of transformers that have none, which start as the identity."""
 
+import os
+import re
 from typing import Any
 
 import torch
@@ -12,6 +14,11 @@ from .variant import KEYS, GateVariant, parse_gate
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 # The projection whose output a gate acts on; g1 is in the kernel.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
+# The matrix of a gate and the parameter of one that does not depend on the input. No other module of a model has the
+# matrix's name: what is chosen by name, as LoRA's target modules are, is not the gate.
+MATRIX, PARAMETER = "attention_gate", "gate"
+# The matrix's name in older files, which is that of the MLP's matrix too.
+OLD_MATRIX = "gate_proj"
 # Where an attention module keeps, during a call, what its kernel is to apply.
 _PENDING = "_headgate_gate"
 
@@ -21,11 +28,29 @@ def take_gate(module: nn.Module) -> dict[str, Any]:
     return module.__dict__.pop(_PENDING, {})
 
 
+def require_gate(attention: nn.Module) -> None:
+    """That an attention module has the gate that its model's config names: from_pretrained leaves out those of a
+    retrofitted model."""
+    site = getattr(getattr(attention, "config", None), "gate_site", "none")
+    if site != "none" and not any(hasattr(attention, name) for name in (MATRIX, PARAMETER)):
+        raise ValueError(
+            f"headgate: {type(attention).__name__}: the config has a gate at {site} but the model has none: load it "
+            "with headgate.torch.load_retrofit, or set the config's gate_site to 'none'"
+        )
+
+
+def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
+    """Before an attention module takes its tensors out of `state`."""
+    for part in ("weight", "bias"):
+        if f"{prefix}{OLD_MATRIX}.{part}" in state:
+            state[f"{prefix}{MATRIX}.{part}"] = state.pop(f"{prefix}{OLD_MATRIX}.{part}")
+
+
 class AddedGate:
     """The gate of an attention module: computes its logits before the module runs, and sees that they are applied.
 
-    The parameters are the module's own, `gate_proj` or `gate`. Methods of this object are the module's hooks; copies of
-    the model have copies of it.
+    The parameters are the module's own, `attention_gate` or `gate`. Methods of this object are the module's hooks; copies
+    of the model have copies of it.
     """
 
     def __init__(self, attention: nn.Module, variant: GateVariant):
@@ -40,9 +65,10 @@ class AddedGate:
         if variant.gate_source == "parameter":
             attention.gate = nn.Parameter(torch.zeros(self.heads, self.features, **like))
         else:
-            attention.gate_proj = nn.Linear(q.in_features, rows, bias=variant.gate_bias == "bias", **like)
-            for parameter in attention.gate_proj.parameters():
+            attention.attention_gate = nn.Linear(q.in_features, rows, bias=variant.gate_bias == "bias", **like)
+            for parameter in attention.attention_gate.parameters():
                 nn.init.zeros_(parameter)
+            attention.register_load_state_dict_pre_hook(_rename_old_matrix)
         attention.register_forward_pre_hook(self.before, with_kwargs=True)
         attention.register_forward_hook(self.after, always_call=True)
         if variant.gate_site in PROJECTION_OF_SITE:
@@ -53,7 +79,7 @@ class AddedGate:
         if self.variant.gate_source == "parameter":
             z = module.gate.expand(*h.shape[:-1], -1, -1)
         else:
-            z = module.gate_proj(h).unflatten(-1, (self.heads, self.features))
+            z = module.attention_gate(h).unflatten(-1, (self.heads, self.features))
         if self.variant.gate_site == "g1":
             module.__dict__[_PENDING] = self.variant.kernel_arguments(z)
         else:
@@ -77,12 +103,16 @@ def _require_identity(variant: GateVariant) -> None:
         raise ValueError(f"retrofit: '{variant.name}' has no gate")
     if variant.attention_sinks != "none":
         raise ValueError(f"retrofit: {variant.attention_sinks} would change the model from the start")
-    start = GATE_FUNCTIONS[variant.gate_fn].compute(torch.zeros(())).item()
+    start = GATE_FUNCTIONS[variant.gate_fn].compute(torch.zeros((), device="cpu")).item()
     if start != (0.0 if variant.gate_op == "add" else 1.0):
         raise ValueError(
             f"retrofit: {variant.name} does not start as the identity: g(0) is {start:.3g}; sigmoid2-mul, silu-add and "
             "identity-add do"
         )
+
+
+GATE_NAMES = (MATRIX, PARAMETER, OLD_MATRIX, "g_proj")
+"""Attributes of attention modules that are gates."""
 
 
 def _require_known(name: str, attention: nn.Module) -> None:
@@ -94,7 +124,7 @@ def _require_known(name: str, attention: nn.Module) -> None:
         raise ValueError(f"retrofit: {what} does not say how many heads it has, and of how many features")
     q, kv = (count * head_dim for count in sizes)
     found = [*(getattr(attention, p).out_features for p in PROJECTIONS[:3]), attention.o_proj.in_features]
-    gated = found[0] in (2 * q, q + sizes[0]) or any(hasattr(attention, n) for n in ("gate", "gate_proj", "g_proj"))
+    gated = found[0] in (2 * q, q + sizes[0]) or any(hasattr(attention, n) for n in GATE_NAMES)
     if gated:
         raise ValueError(f"retrofit: {what} has a gate already")
     if found != [q, kv, kv, q]:
@@ -107,17 +137,18 @@ def _require_known(name: str, attention: nn.Module) -> None:
 def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid2") -> nn.Module:
     """Puts a gate into every attention of a model of transformers that has none, and returns the model.
 
-    The gate is computed from the layer's input by a new matrix `gate_proj` of zeros (`gate`, of zeros, where it does
-    not depend on the input), so that the model computes what it did until the gates are trained. It needs a function
-    whose value at 0 changes nothing: sigmoid2 multiplied, silu or identity added. The attention becomes "headgate",
-    whose kernel applies a gate of g1; the config gets the keys of the gate. ValueError, before anything is changed,
+    The gate is computed from the layer's input by a new matrix `attention_gate` of zeros (`gate`, of zeros, where it
+    does not depend on the input), so that the model computes what it did until the gates are trained. It needs a
+    function whose value at 0 changes nothing: sigmoid2 multiplied, silu or identity added. The attention becomes
+    "headgate", whose kernel applies a gate of g1; the config gets the keys of the gate. load_retrofit loads what the
+    model's save_pretrained wrote; from_pretrained leaves out the gates. ValueError, before anything is changed,
     on models whose attention is not like Llama's: q_proj, k_proj, v_proj and o_proj with equal heads.
     """
     from transformers import PreTrainedModel
 
     from .transformers import register
 
-    variant = parse_gate(gate) if isinstance(gate, str) else gate
+    variant = gate if isinstance(gate, GateVariant) else parse_gate(gate)
     _require_identity(variant)
     kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
@@ -145,6 +176,45 @@ def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
         f"{name}.{part}" if name else part
         for name, module in model.named_modules()
         if any(isinstance(getattr(hook, "__self__", None), AddedGate) for hook in module._forward_pre_hooks.values())
-        for part in ("gate", "gate_proj.weight", "gate_proj.bias")
+        for part in (PARAMETER, f"{MATRIX}.weight", f"{MATRIX}.bias")
     )
     return {name: parameter for name, parameter in model.named_parameters() if name in own}
+
+
+_HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+"""The options of from_pretrained that say where files are."""
+
+
+def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Module:
+    """The model that a retrofitted model's save_pretrained wrote, with its gates: of the class that config.json names,
+    with attention "headgate". `directory` and `options` are those of from_pretrained, such as dtype. ValueError where
+    it has no gates."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(directory, **{k: options[k] for k in _HUB if k in options})
+    keys = {key: getattr(config, key) for key in KEYS if hasattr(config, key)}
+    if keys.get("gate_site", "none") == "none":
+        raise ValueError(f"load_retrofit: '{directory}' is no retrofitted model: its config.json has no gate_site")
+    variant = GateVariant(**keys)
+    name = (config.architectures or ["none"])[0]
+    kind = getattr(transformers, name, None)
+    if kind is None:
+        raise ValueError(f"load_retrofit: '{directory}' has architecture {name}, which is no class of transformers")
+
+    def init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        kind.__init__(self, *args, **kwargs)
+        retrofit(self, variant)
+
+    # from_pretrained makes a model of a class and fills its parameters: for the gates to be among them, a subclass has
+    # them from the start. It is forgotten once the model is there.
+    gated = type(name, (kind,), {"__init__": init, "__module__": kind.__module__})
+    old_matrix = {rf"(\w*att\w*)\.{re.escape(OLD_MATRIX)}\.": rf"\1.{MATRIX}."}
+    model, found = gated.from_pretrained(directory, key_mapping=old_matrix, output_loading_info=True, **options)
+    model.__class__ = kind
+    # save_pretrained would undo the renaming.
+    kept = [c for c in model._weight_conversions if not any(MATRIX in target for target in c.target_patterns)]
+    model._weight_conversions = kept
+    missing = sorted(set(gate_parameters(model)) & set(found["missing_keys"]))
+    if missing:
+        raise ValueError(f"load_retrofit: '{directory}' has no {missing[0]}: its files have no gates")
+    return model

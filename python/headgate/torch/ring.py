@@ -14,7 +14,8 @@ from torch import Tensor
 
 import headgate
 
-from .attention import DIFFERENTIABLE, OPTIONS, TENSORS, autocast, check_tensors, refuse_transforms
+from .attention import DIFFERENTIABLE, OPTIONS, TENSORS, autocast, check_tensors, checked_options, refuse_transforms
+from .errors import GATE_LOGITS, call_as, in_words_of
 from .gates import keeps_output
 from .sharding import Span, agree, described, own_rank, spans_of
 
@@ -344,7 +345,19 @@ def _facts(call: Call, sharding: str, tensors: dict[str, Tensor | None], options
     }
 
 
+def _prepare(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any],
+             others: dict[str, Any], recorded: bool) -> tuple[Call, dict[str, str]]:
+    """The call, and the facts that must be the same on every rank. Casts `tensors` under autocast."""
+    _refuse_others(others)
+    check_tensors(NAME, tensors, recorded)
+    options = checked_options(NAME, options)
+    autocast(tensors)
+    call = _make_call(ring, sharding, tensors, options)
+    return call, _facts(call, sharding, tensors, options, recorded)
+
+
 @torch._disable_dynamo  # torch.compiler.disable, without the seconds of its import where nothing is compiled
+@in_words_of(NAME, GATE_LOGITS)
 def ring_attention(
     q: Tensor,
     k: Tensor,
@@ -384,20 +397,16 @@ def ring_attention(
     ring = Ring(group, *own_rank(NAME, group))
     tensors = {"q": q, "k": k, "v": v, "gate": gate_logits, "sinks": sinks, "key_lengths": key_lengths,
                "alibi_slopes": alibi_slopes}
-    refuse_transforms(NAME, tensors)  # before ranks meet, which they could not within them
     options = {"layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
                "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "threads": threads}
+    refuse_transforms(NAME, {**tensors, **options})  # before ranks meet, which they could not within them
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}
     try:
-        _refuse_others(others)
-        check_tensors(NAME, tensors, recorded)
-        autocast(tensors)
-        call = _make_call(ring, sharding, tensors, options)
-        facts = _facts(call, sharding, tensors, options, recorded)
+        call, facts = call_as(NAME, GATE_LOGITS, _prepare, ring, sharding, tensors, options, others, recorded)
     except Exception as error:  # raised below, when all ranks know of it
         refusal = error
     agree(NAME, group, facts, refusal)
-    keep_attn = recorded and gate_logits is not None and keeps_output(gate_fn, gate_op)
+    keep_attn = recorded and gate_logits is not None and keeps_output(**call.gating)
     y, lse = _RingAttention.apply(call, keep_attn, *(tensors[name] for name in RING_DIFFERENTIABLE))
     return (y, lse) if return_lse else y

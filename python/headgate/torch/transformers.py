@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """headgate as an attention of Hugging Face's transformers: register(), then attn_implementation="headgate"."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ..extras import require
 
@@ -13,14 +14,70 @@ from torch import Tensor, nn
 from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
 
 from .attention import gated_attention
-from .retrofit import take_gate
+from .errors import call_as
+from .retrofit import require_gate, take_gate
+from .sharding import described
 
 NAME = "headgate"
+# The interface's names of gated_attention's arguments.
+ARGUMENTS = {
+    "q": "query", "k": "key", "v": "value", "mask": "attention_mask", "bias": "attention_mask", "scale": "scaling",
+    "sinks": "s_aux", "cu_seqlens_q": "cu_seq_lens_q", "cu_seqlens_k": "cu_seq_lens_k",
+}
 
-# A mask of one of these types is of keys alone, (B,1,1,S), or (1,1,1,1) where none is hidden: the last query stands at
-# the last key, and causality, and of the second type the layer's sliding_window, are left to the kernel.
-CAUSAL_KEYS = torch.uint8
-WINDOW_KEYS = torch.int8
+
+class KeyMask(NamedTuple):
+    """A causal mask as rules, in O(S) memory, where the last query stands at the last key. It is no tensor, so that no
+    mask of a caller's can be taken for one; models pass it on to the attention as they do a BlockMask."""
+
+    keys: Tensor | None  # (B,1,1,S), false at padding; None where no key is hidden
+    window: int | None  # how many keys a query sees, itself the last; None: all before it
+    sequences: Tensor | None = None  # (N+1): where the sequences begin that the B rows of T tokens hold, and B·T
+
+    # generate() and the functions that make masks look at a mask that they made before.
+    ndim = 4
+
+    def contiguous(self) -> "KeyMask":
+        return self
+
+    def rules(self) -> dict[str, Any]:
+        """What the kernel is told."""
+        rules: dict[str, Any] = {"causality": "causal"}
+        if self.window is not None:
+            rules["window_left"] = self.window - 1
+        if self.keys is not None:
+            rules["mask"] = self.keys
+        return rules
+
+
+def _variables(function: Any) -> dict[str, Any]:
+    """What a function has of the scope that it was defined in."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return dict(zip(names, (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())))
+
+
+def _both(mask_function: Any) -> tuple[Any, Any]:
+    """The two functions that and_masks joined; (None, None) for other mask functions."""
+    joined = getattr(mask_function, "__qualname__", "").startswith("and_masks.")
+    parts = _variables(mask_function).get("mask_functions", ()) if joined else ()
+    return parts if len(parts) == 2 else (None, None)
+
+
+def _sequences(mask_function: Any, window: int | None) -> Tensor | None:
+    """Of the mask function that transformers make for rows of several sequences, each causal, within the window: the
+    number of each token's sequence in its row, (B,T). None for other functions, which may have more rules."""
+    apart, within = map(_variables, _both(mask_function))
+    function = within.get("mask_function")
+    overlay, causal = _both(function) if window is not None else (None, function)
+    known = causal is causal_mask_function and _variables(overlay).get("sliding_window") == window
+    return apart.get("packed_sequence_mask") if known else None
+
+
+def _begins(numbers: Tensor) -> Tensor:
+    """cu_seqlens (N+1) of rows of sequences, from the number of each token's sequence (B,T)."""
+    first = torch.ones_like(numbers, dtype=torch.bool)
+    first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    return torch.cat((first.flatten().nonzero().flatten(), torch.tensor([first.numel()]))).to(torch.int32)
 
 
 def make_mask(
@@ -29,15 +86,20 @@ def make_mask(
     kv_length: int,
     q_offset: int = 0,
     kv_offset: int = 0,
-    mask_function: Any = causal_mask_function,
-    attention_mask: Tensor | None = None,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | KeyMask | None = None,
     local_size: int | None = None,
     allow_is_causal_skip: bool = True,
     config: Any = None,
     **given: Any,
-) -> Tensor | None:
-    """The mask interface of transformers, whose attention_mask (B,S) is false at padding. Causal masks and those of
-    windows are of keys alone; all others, and those of static caches, are what sdpa_mask makes, (B,1,T,S)."""
+) -> Tensor | KeyMask | None:
+    """The mask interface of transformers, whose attention_mask (B,S) is false at padding. Causal masks, those of
+    windows and those of rows that hold several sequences are rules; all others, and those of static caches, are what
+    sdpa_mask makes, (B,1,T,S)."""
+    if isinstance(attention_mask, KeyMask):
+        return attention_mask
+    tracing = torch.compiler.is_compiling()
+    numbers = None if tracing else _sequences(mask_function, local_size)
     windowed = local_size is not None and kv_length >= local_size
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     known = mask_function is causal_mask_function or (
@@ -45,30 +107,19 @@ def make_mask(
         and local_size == getattr(config, "sliding_window", None)
         and getattr(config, "attention_chunk_size", None) is None
     )
-    padded = attention_mask is not None and (torch.compiler.is_compiling() or not bool(attention_mask.all()))
-    plain = q_length == kv_length and not windowed and not padded  # None says it
-    if not (allow_is_causal_skip and aligned and known) or plain:
+    ruled = numbers is not None or (allow_is_causal_skip and known)
+    padded = attention_mask is not None and (tracing or not bool(attention_mask.all()))
+    plain = numbers is None and q_length == kv_length and not windowed and not padded  # None says it
+    if not (ruled and aligned) or plain:
         return sdpa_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, local_size,
             allow_is_causal_skip, config=config, **given,
         )
-    dtype = WINDOW_KEYS if windowed else CAUSAL_KEYS
-    if not padded:
-        return torch.ones(1, 1, 1, 1, dtype=dtype)
-    visible = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    return visible[:, None, None, kv_offset : kv_offset + kv_length].to(dtype)
-
-
-def _rules_of_keys(mask: Tensor, S: int, what: str, sliding_window: int | None) -> dict[str, Any]:
-    """What the kernel is told where a mask is of keys alone."""
-    rules: dict[str, Any] = {"causality": "causal"}
-    if mask.dtype == WINDOW_KEYS:
-        if sliding_window is None:
-            raise ValueError(f"{NAME}: {what} has a mask of a sliding window but does not say how long the window is")
-        rules["window_left"] = sliding_window - 1
-    if mask.shape[-1] > 1 or S == 1:
-        rules["mask"] = mask.bool()
-    return rules
+    keys = None
+    if padded:
+        keys = prepare_padding_mask(attention_mask, kv_length, kv_offset)[:, kv_offset : kv_offset + kv_length]
+        keys = keys[:, None, None]
+    return KeyMask(keys, local_size if windowed else None, None if numbers is None else _begins(numbers))
 
 
 def _refuse_unknown(module: nn.Module, dropout: float, given: dict[str, Any]) -> None:
@@ -80,6 +131,26 @@ def _refuse_unknown(module: nn.Module, dropout: float, given: dict[str, Any]) ->
     for name in ("position_bias", "cache"):
         if given.get(name) is not None:
             raise ValueError(f"{NAME}: {what}: {name} is not supported")
+
+
+def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
+    """What the kernel is told of a mask. Integers are refused, as by PyTorch's own attention: they may be meant either
+    way."""
+    if isinstance(mask, KeyMask):
+        return mask.rules()
+    if mask.dtype == torch.bool:
+        return {"mask": mask}
+    if mask.is_floating_point():
+        return {"bias": mask}
+    raise ValueError(
+        f"{what}: attention_mask is {described(mask)} but must be bool, true where visible, or floating point, added "
+        "to the scores: convert it, or give one of padding (B,S) to the model"
+    )
+
+
+def _one_row(x: Tensor) -> Tensor:
+    """(B,T,H,X) as (1,B·T,H,X)."""
+    return x.flatten(0, 1).unsqueeze(0)
 
 
 def attention_forward(
@@ -95,32 +166,38 @@ def attention_forward(
     s_aux: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
-    sliding_window: int | None = None,
     **given: Any,
 ) -> tuple[Tensor, None]:
     """The interface of transformers: query (B,Hq,T,D), key and value (B,Hkv,S,·) to y (B,T,Hq,Dv), without weights.
 
-    The mask is what make_mask made: of keys alone; or (B,1,T,S), true where visible, windows included; or None where
-    causality says all. A mask of numbers, the caller's own, is added to the scores.
+    The mask is what make_mask made: rules; or (B,1,T,S), true where visible, windows included; or None where causality
+    says all. A mask of floating point, the caller's own, is added to the scores. cu_seq_lens_q and cu_seq_lens_k (N+1)
+    say where the sequences of a row begin; where they are not given, the rules may.
     """
     _refuse_unknown(module, dropout, given)
+    require_gate(module)
+    what = f"{NAME}: {type(module).__name__}"
     rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling, **take_gate(module)}
-    T, S = query.shape[2], key.shape[2]
-    packed = cu_seq_lens_q is not None
-    if packed:
+    T = query.shape[2]
+    if cu_seq_lens_q is not None:
         rules |= {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
-    if attention_mask is not None and attention_mask.dtype in (CAUSAL_KEYS, WINDOW_KEYS):
-        rules |= _rules_of_keys(attention_mask, S, type(module).__name__, sliding_window)
-    elif attention_mask is not None:
-        rules["mask" if attention_mask.dtype == torch.bool else "bias"] = attention_mask
+    if attention_mask is not None:
+        rules |= _mask_rules(what, attention_mask)
     elif getattr(module, "is_causal", True) if is_causal is None else is_causal:
         rules["causality"] = "causal"
-        if T > 1 and not packed:  # without a mask, keys behind the queries are slots of a cache that are not filled yet
+        if T > 1 and cu_seq_lens_q is None:  # keys behind the queries are slots of a cache that are not filled yet
             key, value = key[:, :, :T], value[:, :, :T]
     if s_aux is not None:
         rules["sinks"] = s_aux.to(torch.promote_types(s_aux.dtype, torch.float32))
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return gated_attention(query, key, value, layout="bthd", **rules), None
+    sequences = attention_mask.sequences if isinstance(attention_mask, KeyMask) else None
+    if sequences is None or cu_seq_lens_q is not None:
+        return call_as(what, ARGUMENTS, gated_attention, query, key, value, layout="bthd", **rules), None
+    rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
+    if "gate_logits" in rules:
+        rules["gate_logits"] = _one_row(rules["gate_logits"])
+    rows = map(_one_row, (query, key, value))
+    return call_as(what, ARGUMENTS, gated_attention, *rows, layout="bthd", **rules).view(*query.shape[:3], -1), None
 
 
 def register() -> str:

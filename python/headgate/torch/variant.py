@@ -113,6 +113,8 @@ def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
 def parse_gate(name: str) -> GateVariant:
     """Reads what GateVariant.name writes: words in any order, joined by '-', with g1, elementwise, sigmoid, mul and
     input where a part is missing. "headwise" is a headwise sigmoid gate at g1."""
+    if not isinstance(name, str):
+        raise ValueError(f"gate {name!r} is not understood: it must be a name such as 'g1-headwise'")
     rest = name.replace("-", "_")
     if rest == "none":
         return GateVariant()

@@ -14,6 +14,7 @@
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/native16.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/cpu/small_heads.hpp"
 #include "attention/problem.hpp"
@@ -41,8 +42,12 @@ struct BackwardPlan {
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile, rows = queries
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile, rows = keys
 
-  explicit BackwardPlan(const BackwardProblem& problem)
-      : p(problem), rules(problem), D_padded(round_up(p.D, kLanes<T>)), Dv_padded(round_up(p.Dv, kLanes<T>)) {
+  BackwardPlan(const BackwardProblem& problem, const View<double, 2>& sinks)
+      : p(problem),
+        rules(problem),
+        sink_parts(sinks),
+        D_padded(round_up(p.D, kLanes<T>)),
+        Dv_padded(round_up(p.Dv, kLanes<T>)) {
     const Sequence longest = longest_sequence(p);
     tile_rows = std::clamp(round_up(longest.T, kMR), kMR, kTile);
     block_rows = std::clamp(std::max(round_up(longest.S, kMR), round_up(longest.S, kNR<T>)), kMR, kBlock);
@@ -54,7 +59,6 @@ struct BackwardPlan {
     asks_ahead = whole_heads && next_head_fits(heads.largest_bytes);
     HeadCursor end;
     most = batches.most(end);
-    all_tiles = end.tiles_before;
     dbias_parts = end.tile_blocks_before;
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
@@ -67,8 +71,8 @@ struct BackwardPlan {
     dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
-  /// Also a sequence without queries: its dk and dv are 0. Small heads have kernels of their own.
-  bool takes(const Sequence& sequence) const { return !suits_small_heads(p, sequence); }
+  /// Also a sequence without queries: its dk and dv are 0. The others have kernels of their own.
+  bool takes(const Sequence& sequence) const { return !suits_small_heads(p, sequence) && !suits_native16(p, sequence); }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
   double head_bytes(const HeldHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * kBlock;
@@ -79,11 +83,11 @@ struct BackwardPlan {
 
   const BackwardProblem& p;
   ScoreRules<T> rules;
+  View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole strips and panels
   HeadPieces largest;                  ///< of a head
   HeldSizes most;                      ///< what is held packed at a time
-  std::int64_t all_tiles = 0;          ///< of a query head, in all sequences
   int threads = 1;
   bool whole_heads = false;           ///< each thread packs heads of its own; not with dbias: there heads wait in turns
   bool asks_ahead = false;            ///< and asks for the rows of the next while it works on one
@@ -154,7 +158,6 @@ struct BackwardBuffers {
     dq = ws.take<T>("dq", tiles, rows, plan.D_padded);
     lse = ws.take<T>("lse", tiles, rows);
     delta = ws.take<T>("delta", tiles, rows);
-    sink_parts = ws.take<double>("dsinks by tile", plan.all_tiles, p.Hq);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<HeldHeads>("parts", plan.most.parts);
     tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
@@ -177,7 +180,6 @@ struct BackwardBuffers {
   View<T, 2> query_panels, out_panels;  ///< (held tiles, ColumnPanels)
   View<T, 3> dq;                        ///< (held tiles, kTile, D_padded), not yet scaled
   View<T, 2> lse, delta;                ///< (held tiles, kTile); lse in units of log2(e), delta less dlse
-  View<double, 2> sink_parts;           ///< (tiles of all sequences, Hq)
   View<std::int64_t, 1> dq_turns;       ///< a Turnstile for each held tile's dq
   View<HeldHeads, 1> parts;             ///< of the batch
   View<BlockTask, 1> tasks;             ///< the held blocks in the order in which threads take them

@@ -25,23 +25,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// dsinks[h] = sum of the tiles' parts over sequences and tiles, in that order.
-inline void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
-  for (std::int64_t h = 0; h < parts.shape[1]; ++h) {
-    double sum = 0;
-    for (std::int64_t tile = 0; tile < parts.shape[0]; ++tile) sum += parts(tile, h);
-    store_row(HeadRows(dsinks, 0, 0), &sum, 0, h, 1);
-  }
-}
-
 /// A backward pass whose workers, one a thread, do the work of its three stages: Worker(plan, shared, thread). Buffers:
-/// what they share.
-template <class Worker, class Plan, class Buffers>
-void run_backward(const BackwardProblem& p) {
-  const Plan plan(p);
-  if (plan.most.parts == 0 && !p.gradients.dsinks.present() && !p.gradients.dbias.present()) return;
+/// what they share. `others` computes the sequences that the plan does not take. It runs once the memory of this pass
+/// is there, so that nothing is written where memory runs out.
+template <class Worker, class Plan, class Buffers, class Others>
+void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, const Others& others) {
+  const Plan plan(p, sink_parts);
+  if (plan.most.parts == 0 && !p.gradients.dbias.present()) return others();
   const Placed<Buffers> placed(plan);
   const Buffers& shared = *placed;
+  others();
   std::int64_t bias_rows = 0;
   if constexpr (Plan::kMayHaveDbias) {
     const Shape& bias = shared.dbias.shape;
@@ -126,7 +119,6 @@ void run_backward(const BackwardProblem& p) {
     }
   }
   cancellation.throw_if_seen();
-  if (p.gradients.dsinks.present()) write_dsinks(p.gradients.dsinks, shared.sink_parts);
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -576,7 +576,7 @@ bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence) 
   if (sequence.T <= kMostQueriesBesidesOthers) return true;
   const double bytes = sizeof(float) * static_cast<double>(sequence.S) * static_cast<double>(problem.D + problem.Dv);
   const bool many = problem.B * problem.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
-  return !many && (takes_native16(problem) || !has_small_heads(problem, sequence));
+  return !many && (suits_native16(problem, sequence) || !has_small_heads(problem, sequence));
 }
 
 void few_queries_forward(const ForwardProblem& problem) {

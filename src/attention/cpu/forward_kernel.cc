@@ -550,7 +550,7 @@ class ForwardWorker {
 template <typename T>
 void forward_typed(const ForwardProblem& p) {
   const SmallForward<T> small(p);
-  run_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(p);
+  run_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(p, few_queries_forward);
   small.run();
 }
 
@@ -563,7 +563,11 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(forward_typed);
 
 void cpu_forward(const ForwardProblem& problem) {
-  if (takes_native16(problem)) return native16_forward(problem);
+  if (may_take_native16(problem)) return native16_forward(problem);
+  exact_forward(problem);
+}
+
+void exact_forward(const ForwardProblem& problem) {
   const std::int64_t target = problem.context.target;
   const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
                                                         : HEADGATE_FOR_TARGET(forward_typed, float, target);

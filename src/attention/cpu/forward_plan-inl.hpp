@@ -15,6 +15,7 @@
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/kernels.hpp"
 #include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/native16.hpp"
 #include "attention/cpu/scores-inl.hpp"
 #include "attention/cpu/small_heads.hpp"
 #include "attention/problem.hpp"
@@ -65,7 +66,8 @@ struct ForwardPlan {
   bool selects() const { return p.gate_threshold > 0; }
   /// The others have a kernel of their own, or nothing to compute.
   bool takes(const Sequence& sequence) const {
-    return sequence.T > 0 && !suits_few_queries(p, sequence) && !suits_small_heads(p, sequence);
+    return sequence.T > 0 && !suits_few_queries(p, sequence) && !suits_small_heads(p, sequence) &&
+           !suits_native16(p, sequence);
   }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
   double head_bytes(const HeldHeads& part) const {

@@ -23,13 +23,14 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// A forward pass whose workers, one a thread, pack and compute: Worker(plan, shared, thread). Buffers: what they
-/// share.
+/// share. `others` computes the sequences that the plan does not take. It runs once the memory of this pass is there,
+/// so that nothing is written where memory runs out.
 template <class Worker, class Plan, class Buffers>
-void run_forward(const ForwardProblem& p) {
+void run_forward(const ForwardProblem& p, void (*others)(const ForwardProblem&)) {
   const Plan plan(p);
-  if (plan.most.parts == 0) return few_queries_forward(p);
+  if (plan.most.parts == 0) return others(p);
   const Placed<Buffers> placed(plan);
-  few_queries_forward(p);  // writes only when all memory of both is there
+  others(p);
   const Buffers& shared = *placed;
   HeldHeads* const parts = shared.parts.data;
   HeldBatch held(plan, parts);

@@ -69,14 +69,16 @@ struct FewRows {
   std::int64_t dots, tiles;
 };
 
-bool takes(const Problem& p, const FewRows& few) {
-  if (p.precision != Precision::native16 || p.inputs.q.dtype != DType::bf16 || p.inputs.k.dtype != DType::bf16) {
-    return false;
-  }
+bool has_products(const Problem& p) {
+  return p.precision == Precision::native16 && p.inputs.q.dtype == DType::bf16 && p.inputs.k.dtype == DType::bf16 &&
+         native16_unit(p.context.target) != Native16Unit::none;
+}
+
+bool exceeds(const FewRows& few, const Problem& p, const Sequence& sequence) {
   const Native16Unit unit = native16_unit(p.context.target);
   const bool by_name = forced_unit.load(std::memory_order_relaxed) != Native16Unit::none;
   const std::int64_t few_rows = by_name || unit == Native16Unit::tiles ? few.tiles : few.dots;
-  return unit != Native16Unit::none && std::max(p.T, p.S) > few_rows;
+  return std::max(sequence.T, sequence.S) > few_rows;
 }
 
 }  // namespace
@@ -87,13 +89,20 @@ Native16Unit native16_unit(std::int64_t target) {
   return forced != Native16Unit::none ? forced : fast_unit_of_cpu();
 }
 
-bool takes_native16(const ForwardProblem& problem) {
-  return takes(problem, {.dots = 127, .tiles = 16}) && problem.gate_threshold == 0.0 &&
-         !problem.outputs.weights.present();
+bool may_take_native16(const ForwardProblem& problem) {
+  return has_products(problem) && problem.gate_threshold == 0.0 && !problem.outputs.weights.present();
 }
 
-bool takes_native16(const BackwardProblem& problem) {
-  return takes(problem, {.dots = 63, .tiles = 32}) && !problem.gradients.dbias.present();
+bool may_take_native16(const BackwardProblem& problem) {
+  return has_products(problem) && !problem.gradients.dbias.present();
+}
+
+bool suits_native16(const ForwardProblem& problem, const Sequence& sequence) {
+  return may_take_native16(problem) && exceeds({.dots = 127, .tiles = 16}, problem, sequence);
+}
+
+bool suits_native16(const BackwardProblem& problem, const Sequence& sequence) {
+  return may_take_native16(problem) && exceeds({.dots = 63, .tiles = 32}, problem, sequence);
 }
 
 std::vector<std::string> supported_native16_products() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attention/problem.hpp"
+#include "core/view.hpp"
 
 // Precision::native16: products of bf16 numbers in the instructions that a CPU has for them.
 
@@ -17,15 +18,20 @@ enum class Native16Unit { none, dots, tiles };
 /// tiles, once for the process.
 Native16Unit native16_unit(std::int64_t target);
 
-/// Whether native16_forward computes the problem. What it leaves to the kernels with f32 products: few queries of few
-/// keys, a gate threshold, int8 keys and values, weights; and, in a problem that it takes, the sequences of few
-/// queries.
-bool takes_native16(const ForwardProblem& problem);
-/// Whether native16_backward computes it, which leaves few queries of few keys and dbias to them.
-bool takes_native16(const BackwardProblem& problem);
+/// Whether native16_forward may compute sequences of the problem. It leaves these to the kernels with f32 products: a
+/// gate threshold, int8 keys and values, weights.
+bool may_take_native16(const ForwardProblem& problem);
+/// Whether native16_backward may. It leaves dbias to the other kernels.
+bool may_take_native16(const BackwardProblem& problem);
 
-/// As cpu_forward and cpu_backward, for problems that takes_native16 accepts.
+/// Whether bf16 products suit the sequence: more than a few queries or keys. The sequence's own lengths decide, so that
+/// a packed batch has the bits of separate calls. In the forward pass few_queries_forward goes before.
+bool suits_native16(const ForwardProblem& problem, const Sequence& sequence);
+bool suits_native16(const BackwardProblem& problem, const Sequence& sequence);
+
+/// Compute the sequences that suits_native16 accepts, and have the kernels with f32 products compute the others, for
+/// problems that may_take_native16 accepts.
 void native16_forward(const ForwardProblem& problem);
-void native16_backward(const BackwardProblem& problem);
+void native16_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts);
 
 }  // namespace headgate

@@ -314,9 +314,9 @@ class Native16ForwardWorker {
 
 void native16_forward_on(const ForwardProblem& p) {
   if (native16_unit(p.context.target) == Native16Unit::tiles) {
-    run_forward<Native16ForwardWorker<Tiles>, Native16ForwardPlan, Native16ForwardBuffers>(p);
+    run_forward<Native16ForwardWorker<Tiles>, Native16ForwardPlan, Native16ForwardBuffers>(p, exact_forward);
   } else {
-    run_forward<Native16ForwardWorker<Dots>, Native16ForwardPlan, Native16ForwardBuffers>(p);
+    run_forward<Native16ForwardWorker<Dots>, Native16ForwardPlan, Native16ForwardBuffers>(p, exact_forward);
   }
 }
 

@@ -27,7 +27,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// As ForwardPlan, with strips of kSquare rows.
 struct Native16ForwardPlan {
-  static constexpr bool kMaySelect = false;  ///< takes_native16 declines a gate threshold
+  static constexpr bool kMaySelect = false;  ///< may_take_native16 declines a gate threshold
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;
@@ -47,7 +47,9 @@ struct Native16ForwardPlan {
     if (whole_heads) most.hold_one_each(largest, p.group, threads);
   }
 
-  bool takes(const Sequence& sequence) const { return sequence.T > 0 && !suits_few_queries(p, sequence); }
+  bool takes(const Sequence& sequence) const {
+    return sequence.T > 0 && suits_native16(p, sequence) && !suits_few_queries(p, sequence);
+  }
   double head_bytes(const HeldHeads& part) const {
     return sizeof(BFloat16) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (D_padded + Dv_padded));
   }

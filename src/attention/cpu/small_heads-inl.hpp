@@ -23,6 +23,7 @@
 #include "attention/cpu/head_batches.hpp"
 #include "attention/cpu/head_tasks.hpp"
 #include "attention/cpu/multiply-inl.hpp"
+#include "attention/cpu/native16.hpp"
 #include "attention/cpu/rows-inl.hpp"
 #include "attention/cpu/small_heads.hpp"
 #include "attention/cpu/visibility.hpp"
@@ -192,7 +193,7 @@ struct SmallHeadsPlan {
   // For HeadBatches.
   static constexpr std::int64_t tile_rows = kSmallHeadRows, kBlock = kSmallHeadRows, kPanel = kSmallHeadRows;
   static constexpr bool whole_heads = true;
-  bool takes(const Sequence& sequence) const { return suits_small_heads(p, sequence); }
+  bool takes(const Sequence& sequence) const { return !suits_native16(p, sequence) && suits_small_heads(p, sequence); }
   static double head_bytes(const HeldHeads& /*part*/) { return 1.0; }
 
   explicit SmallHeadsPlan(const Problem& problem) : p(problem) {

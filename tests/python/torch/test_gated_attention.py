@@ -212,7 +212,7 @@ def test_nested_tensors_that_do_not_fit_are_refused():
         (((q, dense, k), {"layout": "bthd"}), "k must be a jagged nested tensor"),
         (((q, q, q), {}), r"q must be a jagged nested tensor \(N,H,T\*,D\)"),
         (((q, q, k), {"layout": "bthd"}), "v has sequences of other lengths than k"),
-        (((q, q, q, k), {"layout": "bthd"}), "gate has sequences of other lengths than q"),
+        (((q, q, q, k), {"layout": "bthd"}), "gate_logits has sequences of other lengths than q"),
         (((q, q, q), {"layout": "bthd", "cu_seqlens_q": LENGTHS_Q}), "cu_seqlens_q cannot be given with nested"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -396,6 +396,102 @@ def test_what_does_not_fit_is_refused_in_one_line():
         assert "\n" not in str(error.value)
     with pytest.raises(TypeError, match="v is a list but must be a tensor"):
         gated_attention(tensors["q"], tensors["k"], [1.0])
+
+
+LEARNED = torch.nn.Parameter(torch.tensor(0.5))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_option_requires_a_gradient_is_refused(name):
+    """Its gradient would be lost without a word."""
+    tensors, _ = case("causal")
+    with pytest.raises(ValueError) as error:
+        call(tensors, {name: LEARNED})
+    assert str(error.value) == f"gated_attention: {name} requires a gradient but has none: detach it"
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda option: call(tensors, {name: option}), backend="aot_eager")
+    with pytest.raises(Exception, match=f"gated_attention: {name} requires a gradient but has none"):
+        compiled(LEARNED)
+
+
+def test_option_under_no_grad_is_a_number():
+    tensors, _ = case("causal")
+    with torch.no_grad():
+        found = call(tensors, {"scale": LEARNED, "softcap": LEARNED})
+    assert torch.equal(found, call(tensors, {"scale": 0.5, "softcap": torch.tensor(0.5)}))
+
+
+@pytest.mark.parametrize("transform", (torch.func.grad, torch.func.jacfwd))
+def test_option_differentiated_by_torch_func_is_refused(transform):
+    tensors, _ = case("causal")
+    with pytest.raises(RuntimeError, match="gated_attention: scale (is differentiated by torch.func|has a tangent)"):
+        transform(lambda scale: call(tensors, {"scale": scale}).sum())(torch.tensor(0.5))
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    (
+        ("causality", True, "causality: 'True' is none of none, causal"),
+        ("causality", None, "causality: 'None' is none of none, causal"),
+        ("layout", 1, "layout: '1' is none of bhtd, bthd"),
+        ("gate_fn", torch.sigmoid, "gate_fn: '<built-in method sigmoid of type object"),
+        ("gate_op", False, "gate_op: 'False' is none of mul, add"),
+        ("precision", 16, "precision: '16' is none of exact, native16"),
+        ("target", 2, "target: find_target names vector target '2', but this CPU and build can run: "),
+        ("backend", 2, "backend: find_backend names backend '2', but this build has: "),
+        ("scale", "0.5", "scale is '0.5' but must be a number or None"),
+        ("softcap", None, "softcap is None but must be a number"),
+        ("gate_threshold", 1j, "gate_threshold is 1j but must be a number"),
+        ("window_left", 1.5, "window_left is 1.5 but must be a whole number of 64 bits"),
+        ("window_right", 2**70, "window_right is 1180591620717411303424 but must be a whole number of 64 bits"),
+        ("threads", None, "threads is None but must be a whole number of 64 bits"),
+    ),
+)
+def test_option_of_another_type_is_refused_in_one_line(name, value, message):
+    tensors, _ = case("causal")
+    with pytest.raises(ValueError) as error:
+        call(tensors, {name: value})
+    assert str(error.value).startswith(f"gated_attention: {message}") and "\n" not in str(error.value)
+
+
+def test_options_numbers_of_other_libraries_are_taken():
+    import numpy as np
+
+    tensors, _ = case("causal")
+    found = call(tensors, {"scale": np.float32(0.5), "window_left": np.int64(2), "softcap": 2})
+    assert torch.equal(found, call(tensors, {"scale": 0.5, "window_left": 2, "softcap": 2.0}))
+
+
+def test_error_of_the_kernels_names_the_callers_function_and_argument():
+    tensors, _ = case("causal")
+    tensors["gate"] = normal(B, HQ, T, DV + 1)
+    message = r"^gated_attention: gate_logits has shape \(2,4,5,5\) but must be"
+    with pytest.raises(ValueError, match=message):
+        call(tensors, {})
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match=message):
+        torch.compile(lambda: call(tensors, {}), fullgraph=True, backend="aot_eager")()
+    tensors["gate"] = tensors["q"].to(torch.float16)
+    with pytest.raises(ValueError, match="^gated_attention: gate_logits has dtype f16"):
+        call(tensors, {})
+    with pytest.raises(ValueError, match="^gated_attention: gate_threshold is 0.5 but there is no gate that"):
+        call({**tensors, "gate": None}, {"gate_threshold": 0.5})
+
+
+def test_lazy_negation_is_resolved():
+    """Inputs and the gradient of the output, whose memory has the negatives of their elements."""
+    tensors, _ = case("causal")
+    dy = torch.randn(B, HQ, T, DV, dtype=torch.cdouble).conj().imag
+    plain_dy = torch.empty(dy.shape, dtype=dy.dtype).copy_(dy)
+    tensors["v"] = torch.randn(B, HKV, S, DV, dtype=torch.cdouble).conj().imag
+    assert dy.is_neg() and tensors["v"].is_neg()
+    found = []
+    for v, given in ((tensors["v"], dy), (torch.empty(B, HKV, S, DV, dtype=dy.dtype).copy_(tensors["v"]), plain_dy)):
+        leaves = [tensors["q"].clone().requires_grad_(), tensors["gate"].clone().requires_grad_()]
+        y = call({"q": leaves[0], "k": tensors["k"], "v": v, "gate": leaves[1]}, {})
+        found.append([y, *torch.autograd.grad(y, leaves, given)])
+    for ours, theirs in zip(*found):
+        assert torch.equal(ours, theirs)
 
 
 def test_other_devices_are_refused():

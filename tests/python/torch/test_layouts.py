@@ -59,10 +59,19 @@ def test_per_query_head_and_per_group_differ_unless_groups_are_heads():
 def test_what_does_not_fit_is_refused():
     heads = Heads(HQ, HKV, D, 1)
     for call, message in (
-        (lambda: split_gate(torch.zeros(24, C), "trailing", heads), "layout trailing has 24 rows but must have 16"),
-        (lambda: split_gate(torch.zeros(16, C), "separate", heads), "'separate' is none of per_query_head, per_group"),
-        (lambda: join_gate(torch.zeros(12, C), torch.zeros(3, C), "per_group", heads), "gate has 3 rows but must have"),
-        (lambda: split_blocks(torch.zeros(16, C), heads), "layout blocks has 16 rows but must have 28"),
+        (
+            lambda: split_gate(torch.zeros(24, C), "trailing", heads),
+            r"^split_gate: layout trailing: fused has shape \(24,5\) but must have 16 rows",
+        ),
+        (
+            lambda: split_gate(torch.zeros(16, C), "separate", heads),
+            "^split_gate: layout: 'separate' is none of per_query_head, per_group",
+        ),
+        (
+            lambda: join_gate(torch.zeros(12, C), torch.zeros(3, C), "per_group", heads),
+            r"^join_gate: gate has shape \(3,5\) but must have 4 rows",
+        ),
+        (lambda: split_blocks(torch.zeros(16, C), heads), r"^split_blocks: fused has shape \(16,5\) but must have 28"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -251,6 +251,25 @@ def test_packed_and_nested(site):
         made(torch.randn(2, 9, C), cu_seqlens=torch.tensor([0, 9]))
 
 
+def test_error_of_the_operation_names_the_layer_and_its_argument():
+    made, h = layer({}), torch.randn(B, T, C)
+    for call, message in (
+        (lambda: made(h, mask=torch.ones(1, 1, T, T + 1).bool()), "mask has shape"),
+        (lambda: made(h, causality=True), "causality: 'True' is none of none, causal"),
+        (lambda: made(h[:1], cu_seqlens=torch.tensor([0, T + 1])), r"cu_seqlens\[1\] is 8 but must be T = 7"),
+        (lambda: made.statistics(h, key_lengths=torch.tensor([1])), "key_lengths has"),
+        (lambda: made.statistics(h, outputs=["mean"]), "outputs: 'mean' is none of"),
+    ):
+        with pytest.raises(ValueError, match=f"^GatedAttention: {message}"):
+            call()
+
+
+@pytest.mark.parametrize("name", ("rope_theta", "partial_rotary_factor", "rms_norm_eps"))
+def test_key_requires_a_gradient_is_refused(name):
+    with pytest.raises(ValueError, match=f"^GatedAttention: {name} requires a gradient but has none: detach it"):
+        GatedAttention(C, 4, **{name: torch.nn.Parameter(torch.tensor(0.5))})
+
+
 def test_half_precision_and_autocast():
     made = layer({"gate_fn": "silu", "attention_sinks": "learned_sinks"})
     h = torch.randn(B, T, C)

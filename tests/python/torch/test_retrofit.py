@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import headgate.torch.transformers
-from headgate.torch import GateVariant, gate_parameters, parse_gate, retrofit
+from headgate.torch import GateVariant, gate_parameters, load_retrofit, parse_gate, retrofit
 
 headgate.torch.transformers.register()
 WITHOUT = ("llama", "qwen3", "qwen3 with windows", "gpt-oss", "gemma2")
@@ -23,8 +23,10 @@ GATES = (
 SITES = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
 
 
-def assert_near(ours, expected, tolerance=2e-5):
-    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance * expected.abs().max().item())
+def assert_near(ours, expected, tolerance=2e-5, rounding=0.0):
+    """`rounding`: what sums of f32 may differ by whatever the largest value is."""
+    atol = tolerance * expected.abs().max().item() + rounding
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=atol)
 
 
 def open_gates(model):
@@ -58,7 +60,7 @@ def eager_gates(model, gate):
 
         def logits(_, args, kwargs):
             h = args[0] if args else kwargs["hidden_states"]
-            z = attention.gate if hasattr(attention, "gate") else attention.gate_proj(h)
+            z = attention.gate if hasattr(attention, "gate") else attention.attention_gate(h)
             config, D = attention.config, attention.head_dim
             heads = {"g2": config.num_key_value_heads, "g3": config.num_key_value_heads, "g5": 1}
             heads = heads.get(variant.gate_site, config.num_attention_heads)
@@ -88,7 +90,7 @@ def test_trained_gates(family, gate):
     ours, eager = retrofit(models.model(family), gate), models.model(family)
     open_gates(ours)
     for layer, other in zip(ours.model.layers, eager.model.layers):
-        for name in ("gate", "gate_proj"):
+        for name in ("gate", "attention_gate"):
             if hasattr(layer.self_attn, name):
                 setattr(other.self_attn, name, copy.deepcopy(getattr(layer.self_attn, name)))
     eager_gates(eager, gate)
@@ -100,7 +102,7 @@ def test_trained_gates(family, gate):
     theirs = dict(eager.named_parameters())
     for name, parameter in ours.named_parameters():
         if parameter.grad.abs().max() > 1e-6:
-            assert_near(parameter.grad, theirs[name].grad, 1e-4)
+            assert_near(parameter.grad, theirs[name].grad, 1e-4, rounding=1e-9)
     options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     assert torch.equal(ours.eval().generate(ids, **options), eager.eval().generate(ids, **options))
 
@@ -109,7 +111,7 @@ def test_training_the_gates_alone():
     model = retrofit(models.model("llama"), "headwise-sigmoid2")
     model.requires_grad_(False)
     gates = gate_parameters(model)
-    assert sorted(gates) == [f"model.layers.{n}.self_attn.gate_proj.weight" for n in range(2)]
+    assert sorted(gates) == [f"model.layers.{n}.self_attn.attention_gate.weight" for n in range(2)]
     for parameter in gates.values():
         parameter.requires_grad_()
     optimizer = torch.optim.AdamW(gates.values(), lr=0.05)
@@ -148,6 +150,100 @@ def test_saved_and_loaded(tmp_path):
     again.load_state_dict(load_file(tmp_path / "model.safetensors"))
     ids = models.tokens(1, 6)
     assert torch.equal(again(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("gate", ["headwise-sigmoid2", "g1-sigmoid2-bias", "g1-sigmoid2-parameter", "g5-silu-add"])
+@pytest.mark.parametrize("family", WITHOUT)
+def test_load_retrofit_saved_model_computes_the_same(family, gate, tmp_path):
+    model = retrofit(models.model(family).eval(), gate)
+    open_gates(model)
+    model.save_pretrained(tmp_path / "one", max_shard_size="20KB")
+    ids = models.tokens(2, 7)
+    loaded = load_retrofit(tmp_path / "one")
+    assert type(loaded) is type(model) and not loaded.training
+    assert gate_parameters(loaded).keys() == gate_parameters(model).keys()
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    loaded.save_pretrained(tmp_path / "two")
+    again = load_retrofit(tmp_path / "two", dtype=torch.bfloat16)
+    theirs = dict(model.named_parameters())
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter, theirs[name].to(torch.bfloat16))
+
+
+def by_the_old_name(directory):
+    """Saved tensors with the gate's matrices by the name that they had, which is that of the MLP's."""
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(directory / "model.safetensors")
+    old = {name.replace("attention_gate", "gate_proj"): x for name, x in state.items()}
+    assert old.keys() != state.keys()
+    save_file(old, directory / "model.safetensors", {"format": "pt"})
+    return old
+
+
+@pytest.mark.parametrize("gate", ["headwise-sigmoid2", "g2-sigmoid2-bias"])
+def test_load_retrofit_files_of_the_old_name_compute_the_same(gate, tmp_path):
+    model = retrofit(models.model("llama").eval(), gate)
+    open_gates(model)
+    model.save_pretrained(tmp_path)
+    old = by_the_old_name(tmp_path)
+    ids = models.tokens(2, 7)
+    loaded = load_retrofit(tmp_path)
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    by_hand = retrofit(models.model("llama", seed=1).eval(), gate)
+    by_hand.load_state_dict(old)
+    assert torch.equal(by_hand(ids).logits, model(ids).logits)
+    assert copy.deepcopy(by_hand).load_state_dict(old)
+    loaded.save_pretrained(tmp_path)
+    from safetensors.torch import load_file
+
+    assert load_file(tmp_path / "model.safetensors").keys() == model.state_dict().keys()
+
+
+def test_load_retrofit_other_directories_are_refused(tmp_path):
+    models.model("llama").save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="plain' is no retrofitted model: its config.json has no gate_site"):
+        load_retrofit(tmp_path / "plain")
+    model = retrofit(models.model("llama"))
+    model.config.architectures = ["OtherForCausalLM"]
+    model.config.save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="has architecture OtherForCausalLM, which is no class of transformers"):
+        load_retrofit(tmp_path / "plain")
+    model.config.architectures = ["LlamaForCausalLM"]
+    model.config.save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="has no model.layers.0.self_attn.attention_gate.weight: its files have no"):
+        load_retrofit(tmp_path / "plain")
+
+
+def test_from_pretrained_without_the_gates_is_refused(tmp_path):
+    """It leaves out what the model's class does not know; headgate's attention does not compute without it."""
+    retrofit(models.model("llama")).save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="headgate")
+    with pytest.raises(ValueError, match="config has a gate at g1 but the model has none: load it with headgate.torch"):
+        model(models.tokens(1, 4))
+    assert retrofit(model)(models.tokens(1, 4)).logits.shape == (1, 4, models.VOCAB)
+
+
+@pytest.mark.parametrize("family", WITHOUT)
+def test_matrices_have_a_name_of_their_own(family):
+    """What is chosen by the last part of its name, as LoRA's target modules are, is not the gate."""
+    model = models.model(family)
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    retrofit(model)
+    added = {name.rpartition(".")[2] for name, _ in model.named_modules()} - names
+    assert added == {"attention_gate"} and not names & added
+
+
+@pytest.mark.parametrize("gate", ["headwise-sigmoid2", "g1-sigmoid2-parameter", "g2-sigmoid2"])
+def test_packed_rows(gate):
+    """Sequences in a row, told by their positions, have the gates of their own tokens."""
+    model = retrofit(models.model("llama"), gate)
+    open_gates(model)
+    first, second = models.tokens(2, 5), models.tokens(2, 8)
+    expected = torch.cat([model(part, use_cache=False).logits for part in (first, second)], dim=1)
+    positions = torch.cat((torch.arange(5), torch.arange(8))).expand(2, -1)
+    both = torch.cat((first, second), dim=1)
+    assert_near(model(both, position_ids=positions, use_cache=False).logits, expected)
 
 
 def test_gradient_checkpointing_and_compile():

@@ -271,6 +271,23 @@ def shards():
             call()
 
 
+def lazy_negation():
+    """Of every tensor, whose memory has the negatives of its elements; and of a conjugate that is gathered."""
+    own = [torch.randn(1, 2, 8, 4, dtype=torch.cfloat).conj().imag for _ in range(4)]
+    plain = [torch.empty(x.shape).copy_(x) for x in own]
+    assert all(x.is_neg() for x in own)
+    assert torch.equal(ring_attention(*own, causality="causal"), ring_attention(*plain, causality="causal"))
+    x = torch.randn(1, 8, dtype=torch.cfloat)
+    conjugate = torch.empty_like(x).copy_(x.conj())
+    for lazy, expected in ((own[0], plain[0]), (x.conj(), conjugate)):
+        assert torch.equal(gather_sequence(lazy, 1), gather_sequence(expected, 1))
+
+
+@pytest.mark.parametrize("ranks", (1, 2))
+def test_lazy_negation_is_resolved(ranks):
+    processes.run(ranks, lazy_negation)
+
+
 def test_shards_of_a_sequence():
     processes.run(4, shards)
 
@@ -289,6 +306,11 @@ def refused():
         ({"sharding": "even"}, "ring_attention: sharding: 'even' is none of balanced, contiguous"),
         ({"causality": "backwards"}, "causality: 'backwards' is none of"),
         ({"layout": "thbd"}, "layout"),
+        ({"causality": True}, "^ring_attention: causality: 'True' is none of none, causal"),
+        ({"threads": 1.5}, "^ring_attention: threads is 1.5 but must be a whole number"),
+        ({"scale": torch.nn.Parameter(torch.tensor(0.5))}, "^ring_attention: scale requires a gradient but has none"),
+        ({"gate_logits": own["gate_logits"].repeat(1, 1, 1, 3)}, "^ring_attention: gate_logits has shape"),
+        ({"gate_logits": own["gate_logits"][:, :, :5]}, "^ring_attention: gate_logits has 5 tokens but q has 12"),
         ({"gate_fn": "tanh"}, "gate_fn: 'tanh' is none of"),
         ({"k": own["k"].bfloat16()}, "k has dtype bf16 but q has dtype f32"),
         ({"v": own["v"][:, :, :5]}, "ring_attention: v has 5 tokens but q has 12"),
@@ -300,7 +322,14 @@ def refused():
         ({"key_lengths": torch.tensor([1, T + 1])}, f"key_lengths must lie within 0 and {T}"),
         ({"alibi_slopes": torch.ones(HQ).requires_grad_()}, "ring_attention: alibi_slopes requires a gradient"),
         # On one rank alone, or another on each:
-        ({"window_left": -5} if rank == 1 else {}, "window_left" if rank == 1 else "refused on rank 1: .*window_left"),
+        (
+            {"window_left": -5} if rank == 1 else {},
+            f"^ring_attention: {'' if rank == 1 else 'refused on rank 1: ring_attention: '}window_left",
+        ),
+        (
+            {"gate_logits": None} if rank == 1 else {},
+            "^ring_attention: gate_logits is float32 .* on rank 0 but absent on rank 1",
+        ),
         ({"k": own["k"][:, :1], "v": own["v"][:, :1]} if rank == 1 else {}, r"k is .* \(2,2,12,8\) on rank 0 but .* \("),
         ({name: x[:1] for name, x in own.items()} if rank == 0 else {}, r"q is .* \(1,4,12,8\) on rank 0 but .*"),
         ({"causality": "causal"} if rank == 0 else {}, "causality is causal on rank 0 but none on rank 1"),

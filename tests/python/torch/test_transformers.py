@@ -4,6 +4,7 @@
 import models
 import pytest
 import torch
+import torch.utils._python_dispatch
 import transformers
 from transformers import StaticCache, masking_utils
 
@@ -128,17 +129,93 @@ def test_packed_sequences(family, monkeypatch):
     assert "cu_seqlens_q" in calls[-1] and "cu_seqlens_q" not in calls[0]
 
 
+class LargeMasks(torch.utils._python_dispatch.TorchDispatchMode):
+    """Raises where an operation makes booleans or masks of T·T elements."""
+
+    def __init__(self, tokens):
+        super().__init__()
+        self.tokens = tokens
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for x in found if isinstance(found, (tuple, list)) else (found,):
+            if isinstance(x, torch.Tensor) and x.shape[-2:] == (self.tokens, self.tokens):
+                raise AssertionError(f"{func} makes {tuple(x.shape)}")
+        return found
+
+
+PACKED = [[5, 8, 24], [37], [1, 1, 35]]
+
+
+@pytest.mark.parametrize("lengths", PACKED, ids=str)
+@pytest.mark.parametrize("given", ["positions", "positions and lengths"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3 with windows", "gpt-oss", "gemma2"])
+def test_packed_rows_make_no_large_mask(family, given, lengths, monkeypatch):
+    """Several sequences in a row get what they get alone, gradients too, without a mask of T·T elements."""
+    if family == "gpt-oss" and given == "positions":
+        pytest.skip("makes its masks without positions")
+    calls = calls_of_headgate(monkeypatch)
+    model = models.model(family, "headgate")
+    parts = [models.tokens(1, n) for n in lengths]
+    expected = torch.cat([model(part, use_cache=False).logits for part in parts], dim=1)
+    weights = torch.randn_like(expected)
+    theirs = torch.autograd.grad((expected * weights).sum(), list(model.parameters()), allow_unused=True)
+    del calls[:]
+    begins = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    both = {"cu_seq_lens_q": begins, "cu_seq_lens_k": begins} if given == "positions and lengths" else {}
+    positions = torch.cat([torch.arange(n) for n in lengths]).unsqueeze(0)
+    with LargeMasks(sum(lengths)):
+        logits = model(torch.cat(parts, dim=1), position_ids=positions, use_cache=False, **both).logits
+    ours = torch.autograd.grad((logits * weights).sum(), list(model.parameters()), allow_unused=True)
+    assert_near(logits, expected)
+    for mine, other in zip(ours, theirs, strict=True):
+        if other is not None and other.abs().max() > 1e-6:
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4 * other.abs().max().item())
+    assert not any("mask" in call or "bias" in call for call in calls)
+
+
+def test_packed_rows_of_a_batch_are_each_their_own():
+    """By their positions, which differ among the rows of the batch; against whole masks in eager attention."""
+    eager, ours = (models.model("qwen3 with windows", attention) for attention in ("eager", "headgate"))
+    ids = models.tokens(2, 13)
+    positions = torch.stack([torch.cat((torch.arange(5), torch.arange(8))), torch.arange(13)])
+    expected = eager(ids, position_ids=positions, use_cache=False).logits
+    with LargeMasks(13):
+        assert_near(ours(ids, position_ids=positions, use_cache=False).logits, expected)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_packed_rows_with_other_rules_are_whole_masks(window):
+    """Rules that are joined to causality within each sequence."""
+    numbers = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+    base = masking_utils.causal_mask_function
+    if window is not None:
+        base = masking_utils.sliding_window_causal_mask_function(window)
+    others = masking_utils.or_masks(base, lambda b, h, q, kv: kv == q + 1)
+    config = transformers.Qwen3Config(sliding_window=window, use_sliding_window=window is not None)
+    for rule, whole in ((base, False), (others, True), (masking_utils.and_masks(base, others), True)):
+        function = masking_utils.packed_sequence_compatibility_function(rule, positions, numbers)
+        mask = headgate.torch.transformers.make_mask(
+            1, 6, 6, mask_function=function, local_size=window, allow_is_causal_skip=False, config=config
+        )
+        assert isinstance(mask, torch.Tensor) == whole
+        if not whole:
+            assert mask.keys is None and mask.window == window and mask.sequences.tolist() == [0, 3, 6]
+
+
 def dense(mask, T, S, window):
-    """A mask of make_mask as (B or 1,1,T,S), by the words of its types."""
+    """A mask of make_mask as (B or 1,1,T,S), by its rules."""
     at, key = torch.arange(T)[:, None] + S - T, torch.arange(S)
     if mask is None:
         return (key <= at)[None, None]
-    if mask.dtype == torch.bool:
+    if isinstance(mask, torch.Tensor):
         return mask
     visible = key <= at
-    if mask.dtype == headgate.torch.transformers.WINDOW_KEYS:
+    if mask.window is not None:
+        assert mask.window == window
         visible = visible & (key > at - window)
-    return visible & mask.bool()
+    return (visible if mask.keys is None else visible & mask.keys)[(None,) * (2 if mask.keys is None else 0)]
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -165,7 +242,7 @@ def test_masks(T, S, past, padding, window):
             ours, expected, S = None, expected[..., :T], T
         assert ours is None or ours.dtype == torch.bool
     else:
-        assert ours is None or ours.shape[-2] == 1
+        assert ours is None or isinstance(ours, headgate.torch.transformers.KeyMask)
     assert torch.equal(dense(ours, T, S, window).expand(2, 1, T, S), expected.expand(2, 1, T, S))
 
 
@@ -198,6 +275,68 @@ def test_a_mask_of_numbers():
     assert_near(ours(ids, attention_mask=bias).logits, eager(ids, attention_mask=bias).logits)
 
 
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("shape", [(2, 1, 9, 9), (2, 1, 1, 9), (1, 1, 1, 1), (2, 4, 9, 9)], ids=str)
+def test_mask_of_integers_is_refused(dtype, shape):
+    """As by sdpa: no mask of a caller's is taken for the rules that make_mask makes."""
+    model = models.model("llama", "headgate")
+    with pytest.raises(ValueError) as error:
+        model(models.tokens(2, 9), attention_mask=torch.ones(shape, dtype=dtype))
+    assert str(error.value) == (
+        f"headgate: LlamaAttention: attention_mask is {str(dtype)[6:]} {str(shape).replace(' ', '')} but must be bool, "
+        "true where visible, or floating point, added to the scores: convert it, or give one of padding (B,S) to the "
+        "model"
+    )
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS[:5], torch.bool, torch.float32], ids=str)
+@pytest.mark.parametrize("family", ["llama", "qwen3 with windows"])
+def test_padding_mask_of_any_type_is_taken(family, dtype):
+    eager, ours = (models.model(family, attention) for attention in ("eager", "headgate"))
+    ids = models.tokens(2, 9)
+    padding = torch.arange(9) >= torch.tensor([[0], [4]])
+    expected = eager(ids, attention_mask=padding.to(dtype)).logits[padding]
+    assert_near(ours(ids, attention_mask=padding.to(dtype)).logits[padding], expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_mask_of_bools_is_taken(family):
+    """One of a caller's own is all that hides keys: here every token sees all, and then a random half."""
+    eager, ours = (models.model(family, attention) for attention in ("eager", "headgate"))
+    ids = models.tokens(2, 9)
+    for mask in (torch.ones(2, 1, 9, 9, dtype=torch.bool), (torch.rand(2, 1, 9, 9) > 0.5) | torch.eye(9).bool()):
+        bias = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+        assert_near(ours(ids, attention_mask=mask).logits, eager(ids, attention_mask=bias).logits)
+
+
+def test_static_cache_of_windows_generates():
+    """generate() makes the masks of such a cache itself, and gives them to the model."""
+    eager, ours = (models.model("qwen3 with windows", attention).eval() for attention in ("eager", "headgate"))
+    ids = models.tokens(2, 7)
+    options = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
+    mask = (torch.arange(7) >= torch.tensor([[0], [3]])).long()
+    for given in ({}, {"attention_mask": mask}):
+        assert torch.equal(ours.generate(ids, **options, **given), eager.generate(ids, **options, **given))
+
+
+def test_error_of_the_kernels_names_the_interfaces_arguments():
+    model = models.model("llama", "headgate")
+    layer, x = model.model.layers[0].self_attn, torch.randn(1, 4, 3, 16)
+    for change, message in (
+        ({"attention_mask": torch.ones(1, 1, 3, 4).bool()}, r"attention_mask has shape \(1,1,3,4\)"),
+        ({"key": x[..., :8]}, "key has shape .* but query has shape"),
+        ({"s_aux": torch.zeros(3)}, "s_aux has shape"),
+        ({"cu_seq_lens_q": torch.tensor([0.0])}, "cu_seq_lens_q"),
+        ({"scaling": torch.tensor(0.5, requires_grad=True)}, "scaling requires a gradient but has none"),
+    ):
+        given = {"query": x, "key": x, "value": x, "attention_mask": None, **change}
+        with pytest.raises(ValueError, match=f"^headgate: LlamaAttention: {message}"):
+            headgate.torch.transformers.attention_forward(layer, **given)
+
+
 def test_half_precision_and_autocast():
     eager, ours = (models.model("qwen3", attention) for attention in ("eager", "headgate"))
     ids = models.tokens(2, 9)
@@ -228,9 +367,6 @@ def test_what_is_not_supported_is_refused():
     ids = models.tokens(1, 4)
     layer = model.model.layers[0].self_attn
     x = torch.randn(1, 4, 3, 16)
-    keys = torch.ones(1, 1, 1, 3, dtype=headgate.torch.transformers.WINDOW_KEYS)
-    with pytest.raises(ValueError, match="LlamaAttention has a mask of a sliding window but does not say how long"):
-        headgate.torch.transformers.attention_forward(layer, x, x, x, keys)
     with pytest.raises(ValueError, match="headgate: LlamaAttention: dropout of 0.1 is not supported"):
         model(ids)
     assert model.eval()(ids).logits.shape == (1, 4, models.VOCAB)

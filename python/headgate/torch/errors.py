@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors in the words of the function that was called.
+
+The package's kernels name their own functions and arguments. Each public function of headgate.torch says once how the
+caller names them, and every error that passes it is renamed.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+# The functions below a public one, whose names begin their messages.
+_INNER = ("attention_forward", "attention_backward", "attention_merge", "attention_statistics", "gated_attention",
+          "ring_attention")
+GATE_LOGITS = {"gate": "gate_logits"}
+"""How gated_attention and ring_attention name what the package's functions name `gate`."""
+
+
+def renamed(text: str, what: str, names: Mapping[str, str]) -> str:
+    """The message of an inner function, "FUNCTION: …", as one of `what`, with arguments by the caller's names; another
+    message as it is. "a gate that multiplies" is prose and no argument."""
+    function, colon, rest = text.partition(": ")
+    if not colon or function not in _INNER:
+        return text
+    words = "|".join(map(re.escape, names))
+    return f"{what}: " + (re.sub(rf"\b({words})\b(?! that)", lambda m: names[m[0]], rest) if names else rest)
+
+
+def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls `function`; its errors are those of `what`. A program that is compiled calls it as it is: what runs there
+    later are the operations, which rename their own errors."""
+    if torch.compiler.is_compiling():
+        return function(*args, **kwargs)
+    try:
+        return function(*args, **kwargs)
+    except (ValueError, TypeError, RuntimeError) as error:
+        text = renamed(str(error), what, names)
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
+
+
+def in_words_of(what: str, names: Mapping[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """call_as as a decorator."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return call_as(what, names, function, *args, **kwargs)
+
+        return call
+
+    return decorate

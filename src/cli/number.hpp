@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+// Numbers of command lines. A number that its type does not hold is refused: it neither saturates nor wraps.
+
+namespace headgate::cli {
+
+/// Whole numbers are decimal, or hexadecimal after "0x"; empty for anything else and for what T does not hold.
+template <std::integral T>
+std::optional<T> read_number(std::string_view text) {
+  const int base = text.starts_with("0x") || text.starts_with("0X") ? 16 : 10;
+  if (base == 16) text.remove_prefix(2);
+  if (base == 16 && text.starts_with('-')) return std::nullopt;
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value, base);
+  if (read.ec != std::errc{} || read.ptr != end) return std::nullopt;
+  return value;
+}
+
+template <std::floating_point T>
+std::optional<T> read_number(std::string_view text) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  if (read.ec != std::errc{} || read.ptr != end) return std::nullopt;
+  return value;
+}
+
+/// What is wrong with `text` as a number from `least` to `most`; empty if nothing is.
+template <typename T>
+std::string number_complaint(std::string_view text, T least, T most) {
+  const std::optional<T> value = read_number<T>(text);
+  if (value && *value >= least && *value <= most) return "";  // false for NaN
+  constexpr std::string_view kKind = std::integral<T> ? "a whole number" : "a number";
+  return fmt::format("must be {} from {} to {}, got {}", kKind, least, most, text);
+}
+
+/// The number that `text` is, or what is wrong with it, in `complaint`.
+template <typename T>
+std::optional<T> read_number(std::string_view text, std::string& complaint) {
+  const std::optional<T> value = read_number<T>(text);
+  if (value) return value;
+  if constexpr (std::integral<T>) {
+    complaint = number_complaint(text, std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max());
+  } else {
+    complaint = fmt::format("must be a number that f64 holds, got {}", text);
+  }
+  return std::nullopt;
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+// "did you mean …?": the word that a mistyped one was meant to be.
+
+namespace headgate {
+
+/// The number of edits that turn `a` into `b`: a character inserted, removed or replaced, or two neighbours swapped.
+/// '_' and '-' are the same.
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  const auto same = [](char x, char y) { return (x == '_' ? '-' : x) == (y == '_' ? '-' : y); };
+  // distance(i, j) is of the first i characters of a and the first j of b; rows i - 2, i - 1 and i are kept.
+  std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::swap(before, last);
+    std::swap(last, row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same(a[i - 1], b[j - 1]) ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]);
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+  }
+  return row[b.size()];
+}
+
+/// The word of `known` that `text` was probably meant to be, the first of equally near ones; empty where none is near.
+/// A word is near if a third of its characters or fewer differ, or if `text` begins it.
+inline std::string_view nearest_word(std::string_view text, const std::vector<std::string_view>& known) {
+  constexpr std::size_t kLeastBeginning = 3;   // characters
+  constexpr std::size_t kMostCharacters = 64;  // of a word that someone mistyped: the search is quadratic
+  std::string_view nearest;
+  if (text.size() > kMostCharacters) return nearest;
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  for (const std::string_view word : known) {
+    const std::size_t distance = edit_distance(text, word);
+    if (distance > std::max(text.size(), word.size()) / 3 || distance >= least) continue;
+    least = distance;
+    nearest = word;
+  }
+  if (!nearest.empty() || text.size() < kLeastBeginning) return nearest;
+  const auto begun = std::find_if(known.begin(), known.end(), [&](std::string_view w) { return w.starts_with(text); });
+  return begun == known.end() ? nearest : *begun;
+}
+
+/// The end of a message about `text`, "; did you mean WORD?"; empty where no word of `known` is near.
+inline std::string did_you_mean(std::string_view text, const std::vector<std::string_view>& known) {
+  const std::string_view word = nearest_word(text, known);
+  return word.empty() ? std::string() : fmt::format("; did you mean {}?", word);
+}
+
+/// "'TEXT' is none of A, B, …; did you mean B?".
+inline std::string word_complaint(std::string_view text, const std::vector<std::string_view>& known) {
+  return fmt::format("'{}' is none of {}{}", text, fmt::join(known, ", "), did_you_mean(text, known));
+}
+
+}  // namespace headgate

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+namespace headgate::io {
+
+/// Called while a file is read or written, with the fraction that is done. Empty: nobody asks.
+using FileProgress = std::function<void(double fraction)>;
+
+}  // namespace headgate::io
