@@ -10,7 +10,6 @@
 #include "cli/verbs.hpp"
 #include "compare/report.hpp"
 #include "compare/terminal.hpp"
-#include "io/staged_file.hpp"
 #include "page/page.hpp"
 
 namespace headgate::cli {
@@ -30,8 +29,8 @@ int run_compare(const CompareOptions& o) {
     return kSuccess;
   }
   const nlohmann::ordered_json report = compare::report_json(runs, static_cast<std::size_t>(o.points));
-  if (!o.json.empty()) io::write_text(o.json, page::json_text(report));
-  if (!o.out.empty()) io::write_text(o.out, compare::report_page(report));
+  if (!o.json.empty()) write_output("compare", o.json, page::json_text(report));
+  if (!o.out.empty()) write_output("compare", o.out, compare::report_page(report));
   return kSuccess;
 }
 
