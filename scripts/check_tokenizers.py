@@ -5,13 +5,15 @@
     check_tokenizers.py [BUILD] [--gguf FILE] [--write-golden DIR]
 
 BUILD: the build folder (default: build). Tokenizers are trained here, one for each pre-tokenizer that is supported, on
-a part of the text. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package. --write-golden: writes the small
-files of tests/tokenize/golden and compares nothing. Needs `pip install tokenizers`; without it, says SKIP and exits 77.
+a part of the text; those that GGUF files have are also put into one, and the tokenizer.json that `headgate convert` makes
+of it is read by the package. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package. --write-golden: writes the
+small files of tests/tokenize/golden and compares nothing. Needs `pip install tokenizers`; without it, says SKIP and exits 77.
 """
 
 import argparse
 import json
 import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -202,6 +204,69 @@ def of_gguf(path):
     return tokenizer
 
 
+def gguf_bytes(tokenizer, pre):
+    """A GGUF file with the tokenizer, and a llama of one layer whose weights are 0."""
+    file = json.loads(tokenizer.to_str())
+    size, dim = tokenizer.get_vocab_size(), 8
+    added = {token["id"]: token for token in file["added_tokens"]}
+    kinds_of_tokens = [0] * size
+    for token in range(size):
+        kinds_of_tokens[token] = (3 if added[token]["special"] else 4) if token in added else 1
+    # An added token stands in the file as it is spelled, not as it is normalized.
+    words = [added[i]["content"] if i in added else tokenizer.id_to_token(i) for i in range(size)]
+    u32, f32, string, array, i32 = 4, 6, 8, 9, 5
+
+    def text(value):
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    def pair(key, kind, value):
+        return text(key) + struct.pack("<I", kind) + value
+
+    def number(key, value):
+        return pair(key, u32, struct.pack("<I", value))
+
+    def strings(key, values):
+        return pair(key, array, struct.pack("<IQ", string, len(values)) + b"".join(map(text, values)))
+
+    types = struct.pack(f"<IQ{size}i", i32, size, *kinds_of_tokens)
+    merges = [" ".join(merge) for merge in file["model"]["merges"]]
+    layer = {"attn_q": (dim, dim), "attn_k": (dim, dim), "attn_v": (dim, dim), "attn_output": (dim, dim)}
+    layer |= {"ffn_gate": (dim, dim), "ffn_up": (dim, dim), "ffn_down": (dim, dim), "attn_norm": (dim,), "ffn_norm": (dim,)}
+    tensors = {"token_embd.weight": (dim, size), "output_norm.weight": (dim,)}
+    tensors |= {f"blk.0.{name}.weight": shape for name, shape in layer.items()}
+    values = [
+        pair("general.architecture", string, text("llama")),
+        number("llama.embedding_length", dim),
+        number("llama.block_count", 1),
+        number("llama.attention.head_count", 1),
+        number("llama.feed_forward_length", dim),
+        number("llama.context_length", 64),
+        pair("llama.attention.layer_norm_rms_epsilon", f32, struct.pack("<f", 1e-5)),
+        pair("tokenizer.ggml.model", string, text("gpt2")),
+        pair("tokenizer.ggml.pre", string, text(pre)),
+        strings("tokenizer.ggml.tokens", words),
+        pair("tokenizer.ggml.token_type", array, types),
+        strings("tokenizer.ggml.merges", merges),
+        number("tokenizer.ggml.bos_token_id", 1),
+        number("tokenizer.ggml.eos_token_id", 2),
+    ]
+    infos, data = b"", b""
+    for name, shape in tensors.items():
+        infos += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, len(data))
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        data += bytes(-(-4 * count // 32) * 32)
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values) + infos
+    return out + bytes(-len(out) % 32) + data
+
+
+def compare_converted(tool, gguf, tokenizer, text, folder):
+    """The complaint, or an empty string: the tokenizer.json that `headgate convert` makes of a GGUF file."""
+    made = folder / "converted"
+    subprocess.run([tool, "convert", gguf, made], check=True, capture_output=True)
+    ids, expected = Tokenizer.from_file(str(made / "tokenizer.json")).encode(text).ids, tokenizer.encode(text).ids
+    return "" if ids == expected else f"token {first_difference(ids, expected)}"
+
+
 def byte_offsets(text, offsets):
     """Offsets in characters -> in bytes of UTF-8."""
     at, total = [], 0
@@ -292,6 +357,12 @@ def check(arguments):
             complaint = compare(tool, file, tokenizer, text, folder)
             failed |= bool(complaint)
             print(f"{kind:12s} {tokenizer.get_vocab_size()} tokens: {complaint or 'the same'}")
+        converted = [(kind, trained(kind, sample, 4000)) for kind in ("gpt2", "smollm", "llama-bpe", "qwen2")]
+        for kind, tokenizer in converted:
+            (folder / "m.gguf").write_bytes(gguf_bytes(tokenizer, kind))
+            complaint = compare_converted(tool, folder / "m.gguf", tokenizer, text, folder)
+            failed |= bool(complaint)
+            print(f"{kind:12s} from GGUF, converted: {complaint or 'the same'}")
     return 1 if failed else 0
 
 

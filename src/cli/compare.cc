@@ -13,7 +13,6 @@
 #include "cli/verbs.hpp"
 #include "compare/report.hpp"
 #include "compare/terminal.hpp"
-#include "io/staged_file.hpp"
 #include "page/page.hpp"
 
 namespace headgate::cli {
@@ -35,8 +34,8 @@ int run_compare(const CompareOptions& o) {
     return kSuccess;
   }
   const nlohmann::ordered_json report = compare::report_json(runs, static_cast<std::size_t>(o.points));
-  if (!o.out.empty()) io::write_text(o.out, compare::report_page(report));
-  o.json.write(page::json_text(report));
+  if (!o.out.empty()) write_output("compare", o.out, compare::report_page(report));
+  o.json.write("compare", page::json_text(report));
   return kSuccess;
 }
 

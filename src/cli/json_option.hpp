@@ -8,7 +8,7 @@
 #include <string>
 
 #include "cli/command_line.hpp"
-#include "io/staged_file.hpp"
+#include "cli/output_files.hpp"
 
 // --json prints JSON, in every verb that has it; --json-out writes it to a file, in verbs whose report is kept.
 
@@ -25,9 +25,9 @@ struct JsonOutput {
   std::string file;    ///< --json-out; empty: to none
 
   bool wanted() const { return print || !file.empty(); }
-  /// Writes the file first: a failure leaves stdout empty.
-  void write(const std::string& text) const {
-    if (!file.empty()) io::write_text(file, text);
+  /// Writes the file first, and says so: a failure leaves stdout empty.
+  void write(const std::string& verb, const std::string& text) const {
+    if (!file.empty()) write_output(verb, file, text);
     if (print) std::fwrite(text.data(), 1, text.size(), stdout);
   }
 };

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/output_files.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 
+#include "console/console.hpp"
+#include "console/units.hpp"
 #include "core/check.hpp"
 #include "io/staged_file.hpp"
 #include "train/corpus.hpp"
@@ -53,6 +58,15 @@ void check_output_directory(const io::NamedPath& output, const std::function<voi
   check_overwrites(replaced, list_inputs);
   require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
           output.option, output.path);
+}
+
+void say_written(const std::string& verb, const std::string& path, const std::string& what) {
+  console::say(stderr, fmt::format("headgate {}: wrote {}{}{}\n", verb, path, what.empty() ? "" : ": ", what));
+}
+
+void write_output(const std::string& verb, const std::string& path, std::string_view text) {
+  io::write_text(path, text);
+  say_written(verb, path, console::bytes_text(static_cast<double>(text.size())));
 }
 
 }  // namespace headgate::cli

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/output_guard.hpp"
@@ -39,5 +40,11 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 /// Refuses an output directory, which would be replaced as a whole, if a file in it is one that the verb reads, or if
 /// it is a run or the checkpoint of one.
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs);
+
+/// Says on stderr what a verb has written: "headgate VERB: wrote PATH" and, after a colon, what it is.
+void say_written(const std::string& verb, const std::string& path, const std::string& what = "");
+
+/// Writes a file of text and says so. Throws io::WriteError.
+void write_output(const std::string& verb, const std::string& path, std::string_view text);
 
 }  // namespace headgate::cli

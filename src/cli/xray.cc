@@ -19,7 +19,7 @@
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "console/progress.hpp"
-#include "io/staged_file.hpp"
+#include "core/rows.hpp"
 #include "models/model_file.hpp"
 #include "page/page.hpp"
 #include "xray/report.hpp"
@@ -60,10 +60,12 @@ int run_xray(const XrayOptions& o) {
     return kSuccess;
   }
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
-  if (o.choices.text.empty()) throw UsageError("--text is required");
-  check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&o](InputFiles& inputs) {
+  const std::string& token_ids = o.choices.token_ids;
+  if (o.choices.text.empty() == token_ids.empty()) throw UsageError("one of --text and --token-ids is required");
+  check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&](InputFiles& inputs) {
     inputs.add_models("MODEL", o.choices.models);
-    inputs.add_text("--text", o.choices.text);
+    inputs.add_text("--text", o.choices.text, {.include = o.choices.include, .run = {}});
+    inputs.add_file("--token-ids", token_ids);
   });
   console::ProgressBar bar;
   const auto models = xray::xray(
@@ -74,9 +76,10 @@ int run_xray(const XrayOptions& o) {
                         console::say(stderr, fmt::format("headgate xray: {}\n", line));
                       }});
   bar.clear();
-  const nlohmann::ordered_json report = xray::report_json(models, o.choices.text);
-  if (!o.out.empty()) io::write_text(o.out, xray::report_page(report));
-  o.json.write(page::json_text(report));
+  const nlohmann::ordered_json report =
+      xray::report_json(models, token_ids.empty() ? o.choices.text : std::vector<std::string>{token_ids});
+  if (!o.out.empty()) write_output("xray", o.out, xray::report_page(report));
+  o.json.write("xray", page::json_text(report));
   if (o.out.empty() && !o.json.wanted()) fmt::print("{}", xray::headline_text(models, map_style()));
   int status = kSuccess;
   for (const xray::ModelXray& model : models) {
@@ -97,6 +100,8 @@ Verb add_xray(CommandLine& line) {
       "file. Without --out, --json and --json-out the main figures are printed, with small maps of layers and heads.");
   verb.arguments("MODEL", o->choices.models, "A model's directory or GGUF file; several stand side by side").optional();
   verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
+  verb.value("--token-ids", o->choices.token_ids, "FILE.npy",
+             "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
   verb.value("--tokens", o->choices.tokens, "N",
              "The first N tokens of the text, at most, as one sequence; no more than the model has positions for "
              "(default 2048)")

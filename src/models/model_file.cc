@@ -346,19 +346,20 @@ void narrow(WrittenTensor& tensor, DType dtype) {
   tensor.values = {};
 }
 
-/// Those of kTextFiles that a directory has; none of "".
-std::vector<std::string> text_files_of(const std::string& directory) {
-  std::vector<std::string> names;
-  if (directory.empty()) return names;
-  std::copy_if(kTextFiles.begin(), kTextFiles.end(), std::back_inserter(names),
-               [&](const char* name) { return exists(fmt::format("{}/{}", directory, name)); });
-  return names;
-}
-
 }  // namespace
 
+std::vector<TextFile> read_text_files(const std::string& directory) {
+  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // tokenizers of 256 Ki tokens take some 32 MB
+  std::vector<TextFile> out;
+  for (const char* name : kTextFiles) {
+    const std::string path = fmt::format("{}/{}", directory, name);
+    if (exists(path)) out.push_back({name, io::read_text(path, kMost_bytes)});
+  }
+  return out;
+}
+
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype, const std::string& text_files_from, const io::FileProgress& progress) {
+                 DType dtype, const std::vector<TextFile>& text_files, const io::FileProgress& progress) {
   require(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, "models are not written in {}",
           dtype_name(dtype));
   require_fusable(file.layout, file.config);
@@ -372,15 +373,10 @@ void write_model(const std::string& directory, const FileConfig& file, const std
     const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values.data()) : tensor.narrow.data();
     sources.push_back({tensor.name, dtype, tensor.shape, data});
   }
-  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // tokenizers of 256 Ki tokens take some 32 MB
-  const std::vector<std::string> text_files = text_files_of(text_files_from);
   std::vector<std::string> names{kConfig, kModel, kModelingFile};
-  names.insert(names.end(), text_files.begin(), text_files.end());
+  for (const TextFile& text : text_files) names.push_back(text.name);
   io::StagedDirectory staged(directory, names);
-  for (const std::string& name : text_files) {
-    const std::string text = io::read_text(fmt::format("{}/{}", text_files_from, name), kMost_bytes);
-    io::write_text(fmt::format("{}/{}", staged.path(), name), text);
-  }
+  for (const auto& [name, text] : text_files) io::write_text(fmt::format("{}/{}", staged.path(), name), text);
   write_config_files(staged.path(), write_public_config(file, dtype));
   io::write_safetensors(staged.path() + "/" + kModel, sources, {}, [&](double written) {
     if (progress) progress(narrowing + (1.0 - narrowing) * written);

@@ -93,12 +93,19 @@ inline constexpr std::array kTextFiles{
 /// there, and those of known names that are not.
 std::vector<std::string> files_of_model(const std::string& path);
 
+/// One of kTextFiles.
+struct TextFile {
+  std::string name, text;
+};
+
+/// Those of kTextFiles that a directory has. Throws io::FileError.
+std::vector<TextFile> read_text_files(const std::string& directory);
+
 /// Writes a model to `directory` as Hugging Face has it: config.json and model.safetensors in f32, f16 or bf16, rounded
-/// to nearest even, and copies of those of kTextFiles that `text_files_from`, a directory, has; empty: none. The
-/// directory is replaced whole or not at all, and never where it has files of other names. Throws io::WriteError,
-/// Error where the layout does not fit the config's gate, and where f16 cannot hold a number. progress(fraction) is
-/// called after each tensor.
+/// to nearest even, and `text_files`. The directory is replaced whole or not at all, and never where it has files of
+/// other names. Throws io::WriteError, Error where the layout does not fit the config's gate, and where f16 cannot hold
+/// a number. progress(fraction) is called after each tensor.
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype, const std::string& text_files_from = {}, const io::FileProgress& progress = {});
+                 DType dtype, const std::vector<TextFile>& text_files = {}, const io::FileProgress& progress = {});
 
 }  // namespace headgate::models

@@ -9,6 +9,7 @@
 #include "io/input_file.hpp"
 #include "tokenize/bpe_tokenizer.hpp"
 #include "tokenize/error.hpp"
+#include "tokenize/tokenizer_json_text.hpp"
 #include "tokenize/utf8.hpp"
 
 namespace headgate::tokenize {
@@ -96,7 +97,7 @@ BpeParts parts_of(const GgufVocabulary& from) {
   BpeParts parts;
   parts.form_c = pre.form_c;
   parts.options.ignore_merges = pre.ignore_merges;
-  if (pre.digits) parts.steps.push_back({.pattern = Pattern("\\p{N}")});
+  if (pre.digits) parts.steps.push_back({.pattern = Pattern(kDigitPattern)});
   parts.steps.push_back({.pattern = Pattern(pre.pattern), .prefix_space = from.add_space_prefix.value_or(false)});
   read_tokens(parts, from);
   read_merges(parts, from);
@@ -106,6 +107,17 @@ BpeParts parts_of(const GgufVocabulary& from) {
 }
 
 }  // namespace
+
+std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary) {
+  try {
+    BpeParts parts = parts_of(vocabulary);
+    std::string text = tokenizer_json_text(parts);
+    make_bpe_tokenizer(name, std::move(parts));  // refuses merges and templates of what is no token
+    return text;
+  } catch (const TokenizerError& error) {
+    io::fail(name, "{}", error.what());
+  }
+}
 
 std::unique_ptr<Tokenizer> make_gguf_tokenizer(const std::string& name, const GgufVocabulary& vocabulary) {
   try {

@@ -77,7 +77,7 @@ struct Pattern::Code {
   std::size_t reach_back = 0;
 };
 
-Pattern::Pattern(std::string_view regex) {
+Pattern::Pattern(std::string_view regex) : regex_(regex) {
   const std::string syntax = pcre_syntax(regex);
   const CompileContext context(pcre2_compile_context_create(nullptr));
   if (!context) throw std::bad_alloc();

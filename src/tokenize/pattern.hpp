@@ -30,10 +30,12 @@ class Pattern {
 
   /// Bytes before a place that decide, at most, whether a match begins there.
   std::size_t reach_back() const;
+  const std::string& regex() const { return regex_; }
 
  private:
   friend class PatternSearch;
   struct Code;
+  std::string regex_;
   std::shared_ptr<const Code> code_;
 };
 

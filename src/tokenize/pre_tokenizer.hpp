@@ -33,6 +33,8 @@ struct SplitStep {
   bool prefix_space = false;  ///< a piece that does not begin with a space gets one, before it is cut
 };
 
+/// The pattern that cuts each digit out.
+extern const std::string_view kDigitPattern;
 /// The pattern of GPT-2's words.
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;

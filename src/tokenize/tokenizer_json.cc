@@ -155,7 +155,8 @@ void read_steps(std::vector<SplitStep>& steps, bool& bytes, const Value& value, 
     steps.push_back(read_split(value));
   } else if (type == "Digits") {
     value.only({"type", "individual_digits"});
-    steps.push_back(pattern_step(value.at("individual_digits").flag(false) ? "\\p{N}" : "\\p{N}+", value.where()));
+    const bool each = value.at("individual_digits").flag(false);
+    steps.push_back(pattern_step(each ? kDigitPattern : "\\p{N}+", value.where()));
   } else {
     value.refuse_type(inside ? "ByteLevel, Split and Digits are" : "ByteLevel, Split, Digits and Sequence are");
   }

@@ -14,6 +14,7 @@
 
 #include "core/check.hpp"
 #include "headgate/version.h"
+#include "io/file_error.hpp"
 #include "layers/cross_entropy.hpp"
 #include "layers/gate_variant.hpp"
 #include "models/decoder.hpp"
@@ -60,6 +61,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   out.data = choices.text;
   out.include = choices.include;
   out.held_out = choices.held_out;
+  out.token_ids = choices.token_ids;
   out.tokens = choices.tokens;
   constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, and far more than the mean has
   out.text_bytes = kLongestPiece * choices.tokens;
@@ -70,14 +72,33 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   return out;
 }
 
+/// The model's own tokenizer. Null where it is not there or not supported and `token_ids` stand in place of a text.
+std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& model, bool token_ids) {
+  try {
+    return model.reads_bytes ? tokenize::byte_tokenizer() : tokenize::open_tokenizer(model.tokenizer);
+  } catch (const io::FileError&) {
+    if (!token_ids) throw;
+    return nullptr;
+  }
+}
+
 /// What each token adds to the text. A character of several tokens stands with the last of them.
-std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens) {
-  const auto tokenizer = model.reads_bytes ? tokenize::byte_tokenizer() : tokenize::open_tokenizer(model.tokenizer);
-  tokenize::StreamDecoder decoder(*tokenizer);
+std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens,
+                                   bool token_ids) {
+  const auto number_of = [](std::int32_t token) { return fmt::format("{} ", token); };
   std::vector<std::string> out;
   out.reserve(tokens.size());
-  // A model of bytes may have a token in front of them that adds nothing to the text.
-  for (const std::int32_t token : tokens) out.push_back(token < tokenizer->vocab() ? decoder.next(token) : "");
+  const auto tokenizer = tokenizer_of(model, token_ids);
+  if (tokenizer == nullptr) {
+    std::transform(tokens.begin(), tokens.end(), std::back_inserter(out), number_of);
+    return out;
+  }
+  tokenize::StreamDecoder decoder(*tokenizer);
+  for (const std::int32_t token : tokens) {
+    // A model of bytes may have a token in front of them that adds nothing to the text.
+    const std::string unknown = token_ids ? number_of(token) : "";
+    out.push_back(token < tokenizer->vocab() ? decoder.next(token) : unknown);
+  }
   if (!out.empty()) out.back() += decoder.finish();
   return out;
 }
@@ -99,7 +120,7 @@ struct Sequence {
 void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& sequence, const Choices& choices) {
   const auto& [tokens, targets] = sequence;
   const auto T = static_cast<std::int64_t>(tokens.size());
-  out.pieces = pieces_of(model, tokens);
+  out.pieces = pieces_of(model, tokens, !choices.token_ids.empty());
   models::Decoder<float> decoder(model.config, {1, T}, models::Purpose::evaluate, choices.context);
   Collector collector(model.config, model.parameters.data(), T, choices.map_cells, choices.context);
   out.losses.resize(tokens.size());

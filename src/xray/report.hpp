@@ -22,6 +22,7 @@ struct Choices {
   std::vector<std::string> text;       ///< files and directories
   std::vector<std::string> include{};  ///< which files of directories, as EvaluationChoices has it
   bool held_out = false;               ///< the text begins where training holds it out
+  std::string token_ids{};             ///< a .npy file in place of `text`
   std::int64_t tokens = 2048;          ///< at most, from the beginning of the text: one sequence
   std::int64_t map_cells = 96;         ///< of a side of a head's map, at most
   std::optional<OverriddenPart> overrides{};
@@ -35,7 +36,8 @@ struct ModelXray {
   models::DecoderConfig config;
   train::Evaluation evaluation;     ///< of xray_metrics
   std::int64_t map_cells = 0;       ///< of a side of its heads' maps
-  std::vector<std::string> pieces;  ///< (T) what each token adds to the text; may be no valid UTF-8
+  std::vector<std::string> pieces;  ///< (T) what each token adds to the text, which may be no valid UTF-8; of token
+                                    ///< ids of which no tokenizer knows the text, the number
   std::vector<float> losses;        ///< (T) −log p of the token that follows, in nats; NaN where it does not count
   std::vector<LayerRecord> layers;
   std::optional<OverrideRun> overrides;  ///< its figures are in the evaluation's report

@@ -123,6 +123,14 @@ TEST_F(EvalVerbTest, AConvertedModelIsTheSame) {
   expect_refused(testing::headgate({"convert", checkpoint, verb.path("x"), "--layout", "rows"}), "convert", "--layout");
 }
 
+TEST_F(EvalVerbTest, ConvertedRun_IsTheModelOfItsNewestCheckpoint) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  const Outcome outcome = testing::headgate({"convert", verb.path("run"), verb.path("model")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "headgate convert: wrote " + verb.path("model") + ": 10352 parameters in f32\n");
+  EXPECT_EQ(evaluated("model"), evaluated("run"));
+}
+
 /// Keys of an object, in no order.
 std::set<std::string> keys_of(const json& object) {
   std::set<std::string> keys;

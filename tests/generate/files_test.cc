@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "generate/gguf_text_files.hpp"
 #include "headgate/error.hpp"
 #include "io/file_error.hpp"
 #include "io/gguf_bytes.hpp"
 #include "io/scratch.hpp"
 #include "models/saved_model.hpp"
+#include "tokenize/open.hpp"
 
 namespace headgate::generate {
 namespace {
@@ -128,6 +130,55 @@ TEST(GenerationFilesOfGguf, HasEndIdsAndTemplate) {
   } catch (const io::FileError& error) {
     EXPECT_EQ(error.what(), path + ": tokenizer.ggml.eot_token_id 5 is outside the vocabulary of 5 tokens");
   }
+}
+
+/// The same with a tokenizer whose tokens are bytes, and a chat template.
+GgufBytes gguf_with_text() {
+  return gguf_header()
+      .string("tokenizer.ggml.model", "gpt2")
+      .string("tokenizer.ggml.pre", "smollm")
+      .strings("tokenizer.ggml.tokens", {"<|im_start|>", "a", "<|im_end|>", "b", "ab"})
+      .strings("tokenizer.ggml.merges", {"a b"})
+      .u32("tokenizer.ggml.bos_token_id", 0)
+      .u32("tokenizer.ggml.eos_token_id", 4)
+      .u32("tokenizer.ggml.eot_token_id", 2)
+      .string("tokenizer.chat_template", "{{'<|im_start|>'}}");
+}
+
+TEST(GgufTextFiles, OfAFileWithATokenizer_SayTheSame) {
+  const Scratch scratch;
+  const std::string path = scratch / "m.gguf", directory = scratch / "model";
+  write_bytes(path, gguf_with_text().bytes());
+  const models::ModelFile gguf(path);
+  const GgufTextFiles text = gguf_text_files(path, gguf);
+  EXPECT_EQ(text.no_tokenizer, "");
+  const testing::SavedModel model(testing::small_config());
+  models::write_model(directory, {model.config, models::GateLayout::separate}, model.parameters, DType::f32,
+                      text.files);
+  const GenerationFiles ours = read_generation_files(directory, models::ModelFile(directory));
+  const GenerationFiles theirs = read_generation_files(path, gguf);
+  EXPECT_EQ(ours.end_ids, (Ids{2, 4}));
+  EXPECT_EQ(ours.end_ids, theirs.end_ids);
+  EXPECT_EQ(ours.chat_template, theirs.chat_template);
+  EXPECT_EQ(tokenize::open_tokenizer(directory)->encode("abba").ids,
+            tokenize::open_tokenizer(path)->encode("abba").ids);
+  const std::string config = testing::read_bytes(directory + "/tokenizer_config.json");
+  EXPECT_NE(config.find(R"("bos_token": "<|im_start|>")"), std::string::npos) << config;
+  EXPECT_NE(config.find(R"("eos_token": "ab")"), std::string::npos) << config;
+}
+
+TEST(GgufTextFiles, TokenizerIsNotSupported_IsLeftOutWithTheReason) {
+  const Scratch scratch;
+  const std::string path = scratch / "m.gguf";
+  write_bytes(path, gguf_header()
+                        .string("tokenizer.ggml.model", "llama")
+                        .strings("tokenizer.ggml.tokens", {"a", "b", "c", "d", "e"})
+                        .u32("tokenizer.ggml.eos_token_id", 4)
+                        .bytes());
+  const GgufTextFiles text = gguf_text_files(path, models::ModelFile(path));
+  ASSERT_EQ(text.files.size(), 1U);
+  EXPECT_EQ(text.files.front().name, "generation_config.json");
+  EXPECT_NE(text.no_tokenizer.find("tokenizer.ggml.model: 'llama' is not supported"), std::string::npos);
 }
 
 }  // namespace

@@ -194,7 +194,8 @@ TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
   write_bytes(scratch / "from/generation_config.json", "{\"eos_token_id\": 2}");
   write_bytes(scratch / "from/notes.txt", "not of the tokenizer");
   for (int time = 0; time < 2; ++time) {  // the second replaces a directory that holds them
-    write_model(scratch / "m", {model.config}, model.parameters, DType::f32, scratch / "from");
+    write_model(scratch / "m", {model.config}, model.parameters, DType::f32,
+                read_text_files(scratch / "from"));
     EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
     EXPECT_EQ(read_bytes(scratch / "m/generation_config.json"), "{\"eos_token_id\": 2}");
     EXPECT_FALSE(std::filesystem::exists(scratch / "m/notes.txt"));

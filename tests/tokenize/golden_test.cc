@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/file_error.hpp"
+#include "io/scratch.hpp"
 #include "tokenize/gguf_vocabulary.hpp"
 #include "tokenize/golden.hpp"
 #include "tokenize/open.hpp"
@@ -98,6 +99,30 @@ TEST_P(Gguf, GivesTheSameIdsFromItsArrays) {
   }
 }
 
+TEST_P(Gguf, WrittenAsTokenizerJson_GivesTheSameIds) {
+  GgufVocabulary arrays = gguf_arrays(GetParam());
+  const headgate::testing::Scratch scratch;
+  const std::string file = scratch / "tokenizer.json";
+  const auto written = [&] {
+    headgate::testing::write_bytes(file, gguf_tokenizer_json("arrays", arrays));
+    return read_tokenizer_json(file);
+  };
+  auto tokenizer = written();
+  const Json cases = golden_cases();
+  for (std::size_t i = 0; i < cases["texts"].size(); ++i) {
+    const auto text = cases["texts"][i].get<std::string>();
+    EXPECT_EQ(tokenizer->encode(text).ids, cases[GetParam()][i].get<Ids>()) << text;
+  }
+  const auto from_arrays = make_gguf_tokenizer("arrays", arrays);
+  ASSERT_EQ(tokenizer->vocab(), from_arrays->vocab());
+  for (std::int32_t id = 0; id < tokenizer->vocab(); ++id) {
+    EXPECT_EQ(tokenizer->spelling(id), from_arrays->spelling(id));
+    EXPECT_EQ(tokenizer->special(id), from_arrays->special(id));
+  }
+  arrays.add_bos_token = arrays.add_eos_token = true;
+  EXPECT_EQ(written()->encode("a <|im_end|>").ids, make_gguf_tokenizer("arrays", arrays)->encode("a <|im_end|>").ids);
+}
+
 INSTANTIATE_TEST_SUITE_P(Tokenize, Gguf, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2"), name_of_test);
 
 TEST(GgufArrays, PutTokensAroundTextsAsTheKeysSay) {
@@ -124,6 +149,21 @@ void expect_refused(const GgufVocabulary& arrays, const std::string& reason) {
     EXPECT_TRUE(what.starts_with("file.gguf: ")) << what;
     EXPECT_NE(what.find(reason), std::string::npos) << what;
   }
+}
+
+TEST(GgufArrays, SpaceInFrontOfAText_IsWrittenWhereTokenizerJsonCanSayIt) {
+  const headgate::testing::Scratch scratch;
+  const std::string file = scratch / "tokenizer.json";
+  for (const char* pre : {"gpt2", "smollm"}) {
+    GgufVocabulary arrays = gguf_arrays(pre);
+    arrays.add_space_prefix = true;
+    headgate::testing::write_bytes(file, gguf_tokenizer_json("arrays", arrays));
+    const std::string text = "the 12 gates";
+    EXPECT_EQ(read_tokenizer_json(file)->encode(text).ids, make_gguf_tokenizer("arrays", arrays)->encode(text).ids);
+  }
+  GgufVocabulary arrays = gguf_arrays("qwen2");
+  arrays.add_space_prefix = true;
+  EXPECT_THROW(gguf_tokenizer_json("arrays", arrays), io::FileError);
 }
 
 TEST(GgufArrays, AreRefusedByName) {

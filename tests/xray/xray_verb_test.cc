@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
+#include "io/npy.hpp"
 #include "xray/decoded.hpp"
 #include "xray/report.hpp"
 
@@ -38,7 +41,9 @@ class XrayVerbTest : public ::testing::Test {
     more.insert(more.end(), {"--json-out", verb.path("report.json")});
     const Outcome outcome = xray(runs, more);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
-    EXPECT_EQ(outcome.out + outcome.err, "");
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_NE(outcome.err.find("headgate xray: wrote " + verb.path("report.json") + ": "), std::string::npos)
+        << outcome.err;
     return json::parse(testing::read_bytes(verb.path("report.json")));
   }
 
@@ -235,6 +240,32 @@ TEST_F(XrayVerbTest, ListsFiguresWithoutAModel) {
   for (const xray::OverrideRow& row : xray::kOverrides) {
     EXPECT_NE(outcome.out.find(row.figure.meaning), std::string::npos) << row.word;
   }
+}
+
+TEST_F(XrayVerbTest, TokenIdsInPlaceOfText_GiveTheSameFigures) {
+  const std::string text = testing::read_bytes(verb.text());
+  const std::int64_t count = 16;
+  const io::Array ids = io::make_array(DType::i32, {count});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t id = static_cast<unsigned char>(text[static_cast<std::size_t>(i)]);
+    std::memcpy(ids.data.get() + i * sizeof(id), &id, sizeof(id));
+  }
+  io::NpyWriter writer;
+  writer.add(verb.path("ids.npy"), ids);
+  writer.commit();
+  testing::write_bytes(verb.path("start"), text.substr(0, count));
+  const std::string out = verb.path("out.json");
+  const auto figures = [&](const std::vector<std::string>& source) {
+    std::vector<std::string> command{"xray", verb.path("gated"), "--json", out};
+    command.insert(command.end(), source.begin(), source.end());
+    const Outcome outcome = testing::headgate(command);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const json model = json::parse(testing::read_bytes(out)).at("models").at(0);
+    return std::pair(model.at("figures").at("loss_nats"), model.at("text"));
+  };
+  EXPECT_EQ(figures({"--token-ids", verb.path("ids.npy")}), figures({"--text", verb.path("start")}));
+  expect_refused(testing::headgate({"xray", verb.path("gated"), "--text", verb.text(), "--token-ids", out}), "xray",
+                 "one of --text and --token-ids is required");
 }
 
 TEST_F(XrayVerbTest, RefusesOnOneLineAndWritesNothing) {
