@@ -194,8 +194,7 @@ TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
   write_bytes(scratch / "from/generation_config.json", "{\"eos_token_id\": 2}");
   write_bytes(scratch / "from/notes.txt", "not of the tokenizer");
   for (int time = 0; time < 2; ++time) {  // the second replaces a directory that holds them
-    write_model(scratch / "m", {model.config}, model.parameters, DType::f32,
-                read_text_files(scratch / "from"));
+    write_model(scratch / "m", {model.config}, model.parameters, DType::f32, read_text_files(scratch / "from"));
     EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
     EXPECT_EQ(read_bytes(scratch / "m/generation_config.json"), "{\"eos_token_id\": 2}");
     EXPECT_FALSE(std::filesystem::exists(scratch / "m/notes.txt"));
@@ -207,15 +206,11 @@ TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
 }
 
 TEST_F(ModelFileTest, TextFileThatIsADevice_IsRefused) {
-  const SavedModel model(llama_config());
   std::filesystem::create_directory(scratch / "from");
   for (const char* device : {"/dev/zero", "/dev/null"}) {
     std::filesystem::remove(scratch / "from/chat_template.jinja");
     std::filesystem::create_symlink(device, scratch / "from/chat_template.jinja");
-    EXPECT_THROW(write_model(scratch / "m", {model.config}, model.parameters, DType::f32, scratch / "from"),
-                 io::FileError)
-        << device;
-    EXPECT_FALSE(std::filesystem::exists(scratch / "m"));
+    EXPECT_THROW(read_text_files(scratch / "from"), io::FileError) << device;
   }
 }
 

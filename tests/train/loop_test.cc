@@ -182,7 +182,9 @@ TEST(Loop, InterruptionWithinSteps_DropsTheStepsAndGoesOnBitForBit) {
     EXPECT_EQ(end.saved_step, trainer.steps_done());
     EXPECT_EQ(saved_step(run.path("parts")), trainer.steps_done());
     EXPECT_EQ(records(run.path("parts")).size(), static_cast<std::size_t>(trainer.steps_done()));
-    if (trainer.steps_done() == before) EXPECT_EQ(recorder.saves, before == 0 ? Steps{0} : Steps{});
+    if (trainer.steps_done() == before) {
+      EXPECT_EQ(recorder.saves, before == 0 ? Steps{0} : Steps{});
+    }
     if (end.reason == LoopReason::finished) break;
     EXPECT_EQ(end.reason, LoopReason::interrupted);
   }
