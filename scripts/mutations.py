@@ -78,8 +78,10 @@ GROUPS = (
          "nothing_seen ? -std::numeric_limits<T>::infinity()"),
         ("headwise dz", "sum += static_cast<double>(row.dz[x]);", "sum -= static_cast<double>(row.dz[x]);"),
     )),
-    ("attention/backward_test", "src/attention/cpu/backward_kernel.cc", (
+    ("attention/backward_test", "src/attention/cpu/backward_run-inl.hpp", (
         ("dsinks sum", "sum += parts(", "sum -= parts("),
+    )),
+    ("attention/backward_test", "src/attention/cpu/backward_kernel.cc", (
         ("P = exp(s - lse)", "hn::Sub(hn::Load(d, row + j), lse)", "hn::Add(hn::Load(d, row + j), lse)"),
         ("dP - delta", "hn::Sub(hn::Load(d, ds + j), delta)", "hn::Add(hn::Load(d, ds + j), delta)"),
         ("ds = P (dP - delta)", "hn::Mul(hn::Load(d, probability + j), hn::Sub(",

@@ -12,6 +12,7 @@
 
 #include "core/check.hpp"
 #include "headgate/error.hpp"
+#include "python/headgate/tensors.hpp"
 
 namespace headgate::python {
 namespace {
@@ -156,34 +157,7 @@ View view_of_array(const char* function, const char* name, nb::handle object, co
   return view;
 }
 
-/// PyTorch, or None where the program has not imported it.
-nb::object loaded_torch() { return nb::module_::import_("sys").attr("modules").attr("get")("torch"); }
-
-bool is_tensor(nb::handle object, nb::handle torch) {
-  return !torch.is_none() && nb::isinstance(object, torch.attr("Tensor"));
-}
-
-/// Whether the memory of a tensor has the negatives or conjugates of its elements, which PyTorch puts off and DLPack
-/// does not say.
-bool is_lazy(nb::handle object) {
-  if (!is_tensor(object, loaded_torch())) return false;
-  return nb::cast<bool>(object.attr("is_neg")()) || nb::cast<bool>(object.attr("is_conj")());
-}
-
-/// `object`, or a copy whose memory has its elements.
-nb::object resolved(nb::handle object) {
-  return is_lazy(object) ? object.attr("resolve_conj")().attr("resolve_neg")() : nb::borrow(object);
-}
-
 }  // namespace
-
-void refuse_recorded(const char* function, const char* name, nb::handle object) {
-  const nb::object torch = loaded_torch();
-  if (!is_tensor(object, torch) || !nb::cast<bool>(object.attr("requires_grad"))) return;
-  require(!nb::cast<bool>(torch.attr("is_grad_enabled")()),
-          "{}: {} requires a gradient, which autograd would not get of this call: detach it, or call under no_grad",
-          function, name);
-}
 
 DType dtype_of_word(const char* function, const char* name, const std::string& word) {
   std::string known;
@@ -256,10 +230,7 @@ std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout la
   return sizes;
 }
 
-Maker::Maker(nb::handle like) {
-  const nb::object torch = loaded_torch();
-  module_ = is_tensor(like, torch) ? torch : nb::object(nb::module_::import_("numpy"));
-}
+Maker::Maker(nb::handle like) { module_ = nb::module_::import_(is_tensor(like) ? "torch" : "numpy"); }
 
 nb::object Maker::empty(std::span<const std::int64_t> sizes, DType dtype) const {
   const auto* row =

@@ -52,9 +52,6 @@ struct Output {
   TensorView view;
 };
 
-/// Refuses what autograd would record: it does not see this call, and the gradient would be lost without a word.
-void refuse_recorded(const char* function, const char* name, nb::handle object);
-
 /// `object` as a view of its memory. Throws Error, "FUNCTION: NAME …", on what is no array of the CPU of a dtype that
 /// the library knows and of a rank of `kind`. None is absent.
 Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);

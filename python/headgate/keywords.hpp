@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "python/headgate/arrays.hpp"
+#include "python/headgate/tensors.hpp"
 
 // The arguments of every function of the package, taken by name. What does not fit is a TypeError of one line that
 // names the argument and what it takes.

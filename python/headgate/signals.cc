@@ -2,14 +2,6 @@
 #include "python/headgate/signals.hpp"
 
 namespace headgate::python {
-namespace {
-
-bool in_main_thread() {
-  const nb::module_ threading = nb::module_::import_("threading");
-  return threading.attr("main_thread")().is(threading.attr("current_thread")());
-}
-
-}  // namespace
 
 bool SignalPoll::ask() noexcept {
   constexpr std::chrono::milliseconds kInterval(100);
@@ -19,13 +11,7 @@ bool SignalPoll::ask() noexcept {
   polls_ = std::this_thread::get_id() == caller_;
   if (!polls_) return false;
   const nb::gil_scoped_acquire lock;
-  try {
-    polls_ = in_main_thread();
-  } catch (nb::python_error& error) {
-    error.discard_as_unraisable("headgate");
-    polls_ = false;
-  }
-  raised_ = polls_ && PyErr_CheckSignals() != 0;
+  raised_ = PyErr_CheckSignals() != 0;  // 0 in other threads than Python's main one
   last_ = Clock::now();
   return raised_;
 }

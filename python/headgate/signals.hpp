@@ -18,7 +18,7 @@ namespace nb = nanobind;
 
 /// Answers whether a call that runs without the interpreter's lock is to end, for ExecutionContext::cancelled: whether
 /// a handler of a signal has raised an exception, which is then set. Ten times a second it takes the lock and runs the
-/// handlers of signals that have come. Calls of other threads than Python's main one, and shorter ones, never take it.
+/// handlers of signals that have come. Shorter calls never take it.
 class SignalPoll {
  public:
   SignalPoll() = default;

@@ -34,7 +34,7 @@ TEST(UnexpectedArgument, SeveralOfThem_AreNamedInTheOrderOfTheCommandLine) {
   expect_refused(testing::headgate({"info", "zeta", "--frobnicate", "alpha"}), "info",
                  "unexpected arguments zeta --frobnicate alpha (see");
   expect_refused(testing::headgate({"train", "--sedd", "1", "--layrs", "2", "--betas", "3"}), "train",
-                 "unexpected arguments --sedd 1 --layrs 2 --betas 3; did you mean --seed and --layers?");
+                 "unexpected arguments --sedd 1 --layrs 2 --betas 3; did you mean --seed, --layers and --beta2?");
 }
 
 TEST(UnexpectedArgument, OldName_IsGuessedAsTodaysName) {

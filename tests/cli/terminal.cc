@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdlib>
@@ -17,13 +18,13 @@ namespace {
 
 constexpr std::string_view kRedraw = "\r\x1b[K";
 
-/// What stands between each kRedraw and what follows it: another one, or the end of the line.
+/// What stands between one kRedraw and the next. Lines that stay on the screen are no frames.
 std::vector<std::string> frames_of(std::string_view output) {
   std::vector<std::string> out;
   for (std::size_t at = output.find(kRedraw); at != std::string_view::npos; at = output.find(kRedraw, at)) {
     at += kRedraw.size();
-    const std::string_view frame = output.substr(at, output.find_first_of("\r\n", at) - at);
-    if (!frame.empty()) out.emplace_back(frame);
+    const std::size_t end = std::min(output.find_first_of("\r\n", at), output.size());
+    if (end > at && output.substr(end).starts_with(kRedraw)) out.emplace_back(output.substr(at, end - at));
   }
   return out;
 }

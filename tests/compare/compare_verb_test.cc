@@ -28,7 +28,8 @@ class CompareVerbTest : public ::testing::Test {
   json report(const std::vector<std::string>& runs) const {
     const Outcome outcome = compare(runs, {"--json-out", verb.path("report.json")});
     EXPECT_EQ(outcome.status, 0) << outcome.err;
-    EXPECT_EQ(outcome.out + outcome.err, "");
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_TRUE(outcome.err.starts_with("headgate compare: wrote " + verb.path("report.json") + ": ")) << outcome.err;
     return json::parse(testing::read_bytes(verb.path("report.json")));
   }
   void write_run(const std::string& name, const std::string& metrics) const {
@@ -103,7 +104,8 @@ TEST_F(CompareVerbTest, JsonWithAFile_WritesItWithANote) {
     const Outcome old = compare({"run"}, form);
     EXPECT_EQ(old.status, 0) << old.err;
     EXPECT_EQ(old.out, "");
-    EXPECT_EQ(old.err, "headgate compare: --json FILE is now --json-out FILE\n");
+    EXPECT_TRUE(old.err.starts_with("headgate compare: --json FILE is now --json-out FILE\nheadgate compare: wrote "))
+        << old.err;
   }
   EXPECT_EQ(json::parse(testing::read_bytes(verb.path("old.json"))), written);
   EXPECT_EQ(json::parse(testing::read_bytes(verb.path("no-suffix"))), written);

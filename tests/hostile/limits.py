@@ -23,7 +23,7 @@ VERBS = {
     "tokenize": ("model", Command("tokenize m --text book.txt")),
     "convert": ("model", Command("convert m out", ("out",))),
     "convert-gguf": ("model", Command("convert m.gguf out", ("out",))),
-    "eval": ("model", Command("eval m --data book.txt --tokens 32 --logits out", ("out",))),
+    "eval": ("model", Command("eval m --text book.txt --tokens 32 --logits out", ("out",))),
     "xray": ("model", Command("xray m --text book.txt --tokens 16 --out out JSON out.json", ("out", "out.json"))),
     "generate": ("model", Command("generate m --prompt Hi --max-tokens 3 --logits out", ("out",))),
     "compare": ("model", Command("compare run --out out JSON out.json", ("out", "out.json"))),

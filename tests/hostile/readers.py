@@ -19,14 +19,14 @@ from mutations import RANDOM, Variant
 from trial import CHECK_FAILED, Command, Expect, Limits, Trial
 
 CONVERT = Command("convert m out", ("out",))
-EVAL = Command("eval m --data book.txt --tokens 32 --json")
+EVAL = Command("eval m --text book.txt --tokens 32 --json")
 XRAY = Command("xray m --text book.txt --tokens 16 --out page.html", ("page.html",))
 GENERATE = Command("generate m --prompt Hi --max-tokens 3")
 CHAT = Command("generate m --chat --prompt Hi --max-tokens 3")
 TOKENIZE = Command("tokenize m --text book.txt")
 RESUME = Command("train --resume --out run --steps 6", ("run",))
 RESUME_BY_LINK = Command(RESUME.line, ("run", "metrics.jsonl.other"))  # the log is written through a link
-EVAL_RUN = Command("eval run --data book.txt --tokens 32 --json")
+EVAL_RUN = Command("eval run --text book.txt --tokens 32 --json")
 EXPLAIN = Command("explain problem.json")
 COMPARE = Command("compare run")
 
@@ -302,7 +302,7 @@ def text_rows() -> Iterator[Reader]:
     # Models of bytes and those with a tokenizer read texts in different ways.
     yield Reader("text-of-bytes", byte_model, "book.txt", (EVAL, XRAY, Command(good_file.TRAIN, ("run",))), of_long_enough(of_data),
                  ("--data", "--text"))
-    yield Reader("text-of-tokens", files, "book.txt", (EVAL, XRAY), of_long_enough(of_data), ("--data", "--text"))
+    yield Reader("text-of-tokens", files, "book.txt", (EVAL, XRAY), of_long_enough(of_data), ("--text",))
 
     def of_stream(good: bytes) -> Iterator[Variant]:
         yield from (dataclasses.replace(variant, expect=Expect.EITHER) for variant in mutations.of_text(good, Expect.EITHER))
@@ -348,7 +348,7 @@ def argument_trials(run: dict[str, bytes]) -> Iterator[Trial]:
     """Texts in place of a path, for each argument that is read."""
     files = good_file.tokenized_model() | run | good_file.attend_files() | {"problem.json": json.dumps(good_file.PROBLEM).encode()}
     for option, line in {
-        "attend--q": "attend --q {} --k k.npy --v v.npy --out y.npy", "eval-MODEL": "eval {} --data book.txt", "eval--data": "eval m --data {}",
+        "attend--q": "attend --q {} --k k.npy --v v.npy --out y.npy", "eval-MODEL": "eval {} --text book.txt", "eval--text": "eval m --text {}",
         "eval--token-ids": "eval m --token-ids {}", "xray-MODEL": "xray {} --text book.txt", "xray--text": "xray m --text {}",
         "generate-MODEL": "generate {} --prompt Hi", "generate--prompt-file": "generate m --prompt-file {}",
         "tokenize-MODEL": "tokenize {} --text book.txt", "tokenize--text": "tokenize m --text {}", "convert-IN": "convert {} out",

@@ -101,14 +101,6 @@ def _set(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value != OPTIONS[name][1]}
 
 
-def _threads(threads: int | None) -> int:
-    """`threads` as the schema has it: 0 where it is None."""
-    if threads == 0:
-        raise ValueError(f"gated_attention: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
-                         "headgate.default_threads()")
-    return 0 if threads is None else threads
-
-
 @torch.library.custom_op(
     "headgate::gated_attention_backward",
     mutates_args=(),
@@ -229,6 +221,11 @@ def checked_options(what: str, options: dict[str, Any]) -> dict[str, Any]:
             checked[name] = value if isinstance(value, str) else repr(value)
         elif value is None and kind == "float?":
             checked[name] = None
+        elif value is None and name == "threads":
+            checked[name] = 0  # the schema's word for headgate.default_threads()
+        elif name == "threads" and isinstance(value, int) and value == 0:
+            raise ValueError(f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
+                             "headgate.default_threads()")
         else:
             try:
                 checked[name] = _number(kind, value)
@@ -345,7 +342,7 @@ def gated_attention(
     options = {
         "layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
         "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "gate_threshold": gate_threshold,
-        "precision": precision, "threads": _threads(threads), "target": target, "backend": backend,
+        "precision": precision, "threads": threads, "target": target, "backend": backend,
     }
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
     refuse_transforms(NAME, {**tensors, **options})

@@ -318,7 +318,7 @@ def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], opt
     plan = _make_plan(ring.ranks, T, sharding, rules, by_position)
     scoring = {name: options[name] for name in ("scale", "softcap", "causality", "window_left", "window_right")}
     gating = {name: options[name] for name in ("gate_fn", "gate_op")}
-    call = Call(ring, plan, layout, {**scoring, "alibi_slopes": slopes}, gating, options["threads"])
+    call = Call(ring, plan, layout, {**scoring, "alibi_slopes": slopes}, gating, options["threads"] or None)
     given = {name: None if tensors[name] is None else tensors[name].detach() for name in RING_DIFFERENTIABLE}
     empty = [call.rows(given[name], Span(0, 0)) for name in ("q", "k", "v", "gate")]
     headgate.attention_forward(*empty, sinks=given["sinks"], layout=layout, **call.scoring, **gating)

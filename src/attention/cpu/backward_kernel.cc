@@ -193,7 +193,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
     }
     interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
   }
-  if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
+  if (p_.gradients.dsinks.present()) shared_.sink_parts(part_->tiles_before + tile, h) = sink_part;
 
   const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
   pack_strips(shared_.query_strips.sub(held_tile(g, tile)), q, i0, n, plan_.rules.query_factor(), own_.packing);
@@ -463,7 +463,8 @@ void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
 template <typename T>
 void backward_typed(const BackwardProblem& p, const View<double, 2>& sink_parts) {
   const SmallBackward<T> small(p);
-  run_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(p, sink_parts, [&] { small.run(); });
+  run_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(
+      p, sink_parts, [&](const View<double, 2>& /*sink_parts*/) { small.run(); });
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -474,43 +475,9 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(backward_typed);
 
-namespace {
-
-/// The terms of dsinks, which the kernels that share a call write before they are summed.
-struct SinkParts {
-  SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t heads) {
-    parts = ws.take<double>("dsinks by tile", tiles, heads);
-  }
-  View<double, 2> parts;  ///< (query tiles of all sequences, Hq)
-};
-
-std::int64_t query_tiles(const BackwardProblem& p) {
-  std::int64_t tiles = 0;
-  for (std::int64_t n = 0; n < p.sequences(); ++n) tiles += (p.sequence(n).T + kQueryTile - 1) / kQueryTile;
-  return tiles;
-}
-
-/// dsinks[h] = sum of the tiles' parts over sequences and tiles, in that order.
-void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
-  for (std::int64_t h = 0; h < parts.shape[1]; ++h) {
-    double sum = 0;
-    for (std::int64_t tile = 0; tile < parts.shape[0]; ++tile) sum += parts(tile, h);
-    store(dsinks, 0, 0, 0, h, sum);
-  }
-}
-
-void run_kernels(const BackwardProblem& problem, const View<double, 2>& sink_parts) {
-  if (may_take_native16(problem)) return native16_backward(problem, sink_parts);
-  exact_backward(problem, sink_parts);
-}
-
-}  // namespace
-
 void cpu_backward(const BackwardProblem& problem) {
-  if (!problem.gradients.dsinks.present()) return run_kernels(problem, {});
-  const Placed<SinkParts> sinks(query_tiles(problem), problem.Hq);
-  run_kernels(problem, sinks->parts);
-  write_dsinks(problem.gradients.dsinks, sinks->parts);
+  if (may_take_native16(problem)) return native16_backward(problem);
+  exact_backward(problem, {});
 }
 
 void exact_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts) {

@@ -17,7 +17,7 @@ void few_queries_forward(const ForwardProblem& problem);
 bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence);
 void cpu_backward(const BackwardProblem& problem);
 /// The backward pass with f32 (or f64) products, of all sequences but those that suit native16. The terms of dsinks go
-/// to sink_parts (query tiles of all sequences, Hq) where dsinks are asked for.
+/// to sink_parts (query tiles of all sequences, Hq), for the caller to add; where that is empty, dsinks is written.
 void exact_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts);
 void cpu_statistics(const StatisticsProblem& problem);
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "attention/problem.hpp"
-#include "core/view.hpp"
 
 // Precision::native16: products of bf16 numbers in the instructions that a CPU has for them.
 
@@ -32,6 +31,6 @@ bool suits_native16(const BackwardProblem& problem, const Sequence& sequence);
 /// Compute the sequences that suits_native16 accepts, and have the kernels with f32 products compute the others, for
 /// problems that may_take_native16 accepts.
 void native16_forward(const ForwardProblem& problem);
-void native16_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts);
+void native16_backward(const BackwardProblem& problem);
 
 }  // namespace headgate

@@ -36,7 +36,11 @@ struct Native16BackwardPlan {
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
   Native16BackwardPlan(const BackwardProblem& problem, const View<double, 2>& sinks)
-      : p(problem), rules(problem), sink_parts(sinks), D_padded(whole_squares(p.D)), Dv_padded(whole_squares(p.Dv)) {
+      : p(problem),
+        rules(problem),
+        given_sink_parts(sinks),
+        D_padded(whole_squares(p.D)),
+        Dv_padded(whole_squares(p.Dv)) {
     const Sequence longest = longest_sequence(p);
     tile_rows = std::clamp(whole_squares(longest.T), kSquare, kTile);
     block_rows = std::clamp(whole_squares(longest.S), kSquare, kBlock);
@@ -46,6 +50,7 @@ struct Native16BackwardPlan {
     whole_heads = heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
     HeadCursor end;
     most = batches.most(end);
+    all_tiles = end.tiles_before;
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
     if (whole_heads) most.hold_one_each(largest, p.group, threads);
@@ -64,11 +69,12 @@ struct Native16BackwardPlan {
 
   const BackwardProblem& p;
   ScoreRules<float> rules;
-  View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq)
+  View<double, 2> given_sink_parts;  ///< where the terms of dsinks go; empty: to memory of this pass
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole squares
   HeadPieces largest;                  ///< of a head
   HeldSizes most;                      ///< what is held packed at a time
+  std::int64_t all_tiles = 0;          ///< of a query head, in all sequences
   int threads = 1;
   bool whole_heads = false;  ///< each thread packs heads of its own
 };
@@ -127,6 +133,7 @@ struct Native16BackwardBuffers {
     dq = ws.take<float>("dq", tiles, rows, plan.D_padded);
     lse = ws.take<float>("lse", tiles, rows);
     delta = ws.take<float>("delta", tiles, rows);
+    sink_parts = take_sink_parts(ws, plan);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<HeldHeads>("parts", plan.most.parts);
     tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
@@ -139,6 +146,7 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q_t, d_o_t;        ///< (held tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;                   ///< (held tiles, tile_rows, D_padded), not yet scaled
   View<float, 2> lse, delta;           ///< (held tiles, tile_rows); lse in units of log2(e), delta less dlse
+  View<double, 2> sink_parts;          ///< (query tiles of all sequences, Hq), where dsinks are asked for
   View<std::int64_t, 1> dq_turns;      ///< a Turnstile for each held tile's dq
   View<HeldHeads, 1> parts;            ///< of the batch
   View<BlockTask, 1> tasks;            ///< the held blocks in the order in which threads take them

@@ -444,7 +444,7 @@ def test_option_differentiated_by_torch_func_is_refused(transform):
         ("gate_threshold", 1j, "gate_threshold is 1j but must be a number"),
         ("window_left", 1.5, "window_left is 1.5 but must be a whole number of 64 bits"),
         ("window_right", 2**70, "window_right is 1180591620717411303424 but must be a whole number of 64 bits"),
-        ("threads", None, "threads is None but must be a whole number of 64 bits"),
+        ("threads", 0, "threads is 0 but must be 1 to "),
     ),
 )
 def test_option_of_another_type_is_refused_in_one_line(name, value, message):
