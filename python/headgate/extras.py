@@ -13,6 +13,7 @@ def require(name: str, for_what: str) -> ModuleType:
     missing; what the package itself lacks is its own error."""
     package = name.partition(".")[0]
     try:
+        importlib.import_module(package)
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != package:

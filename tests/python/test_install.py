@@ -77,7 +77,7 @@ def test_plot_is_imported_when_it_is_used():
 
 
 def configured(tmp_path, *definitions):
-    """The build file of a wheel, where a ccache is found."""
+    """The build files of a wheel, where a ccache is found."""
     fake = tmp_path / "bin" / "ccache"
     fake.parent.mkdir(exist_ok=True)
     fake.write_text('#!/bin/sh\nexec "$@"\n')
@@ -88,7 +88,7 @@ def configured(tmp_path, *definitions):
     command = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DSKBUILD=2", "-DHEADGATE_PYTHON=ON",
                "-DHEADGATE_TESTS=OFF", "-DHEADGATE_INSTALL=OFF", f"-DPython_EXECUTABLE={sys.executable}", *definitions]  # fmt: skip
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    return (build / "build.ninja").read_text(), str(fake)
+    return "".join(file.read_text() for file in (build / "build.ninja", *build.glob("CMakeFiles/rules.ninja"))), str(fake)
 
 
 def test_wheel_is_compiled_through_ccache(tmp_path):

@@ -147,7 +147,7 @@ def test_reprs_fit_three_lines(folder):
     for each in (model, evaluation, xray, xray.heads[0][0], run, run.curves["loss"]):
         assert len(repr(each)) <= 240 and "\n" not in repr(each), each
     assert repr(evaluation).startswith(f"Evaluation({evaluation.tokens} tokens, 2 layers; loss_nats ")
-    assert "gate headwise, 19 tokens, 2 layers of 2 heads" in repr(xray)
+    assert "gate g1-headwise-sigmoid-mul, 18 tokens, 2 layers of 2 heads" in repr(xray)
     assert repr(run.curves["loss"]).startswith("Curve(6 steps: ") and "step 6" in repr(run)
 
 
