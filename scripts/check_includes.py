@@ -32,7 +32,7 @@ LAYERS = {
     "src/metrics": {"core", "layers", "models"},
     "src/train": {"console", "core", "gates", "io", "layers", "metrics", "models", "tokenize"},
     "src/page": {"core", "metrics"},
-    "src/xray": {"console", "core", "layers", "metrics", "models", "page", "tokenize", "train"},
+    "src/xray": {"console", "core", "io", "layers", "metrics", "models", "page", "tokenize", "train"},
     "src/compare": {"console", "core", "metrics", "page", "train"},
     "src/verify": {"core", "gates", "reference"},
     "src/bench": {"core", "gates", "layers", "models", "train", "verify"},
