@@ -136,11 +136,11 @@ Option VerbOptions::taking(const std::string& name, const std::function<void(con
 }
 
 Option VerbOptions::argument(const std::string& name, std::string& to, const std::string& help) {
-  return Option(app_->add_option(name, to, help)->required());
+  return Option(app_->add_option(name, to, help)->check(kNotEmpty)->required());
 }
 
 Option VerbOptions::arguments(const std::string& name, std::vector<std::string>& to, const std::string& help) {
-  return Option(app_->add_option(name, to, help)->required());
+  return Option(app_->add_option(name, to, help)->check(kNotEmpty)->required());
 }
 
 template <typename T>

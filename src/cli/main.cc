@@ -1,27 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command_line.hpp"
 #include "cli/signals.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
+#include "tokenize/utf8.hpp"
 
 namespace headgate::cli {
 namespace {
 
-/// Prints one line. Control characters are replaced: the text may come from a file.
-int report(const std::string& who, std::string what) {
-  for (char& c : what) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) c = ' ';
+/// Prints one line of UTF-8. The text may come from a file or name one: control characters become spaces, bytes that
+/// are not UTF-8 \xNN.
+int report(const std::string& who, std::string_view what) {
+  std::string line;
+  while (!what.empty()) {
+    const auto byte = static_cast<unsigned char>(what.front());
+    const std::size_t bytes = tokenize::first_code_point(what).bytes;
+    if (bytes == 0) {
+      line += fmt::format("\\x{:02x}", byte);
+    } else if (byte < 0x20 || byte == 0x7F) {
+      line += ' ';
+    } else {
+      line += what.substr(0, bytes);
+    }
+    what.remove_prefix(std::max<std::size_t>(bytes, 1));
   }
-  console::say(stderr, fmt::format("{}: {}\n", who, what));
+  console::say(stderr, fmt::format("{}: {}\n", who, line));
   return kBadUsage;
 }
 

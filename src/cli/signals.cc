@@ -21,7 +21,7 @@
 namespace headgate::cli {
 namespace {
 
-constexpr std::array kEndingSignals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU};
+constexpr std::array kEndingSignals{SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXCPU};
 constexpr std::array kWatchedSignals{SIGINT, SIGTERM, SIGHUP};
 
 // The handlers below may run in any thread at any moment: they call only functions that POSIX calls async-signal-safe,

@@ -104,27 +104,32 @@ class JsonObject {
   std::size_t count_ = 0;
 };
 
-/// Tokenizes the text as it is read. Returns the bytes that are left out.
+/// Tokenizes the text as it is read. Returns the bytes that are left out. Errors of the tokenizer name the text too.
 template <class Output>
-std::size_t tokenize_text(io::InputStream& text, tokenize::StreamEncoder& encoder, Output output) {
+std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& encoder, Output output) {
+  io::InputStream text(path == "-" ? "/dev/stdin" : path);
   std::size_t left_out = 0;
-  const auto take = [&](const tokenize::Encoding& tokens) {
-    left_out += tokens.left_out;
-    output.add(tokens);
+  const auto take = [&](auto encode) {
+    try {
+      const tokenize::Encoding tokens = encode();
+      left_out += tokens.left_out;
+      output.add(tokens);
+    } catch (const io::FileError& error) {
+      throw io::FileError(fmt::format("{}: {}", path, error.what()));
+    }
   };
-  for (std::string_view part = text.next(); !part.empty(); part = text.next()) take(encoder.next(part));
-  take(encoder.finish());
+  for (std::string_view part = text.next(); !part.empty(); part = text.next()) take([&] { return encoder.next(part); });
+  take([&] { return encoder.finish(); });
   output.finish();
   return left_out;
 }
 
 int run_tokenize(const Options& o) {
   const auto tokenizer = tokenize::open_tokenizer(o.model);
-  io::InputStream text(o.text == "-" ? "/dev/stdin" : o.text);
   const auto encoder =
       tokenizer->stream({.add_special = !o.no_special, .special_as_text = o.special_as_text, .spans = o.json});
   const std::size_t left_out =
-      o.json ? tokenize_text(text, *encoder, JsonObject(*tokenizer)) : tokenize_text(text, *encoder, IdLines());
+      o.json ? tokenize_text(o.text, *encoder, JsonObject(*tokenizer)) : tokenize_text(o.text, *encoder, IdLines());
   if (left_out > 0) {
     console::say(stderr, fmt::format("left out: {} bytes that the vocabulary has no token for\n", left_out));
   }

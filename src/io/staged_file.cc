@@ -55,6 +55,8 @@ void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path));
   const std::string inside = directory + "/.";  // the dot: fails if the directory is a file
   if (::faccessat(AT_FDCWD, inside.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_in(directory, path, errno);
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0 && errno == ENAMETOOLONG) fail_in(directory, path, errno);
 }
 
 StagedFile::StagedFile(const std::string& path, Staging staging, const std::string& stage_in)

@@ -32,7 +32,7 @@ struct Encoding {
 
 /// Encodes one text that comes in parts. The tokens are those of the whole text; memory does not grow with it, but for
 /// a word and what has to be seen to find its end. Places count from the beginning of the text. Throws io::FileError,
-/// which names the tokenizer's file, for a word of more than 1 GiB and if a pattern needs too many steps on the text.
+/// which names the tokenizer's file, for a word of more than 64 MiB and if a pattern needs too many steps on the text.
 class StreamEncoder {
  public:
   virtual ~StreamEncoder() = default;

@@ -68,7 +68,10 @@ std::int64_t checkpoint_step(const std::string& directory) {
 
 std::string read_trainer_state(const std::string& directory) {
   const std::string path = file_of(io::present_directory(directory), kState);
-  return exists(path) ? io::read_text(path, kMaxState) : "";
+  if (!exists(path)) return "";
+  std::string state = io::read_text(path, kMaxState);
+  if (state.empty()) io::fail(path, "is empty");
+  return state;
 }
 
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/corpus.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -48,7 +51,8 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
 
 }  // namespace
 
-Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice) {
+Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice)
+    : name_(fmt::format("{}", fmt::join(paths, ", "))) {
   for (const std::string& path : paths) {
     std::error_code ignored;  // MappedFile reports what is wrong with the path
     if (fs::is_directory(path, ignored)) {

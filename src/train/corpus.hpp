@@ -22,6 +22,8 @@ class Corpus {
 
   std::int64_t size() const { return size_; }  ///< bytes
   std::size_t files() const { return files_.size(); }
+  /// The paths that it was made of, for messages.
+  const std::string& name() const { return name_; }
   const LeftOut& left_out() const { return left_out_; }
   /// out(count) = bytes [begin, begin + count), which must lie in the text. Throws io::FileError if a file has been
   /// shortened.
@@ -46,6 +48,7 @@ class Corpus {
   void add_file(io::MappedFile file);
   std::size_t file_at(std::int64_t position) const;
 
+  std::string name_;
   std::vector<io::MappedFile> files_;  ///< none empty
   std::vector<std::int64_t> starts_;   ///< of each file
   std::int64_t size_ = 0;

@@ -54,6 +54,8 @@ class SequenceSource {
   virtual std::uint64_t fingerprint() const = 0;
   /// One line that describes the data.
   virtual std::string description() const = 0;
+  /// Where it comes from, for messages: the files.
+  virtual std::string name() const { return "the data"; }
   /// What the paths hold that is not part of the data.
   virtual LeftOut left_out() const { return {}; }
 };

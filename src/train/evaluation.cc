@@ -65,8 +65,8 @@ HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const Se
       tokens_(plan.batch * source.seq_len()),
       targets_(tokens_.size()),
       triggers_(source.has_triggers() ? tokens_.size() : 0) {
-  require(config.vocab >= source.vocab(), "the model's vocabulary has {} tokens but the data {}", config.vocab,
-          source.vocab());
+  require(config.vocab >= source.vocab(), "{}: a token id is {} but the model's vocabulary has {} tokens",
+          source.name(), source.vocab() - 1, config.vocab);
 }
 
 /// Into tokens_ and targets_.

@@ -114,7 +114,7 @@ std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std:
                                     std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
   require(corpus.size() > 0, "{}: the text is empty", fmt::join(choices.data, ", "));
-  const std::int64_t begin = choices.held_out ? held_out_begin(corpus.size(), seq_len) : 0;
+  const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
   const std::int64_t end = choices.text_bytes ? begin + *choices.text_bytes : corpus.size();
   const bool may_shorten = !choices.seq_len && !choices.held_out;
   std::vector<std::optional<TokenText>> texts;
@@ -141,7 +141,7 @@ std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std:
 std::vector<Source> sources_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   std::int64_t seq_len = sequence_length(choices, models);
   if (!choices.token_ids.empty()) {
-    TokenText text{read_token_ids(choices.token_ids), {}, {}, {}};
+    TokenText text{choices.token_ids, read_token_ids(choices.token_ids), {}, {}, {}};
     if (!choices.seq_len) seq_len = std::clamp<std::int64_t>(text.longest(), 1, seq_len);
     return {models.size(), std::make_shared<TokenSource>(std::move(text), seq_len)};
   }

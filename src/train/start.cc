@@ -16,6 +16,7 @@
 #include "headgate/runtime.hpp"
 #include "io/file_error.hpp"
 #include "io/output_guard.hpp"
+#include "layers/blas.hpp"
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/memory.hpp"
@@ -129,6 +130,7 @@ Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const models::DecoderConfig config = make_config(request.model, task, bos);
   const TrainSettings settings = make_settings(request.settings, config.seq_len);
   require_separate_files(out, settings, request.model.config_file);
+  layers::Blas(settings.threads);  // products that cannot be had are refused before a run is there
   Run run;
   run.source = open_data(data_of(settings, out));
   run.trainer = with_memory(training_memory(config, settings, *run.source, group), 0,

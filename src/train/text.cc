@@ -17,10 +17,10 @@ enum Stream : std::uint64_t { kOffsetStream = 1, kOrderStream = 2 };
 
 }  // namespace
 
-std::int64_t held_out_begin(std::int64_t size_bytes, std::int64_t T) {
+std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, std::int64_t T) {
   constexpr std::int64_t kMaxHeldOut_bytes = std::int64_t{4} << 20;
   const std::int64_t window = T + 1;
-  require(size_bytes >= 2 * window, "the text has {} bytes but two sequences, one of them held out, take {}",
+  require(size_bytes >= 2 * window, "{}: the text has {} bytes but two sequences, one of them held out, take {}", name,
           size_bytes, 2 * window);
   return size_bytes - std::max(window, std::min(size_bytes / 20, kMaxHeldOut_bytes));
 }
@@ -29,10 +29,10 @@ TextSource::TextSource(Corpus corpus, const DataOptions& options)
     : corpus_(std::move(corpus)), T_(options.seq_len), seed_(options.seed), bos_(options.bos) {
   const std::int64_t size = corpus_.size();
   if (options.split == Split::all_held_out) {
-    require(size >= T_ + 1, "the text has {} bytes but a sequence takes {}", size, T_ + 1);
+    require(size >= T_ + 1, "{}: the text has {} bytes but a sequence takes {}", name(), size, T_ + 1);
     return;
   }
-  training_ = held_out_begin(size, T_);
+  training_ = held_out_begin(name(), size, T_);
 }
 
 void TextSource::training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "train/corpus.hpp"
 #include "train/data.hpp"
 
 namespace headgate::train {
 
 /// The first byte of the tail of a text that training holds out. Throws Error for a text shorter than two sequences of
-/// T + 1 bytes.
-std::int64_t held_out_begin(std::int64_t size_bytes, std::int64_t T);
+/// T + 1 bytes, which names the text.
+std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, std::int64_t T);
 
 /// Bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest is
 /// cut into windows of T tokens without padding; the byte after a window is its last target. An epoch visits every
@@ -25,6 +28,7 @@ class TextSource : public SequenceSource {
   void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
   std::uint64_t fingerprint() const override { return corpus_.fingerprint(); }
   std::string description() const override;
+  std::string name() const override { return corpus_.name(); }
   LeftOut left_out() const override { return corpus_.left_out(); }
 
   std::int64_t training_bytes() const { return training_; }

@@ -52,7 +52,7 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
     while (begin < end && continues(end - 1)) --end;
     if (begin < end) --end;
   }
-  TokenText out{{}, {}, front_of(tokenizer), corpus.left_out()};
+  TokenText out{corpus.name(), {}, {}, front_of(tokenizer), corpus.left_out()};
   std::size_t counted = 0;  // bytes of the text before it are some token's
   const auto take = [&out, &counted](const tokenize::Encoding& tokens) {
     out.ids.insert(out.ids.end(), tokens.ids.begin(), tokens.ids.end());
@@ -80,12 +80,12 @@ TokenSource::TokenSource(TokenText text, std::int64_t seq_len)
       T_(seq_len),
       counted_(text_.front.empty() ? T_ : T_ - static_cast<std::int64_t>(text_.front.size()) + 1) {
   require(counted_ >= 1, "a sequence of {} tokens has no room for the {} in front of it", T_, text_.front.size());
-  require(held_out_count() >= 1, "{} token ids but a sequence of {} takes {}", text_.ids.size(), T_,
+  require(held_out_count() >= 1, "{}: {} token ids but a sequence of {} takes {}", text_.name, text_.ids.size(), T_,
           first_target(0) + counted_);
   for (const auto* ids : {&text_.front, &text_.ids}) {
     if (ids->empty()) continue;
     const auto [least, most] = std::minmax_element(ids->begin(), ids->end());
-    require(*least >= 0, "a token id is {}", *least);
+    require(*least >= 0, "{}: a token id is {}", text_.name, *least);
     vocab_ = std::max(vocab_, std::int64_t{*most} + 1);
   }
 }

@@ -14,6 +14,7 @@ namespace headgate::train {
 
 /// A text as tokens.
 struct TokenText {
+  std::string name;  ///< where they come from, for messages
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> bytes;  ///< of the text, that each id stands for; empty: nobody knows
   std::vector<std::int32_t> front;  ///< what every sequence begins with, as BOS
@@ -46,6 +47,7 @@ class TokenSource : public SequenceSource {
   std::optional<TargetText> target_text(std::int64_t index) const override;
   std::uint64_t fingerprint() const override;
   std::string description() const override;
+  std::string name() const override { return text_.name; }
   LeftOut left_out() const override { return text_.left_out; }
 
  private:

@@ -95,7 +95,7 @@ Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const Sequenc
 void Trainer::plan() {
   require(source_.seq_len() == settings_.seq_len, "the data's sequences have {} tokens but the run's {}",
           source_.seq_len(), settings_.seq_len);
-  require(config().vocab >= source_.vocab(), "vocab is {} but the data has tokens up to {}", config().vocab,
+  require(config().vocab >= source_.vocab(), "vocab is {} but {} has tokens up to {}", config().vocab, source_.name(),
           source_.vocab() - 1);
   gradients_.resize(parameters_.size());
   tokens_.resize(own_batch(settings_, group_).batch * settings_.seq_len);

@@ -228,7 +228,7 @@ TEST(Signals, TheToolCatchesThemFromItsStart) {
   int status = 0;
   ::waitpid(child, &status, 0);
   ::close(ends[0]);
-  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU}) {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXCPU}) {
     EXPECT_NE(caught >> (signal - 1) & 1U, 0U) << signal;
   }
   EXPECT_EQ(ignored >> (SIGPIPE - 1) & 1U, 0U) << "a verb whose reader has gone ends";

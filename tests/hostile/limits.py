@@ -96,7 +96,7 @@ def full_disk_trials(run: dict[str, bytes]) -> Iterator[Trial]:
         else:
             command = Command(command.line.replace(" out", " disk/out"))
         for kib in (4, 16, 64, 4096):
-            command = Command(command.line, ("disk",))
+            command = Command(command.line, ("disk", "disk/out"))
             yield Trial(f"full-disk/{kib}-KiB/{name}", files[which], command, Expect.EITHER, ("disk",), one_line=name != "train",
                         prepare=lambda folder, kib=kib: mount(folder / "disk", kib), cleanup=lambda folder: unmount(folder / "disk"),
                         judge=nothing_left, unchecked=("disk",) if name == "train" else ())

@@ -78,10 +78,10 @@ class Suite:
     def random(self):
         """Cases without end, each named so that it can be made again."""
         draw = random.Random(self.seed)
-        for index in itertools.count():
-            row, kind = draw.choice(self.readers), draw.choice(list(RANDOM))
-            if self.may_have_wanted(row.name):
-                yield row.random_trial(kind, self.seed, index)
+        wanted = [row for row in self.readers if self.may_have_wanted(row.name)]
+        for index in itertools.count() if wanted else ():
+            row, kind = draw.choice(wanted), draw.choice(list(RANDOM))
+            yield row.random_trial(kind, self.seed, index)
 
     def named_random(self) -> list[Trial]:
         """Those that --only names, as a failure printed them."""

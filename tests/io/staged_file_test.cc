@@ -140,6 +140,7 @@ TEST_P(StagedFileTest, RefusesPathsThatTakeNoFile) {
     }
   }
   EXPECT_EQ(scratch.count(), 1U);
+  EXPECT_THROW(check_writable(scratch / std::string(300, 'n')), FileError) << "the name is too long";
   EXPECT_NO_THROW(check_writable(path));
   EXPECT_NO_THROW(check_writable(scratch / "new.bin"));
 }

@@ -39,7 +39,7 @@ struct Sequence {
 };
 
 TEST(TokenSource, CutsIdsIntoSequences) {
-  const TokenSource source({{10, 11, 12, 13, 14, 15, 16, 17}, {}, {}, {}}, 3);
+  const TokenSource source({"t", {10, 11, 12, 13, 14, 15, 16, 17}, {}, {}, {}}, 3);
   EXPECT_EQ(source.held_out_count(), 2);
   EXPECT_EQ(source.vocab(), 18);
   EXPECT_EQ(Sequence(source, 0).tokens, (Ids{10, 11, 12}));
@@ -51,7 +51,7 @@ TEST(TokenSource, CutsIdsIntoSequences) {
 
 /// With a token in front of every sequence each id is a target, the first one too.
 TEST(TokenSource, PutsTheFrontBeforeEverySequence) {
-  const TokenSource one({{10, 11, 12, 13, 14, 15}, {1, 2, 3, 4, 5, 6}, {99}, {}}, 3);
+  const TokenSource one({"t", {10, 11, 12, 13, 14, 15}, {1, 2, 3, 4, 5, 6}, {99}, {}}, 3);
   ASSERT_EQ(one.held_out_count(), 2);
   EXPECT_EQ(one.vocab(), 100);
   EXPECT_EQ(Sequence(one, 0).tokens, (Ids{99, 10, 11}));
@@ -60,23 +60,26 @@ TEST(TokenSource, PutsTheFrontBeforeEverySequence) {
   EXPECT_EQ(Sequence(one, 1).targets, (Ids{13, 14, 15}));
   EXPECT_EQ(one.target_text(1)->targets, 3);
   EXPECT_EQ(one.target_text(1)->bytes, 4 + 5 + 6);
-  const TokenSource two({{10, 11, 12, 13, 14, 15}, {1, 2, 3, 4, 5, 6}, {98, 99}, {}}, 3);
+  const TokenSource two({"t", {10, 11, 12, 13, 14, 15}, {1, 2, 3, 4, 5, 6}, {98, 99}, {}}, 3);
   ASSERT_EQ(two.held_out_count(), 3);
   EXPECT_EQ(Sequence(two, 2).tokens, (Ids{98, 99, 14}));
   EXPECT_EQ(Sequence(two, 2).targets, (Ids{layers::kIgnoredTarget, 14, 15}));
   EXPECT_EQ(two.target_text(2)->targets, 2);
   EXPECT_EQ(two.target_text(2)->bytes, 5 + 6);
   EXPECT_EQ(refusal([] {
-              TokenSource({{1, 2, 3}, {}, {7, 8, 9}, {}}, 2);
+              TokenSource({"t", {1, 2, 3}, {}, {7, 8, 9}, {}}, 2);
             }),
             "a sequence of 2 tokens has no room for the 3 in front of it");
-  EXPECT_EQ(refusal([] { TokenSource({{1, 2, 3}, {}, {}, {}}, 3); }), "3 token ids but a sequence of 3 takes 4");
-  EXPECT_EQ(refusal([] { TokenSource({{1, -2, 3}, {}, {}, {}}, 2); }), "a token id is -2");
+  EXPECT_EQ(refusal([] {
+              TokenSource({"t", {1, 2, 3}, {}, {}, {}}, 3);
+            }),
+            "t: 3 token ids but a sequence of 3 takes 4");
+  EXPECT_EQ(refusal([] { TokenSource({"t", {1, -2, 3}, {}, {}, {}}, 2); }), "t: a token id is -2");
 }
 
 TEST(TokenSource, TheLongestSequenceHasEveryToken) {
   for (const Ids& front : {Ids{}, Ids{7}, Ids{7, 8}}) {
-    const TokenText text{{1, 2, 3, 4}, {}, front, {}};
+    const TokenText text{"t", {1, 2, 3, 4}, {}, front, {}};
     EXPECT_EQ(TokenSource(text, text.longest()).held_out_count(), 1);
     EXPECT_THROW(TokenSource(text, text.longest() + 1), Error);
   }
@@ -133,10 +136,10 @@ TEST_F(TokenTextTest, ATailBeginsWithAWholeCharacter) {
 }
 
 TEST(HeldOutBegin, IsWhereTrainingEnds) {
-  EXPECT_EQ(held_out_begin(1000, 16), 950);
-  EXPECT_EQ(held_out_begin(100, 16), 83) << "at least a sequence and its last target";
-  EXPECT_EQ(held_out_begin(std::int64_t{1} << 30, 16), (std::int64_t{1} << 30) - (std::int64_t{4} << 20));
-  EXPECT_THROW(held_out_begin(33, 16), Error);
+  EXPECT_EQ(held_out_begin("text", 1000, 16), 950);
+  EXPECT_EQ(held_out_begin("text", 100, 16), 83) << "at least a sequence and its last target";
+  EXPECT_EQ(held_out_begin("text", std::int64_t{1} << 30, 16), (std::int64_t{1} << 30) - (std::int64_t{4} << 20));
+  EXPECT_THROW(held_out_begin("text", 33, 16), Error);
 }
 
 }  // namespace
