@@ -17,6 +17,7 @@
 #include "io/file_error.hpp"
 #include "io/output_guard.hpp"
 #include "layers/blas.hpp"
+#include "layers/parallel.hpp"
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/memory.hpp"
@@ -118,6 +119,13 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   io::check_overwrites(written, read);
 }
 
+/// Throws Error where products on so many threads cannot be had, before a run is there. OpenMP's threads start first:
+/// OpenBLAS takes what memory they leave, and says what it lacks.
+void require_products(std::int64_t threads) {
+  layers::for_parts({threads, threads}, [](std::int64_t, std::int64_t, std::int64_t) {});
+  const layers::Blas asked(threads);
+}
+
 /// All of a new run but its directory.
 Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const std::string& out = request.directory;
@@ -130,7 +138,7 @@ Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   const models::DecoderConfig config = make_config(request.model, task, bos);
   const TrainSettings settings = make_settings(request.settings, config.seq_len);
   require_separate_files(out, settings, request.model.config_file);
-  layers::Blas(settings.threads);  // products that cannot be had are refused before a run is there
+  require_products(settings.threads);
   Run run;
   run.source = open_data(data_of(settings, out));
   run.trainer = with_memory(training_memory(config, settings, *run.source, group), 0,
