@@ -60,6 +60,10 @@ if (($(id -u) != 0)); then
   [[ -t 0 ]] || sudo -n true 2>/dev/null || fail "cannot install ${missing[*]}: sudo wants a password and there is no terminal"
 fi
 
+# apt refuses to work after an installation that was killed, until dpkg has finished it. Otherwise this does nothing. It
+# fails while another dpkg works, for which apt-get waits below.
+"${as_root[@]}" dpkg --configure -a </dev/null >/dev/null 2>&1 || true
+
 # dpkg has to be told once about another architecture.
 for architecture in $(printf '%s\n' "${missing[@]}" | sed -n 's/.*://p' | sort -u); do
   if ! { dpkg --print-architecture && dpkg --print-foreign-architectures; } | grep -qx "$architecture"; then

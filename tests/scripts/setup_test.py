@@ -16,10 +16,12 @@ STAND_INS = {
   --print-architecture) echo amd64 ;;
   --print-foreign-architectures) cat "$STATE/foreign" ;;
   --add-architecture) echo "$2" >>"$STATE/foreign"; echo "dpkg $*" >>"$STATE/calls" ;;
+  --configure) rm -f "$STATE/interrupted" ;;
 esac""",
     "dpkg-query": """sed -n "s/^${!#} \\(.*\\)/\\1 installed/p" "$STATE/installed" | grep .""",
     "apt-cache": """echo "  Candidate: 1.0\"""",
     "apt-get": """[[ "$1" == install ]] || exit 0
+[[ ! -e "$STATE/interrupted" ]] || { echo "E: dpkg was interrupted"; exit 100; }
 [[ -z "$APT_FAILS" ]] || { echo "E: no network"; exit 100; }
 for word in "$@"; do
   case "$word" in
@@ -85,6 +87,12 @@ class Setup(unittest.TestCase):
         (self.state / "installed").write_text("libfmt-dev arm64\n", encoding="utf-8")
         self.run_setup("build")
         self.assertIn(" libfmt-dev", self.calls())
+
+    def test_an_interrupted_installation_is_finished_first(self):
+        (self.state / "interrupted").touch()
+        result = self.run_setup("build")
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertIn(" ccache", self.calls())
 
     def test_what_cannot_be_had_is_named(self):
         result = self.run_setup("lint", apt_fails="yes")
