@@ -68,8 +68,8 @@ struct Kept {
   std::string last;             ///< that line, if it is the record of `step` itself
 };
 
-/// As std::getline, but no line is longer than a record can be: a file that is not of a run may be one line of any
-/// size.
+/// Reads a line as std::getline does, but no more of it than a record can have: a file that is not of a run may be one
+/// line of any size.
 bool next_line(std::istream& in, std::string& line) {
   constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
   line.clear();
@@ -146,8 +146,7 @@ void MetricsLog::add_evaluation(const Evaluation& evaluation) {
   ordered_json record = ordered_json::parse(kept.last);
   record[std::string(kEvaluationKey)] = evaluation_json(evaluation);
   if (::ftruncate(descriptor_, kept.last_begin) != 0) {
-    error_ = fmt::format("{}: cannot write: {}", path_, std::strerror(errno));
-    return;
+    io::fail<io::WriteError>(path_, "cannot write: {}", std::strerror(errno));
   }
   unwritten_ = record.dump() + "\n";
   flush();

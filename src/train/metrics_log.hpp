@@ -36,8 +36,8 @@ class MetricsLog {
   ~MetricsLog();
 
   void add(const Progress& progress);
-  /// Adds the evaluation of the step that the log was opened at to its record, if there is one. For before the first
-  /// add().
+  /// Adds the evaluation of the step that the log was opened at to its record, if there is one. Call it before the
+  /// first add(). Throws io::FileError if the file cannot be read or cut.
   void add_evaluation(const Evaluation& evaluation);
   /// Retries writing the lines that are kept in memory.
   void flush();

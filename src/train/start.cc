@@ -119,8 +119,8 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   io::check_overwrites(written, read);
 }
 
-/// Throws Error where products on so many threads cannot be had, before a run is there. OpenMP's threads start first:
-/// OpenBLAS takes what memory they leave, and says what it lacks.
+/// Throws Error if memory does not suffice for products on so many threads. Starts OpenMP's threads first: OpenBLAS
+/// then takes what memory they leave, and its message says what it lacks.
 void require_products(std::int64_t threads) {
   layers::for_parts({threads, threads}, [](std::int64_t, std::int64_t, std::int64_t) {});
   const layers::Blas asked(threads);
@@ -170,6 +170,7 @@ Run continued_run(const RunRequest& request, const Note& note, ProcessGroup& gro
                      state.settings.threads));
   }
   require_separate_files(out, state.settings, "");
+  require_products(state.settings.threads);
   run.source = open_data(data_of(state.settings, out));
   const std::uint64_t read =
       3 * checkpoint.parameters.size() * sizeof(float);  // parameters and moments, which the plan counts

@@ -54,8 +54,11 @@ class Trainer {
   Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source,
           ProcessGroup& group = alone());
 
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
   /// From now on step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it
-  /// returns true; never, where it is empty. For a process that trains alone: others of a group would wait for it.
+  /// returns true. An empty function never cancels. For a process that trains alone: others of a group would wait.
   void cancel_when(std::function<bool()> cancelled);
 
   /// Forward and backward passes over the step's batches, clipping, AdamW. Throws Diverged and Cancelled, before the
