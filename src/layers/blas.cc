@@ -33,14 +33,14 @@ bool can_map(std::uint64_t bytes) {
   return memory != MAP_FAILED && munmap(memory, bytes) == 0;
 }
 
-/// Of the limit on address space, what this process has not taken.
+/// Returns how many bytes of address space this process has left under `limit`.
 std::uint64_t left_of(std::uint64_t limit) {
   std::uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return limit - std::min(limit, pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
 }
 
-/// Throws Error unless `bytes` more can be had.
+/// Throws Error unless `bytes` more can be mapped.
 void require_space(std::uint64_t bytes, std::int64_t threads) {
   if (can_map(bytes)) return;
   constexpr std::uint64_t kMega = 1000 * 1000;
@@ -54,7 +54,7 @@ void require_space(std::uint64_t bytes, std::int64_t threads) {
                           threads == 1 ? "" : " or use fewer threads"));
 }
 
-/// An environment variable that has a value for the time in which OpenBLAS is loaded, which reads it then.
+/// Sets an environment variable while OpenBLAS is loaded, which reads it then, and restores it.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {
@@ -77,8 +77,8 @@ class Variable {
   bool was_set_ = false;
 };
 
-/// By its name, which the run path of this program leads to; in builds that nobody installs by its place, since the
-/// address sanitizer hides from the loader who calls it.
+/// Loads it by name, along the run path of this program. Builds that are not installed then try its full path: under
+/// the address sanitizer the loader does not know whose run path to search.
 void* open_library() {
   constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
   const Variable one_thread("OPENBLAS_NUM_THREADS", "1");
@@ -93,7 +93,7 @@ void* open_library() {
 
 struct Library {
   BlasFunctions functions;
-  // OpenBLAS's own, which its headers do not declare.
+  // OpenBLAS exports these but does not declare them in its headers.
   void* (*take_buffer)(int);
   void (*return_buffer)(void*);
 };
@@ -119,8 +119,9 @@ Library library_of(void* library) {
   return all;
 }
 
-/// With kernels that suit the CPU: where OpenBLAS does not know it, OpenBLAS is loaded again with others named. That
-/// changes nothing in a process in which another library has loaded OpenBLAS too. `threads`: of the first caller.
+/// Loads OpenBLAS with kernels that suit the CPU. Where OpenBLAS does not know the CPU, it is loaded again with others
+/// named. That changes nothing in a process in which another library has loaded OpenBLAS too. `threads`: of the first
+/// caller.
 Library load(std::int64_t threads) {
   constexpr const char* kCore = "OPENBLAS_CORETYPE";
   require_space(kLibrary_bytes + bytes_of(threads), threads);
@@ -144,7 +145,8 @@ const Library& loaded(std::int64_t threads) {
 std::atomic<std::int64_t> g_callers = 0;  // threads that may call now
 std::atomic<std::int64_t> g_buffers = 0;  // that OpenBLAS has for them
 
-/// Makes OpenBLAS take buffers until it has `count`. Products then find one each, and map none.
+/// Makes OpenBLAS allocate buffers until it has `count`. Products then find one each, and map none. Throws Error where
+/// memory or OpenBLAS allows fewer.
 void require_buffers(const Library& library, std::int64_t count) {
   static std::mutex mutex;
   static std::vector<void*> known;
@@ -152,14 +154,18 @@ void require_buffers(const Library& library, std::int64_t count) {
   const std::int64_t more = count - g_buffers;
   if (more <= 0) return;
   require_space(bytes_of(more), count);
-  std::vector<void*> taken;  // those that lie idle, and then new ones
+  std::vector<void*> taken;  // first the idle ones, then new ones
   taken.reserve(static_cast<std::size_t>(count));
   known.reserve(taken.capacity());
   while (static_cast<std::int64_t>(known.size()) < count) {
-    taken.push_back(library.take_buffer(0));
-    if (std::find(known.begin(), known.end(), taken.back()) == known.end()) known.push_back(taken.back());
+    void* buffer = library.take_buffer(0);
+    if (buffer == nullptr) break;  // beyond the number that OpenBLAS was built for
+    taken.push_back(buffer);
+    if (std::find(known.begin(), known.end(), buffer) == known.end()) known.push_back(buffer);
   }
   for (void* buffer : taken) library.return_buffer(buffer);
+  require(std::ssize(known) >= count, "OpenBLAS has buffers for {} threads, not for {}: use fewer threads",
+          known.size(), count);
   g_buffers = count;
 }
 
