@@ -15,7 +15,7 @@ class HEADGATE_API Error : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-/// Thrown by a call that its ExecutionContext cancels. What the call was to write is unspecified.
+/// Thrown by a call that its ExecutionContext cancels. The outputs of the call are then unspecified.
 class HEADGATE_API Cancelled : public std::runtime_error {
  public:
   Cancelled() : std::runtime_error("cancelled") {}

@@ -71,9 +71,9 @@ struct ExecutionContext {
   std::int64_t target = 0;  ///< a vector target that this CPU can run, of find_target(); 0: active_target_bit()
   /// Of find_backend(). Null: the one that set_backend() forces, else the first that can compute the call.
   const Backend* backend = nullptr;
-  /// Null: the call runs to its end. Otherwise it is called between parts of the work, by the thread that made the
-  /// call; in a child of fork() by the one that computes it. If it returns true, the call throws Cancelled, and what it
-  /// was to write is unspecified. It must not throw, and must exist for as long as the context is used.
+  /// Null: the call runs to its end. Otherwise the thread that made the call calls this function between parts of the
+  /// work; in a child of fork() the thread that computes does. If it returns true, the call throws Cancelled, and its
+  /// outputs are unspecified. The function must not throw, and must exist for as long as the context is used.
   const std::function<bool()>* cancelled = nullptr;
 };
 

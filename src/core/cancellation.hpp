@@ -33,14 +33,14 @@ class Cancellation {
     return seen();
   }
 
-  /// The same for task n of many short ones: the caller, whose answer may take a share of a task's time, is asked
-  /// before every `interval`-th.
+  /// The same for task n of many short ones. Asks the caller only before every `interval`-th task, since the callback
+  /// may take a share of a task's time.
   bool requested(std::int64_t n, std::int64_t interval) { return n % interval == 0 ? requested() : seen(); }
 
   /// What requested() has returned to any thread, without asking the caller anew.
   bool seen() const { return requested_.load(std::memory_order_relaxed); }
 
-  /// For after the parallel region: what was to be written is not complete.
+  /// Throws Cancelled if tasks may have been skipped. Call it after the parallel region.
   void throw_if_seen() const {
     if (seen()) throw Cancelled();
   }

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-// "did you mean …?": the word that a mistyped one was meant to be.
+// Finds the word that a mistyped one was probably meant to be, for "did you mean …?" in messages.
 
 namespace headgate {
 
@@ -60,7 +60,7 @@ inline std::string did_you_mean(std::string_view text, const std::vector<std::st
   return word.empty() ? std::string() : fmt::format("; did you mean {}?", word);
 }
 
-/// "'TEXT' is none of A, B, …; did you mean B?".
+/// Returns "'TEXT' is none of A, B, …; did you mean B?".
 inline std::string word_complaint(std::string_view text, const std::vector<std::string_view>& known) {
   return fmt::format("'{}' is none of {}{}", text, fmt::join(known, ", "), did_you_mean(text, known));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that their context cancels while they compute: they end, throw Cancelled, and affect no later call.
+// Calls that their context cancels while they compute end, throw Cancelled, and affect no later call.
 
 #include <functional>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 using verify::CaseSpec;
 using verify::GateInput;
 
-/// Answers false `patience` times, then true for ever.
+/// Returns false `patience` times, then always true.
 class Canceller {
  public:
   explicit Canceller(std::int64_t patience) : patience_(patience) {}
@@ -28,14 +28,14 @@ class Canceller {
 
 constexpr std::int64_t kForEver = std::int64_t{1} << 60;
 
-/// A call by a context, and the bits that it has written.
+/// A call that takes a context, and the bits that it has written.
 struct Work {
   const char* name;
   std::function<void(const ExecutionContext&)> call;
   std::function<std::vector<std::uint8_t>()> bits;
 };
 
-/// Cancels the call at many of the moments at which it asks.
+/// Cancels the call at many of the points at which it asks.
 void expect_cancellable(const Work& work, std::int64_t least_questions) {
   work.call({.threads = 1});
   const std::vector<std::uint8_t> expected = work.bits();
@@ -56,7 +56,7 @@ void expect_cancellable(const Work& work, std::int64_t least_questions) {
       EXPECT_EQ(cancelled, canceller.asked() > patience) << work.name << ", " << threads << " threads";
       EXPECT_TRUE(cancelled || threads > 1) << work.name;
       EXPECT_TRUE(cancelled || work.bits() == expected) << work.name;
-      EXPECT_LE(canceller.asked(), patience + 1) << work.name << ": asked again after a yes";
+      EXPECT_LE(canceller.asked(), patience + 1) << work.name << ": asked again after it was cancelled";
     }
     work.call({.threads = threads});
     EXPECT_TRUE(work.bits() == expected) << work.name << ", " << threads << " threads";
@@ -117,7 +117,7 @@ TEST(Cancel, HeadsThatAreTasks_EndAtAHead) {
   expect_cancellable(backward_of(problem), 10);
 }
 
-TEST(Cancel, SmallHeads_EndAtAHandful) {
+TEST(Cancel, SmallHeads_EndBetweenHeads) {
   verify::Case problem(spec_of(40, 4, 20, 30));
   expect_cancellable(forward_of(problem), 10);
   expect_cancellable(backward_of(problem), 10);

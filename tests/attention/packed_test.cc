@@ -110,7 +110,7 @@ void expect_sequences_as_alone(verify::Case& problem) {
   }
 }
 
-/// And with each product of native16 that the CPU has.
+/// Also with each product of native16 that the CPU has.
 void expect_sequences_as_alone_on_every_target(const CaseSpec& spec) {
   const auto error = verify::check_on_every_target(
       spec, [](verify::Case& problem, const std::string& /*target*/) -> std::optional<std::string> {
@@ -156,8 +156,8 @@ TEST(Packed, SequencesGetTheBitsThatTheyGetAlone) {
   }
 }
 
-/// A batch in which each kernel has a sequence, and one whose sequences are too short for native16 each, not together.
-TEST(Packed, Native16_SequencesOfAllRoutes_AreBitwiseAsAlone) {
+/// One batch has a sequence for each kernel. In the other each sequence is too short for native16, their sum is not.
+TEST(Packed, Native16_SequencesOfAllKernels_AreBitwiseIdenticalToSeparateCalls) {
   CaseSpec spec = mixed(DType::bf16);
   spec.precision = Precision::native16;
   expect_sequences_as_alone_on_every_target(spec);
@@ -175,8 +175,8 @@ TEST(Packed, Native16_SequencesOfAllRoutes_AreBitwiseAsAlone) {
   }
 }
 
-/// Sums over sequences that different kernels compute.
-TEST(Packed, Native16_SinksOfSequencesOfAllRoutes_HaveTheRightGradient) {
+/// dsinks are sums over sequences that different kernels compute.
+TEST(Packed, Native16_SinksOfSequencesOfAllKernels_HaveTheRightGradient) {
   CaseSpec spec = mixed(DType::bf16);
   spec.precision = Precision::native16;
   expect_right(spec, verify::check_backward_case);

@@ -42,10 +42,10 @@ struct BackwardPlan {
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile, rows = queries
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile, rows = keys
 
-  BackwardPlan(const BackwardProblem& problem, const View<double, 2>& sinks)
+  BackwardPlan(const BackwardProblem& problem, const View<double, 2>& sink_parts)
       : p(problem),
         rules(problem),
-        given_sink_parts(sinks),
+        given_sink_parts(sink_parts),
         D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)) {
     const Sequence longest = longest_sequence(p);
@@ -141,7 +141,8 @@ struct BlockTask {
   std::int64_t h = 0, block = 0;
 };
 
-/// Memory for the terms of dsinks, where they are asked for and the plan was not given any.
+/// Returns where the terms of dsinks go: to the array that the plan was given, else to new memory. Empty where dsinks
+/// are not asked for.
 template <class Plan>
 View<double, 2> take_sink_parts(Workspace& ws, const Plan& plan) {
   const bool given = plan.given_sink_parts.data != nullptr;

@@ -36,8 +36,7 @@ inline void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts)
 
 /// A backward pass whose workers, one a thread, do the work of its three stages: Worker(plan, shared, thread). Buffers:
 /// what they share. `others` computes the sequences that the plan does not take, and puts the terms of their
-/// dsinks into the same array. It runs once the memory of this pass is there, so that nothing is written where memory
-/// runs out.
+/// dsinks into the same array. It runs after the memory of this pass is allocated: if that fails, nothing is written.
 template <class Worker, class Plan, class Buffers, class Others>
 void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, const Others& others) {
   const Plan plan(p, sink_parts);
@@ -105,7 +104,7 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
         worker.prepare_queries(g, tile);
       }
       for (;;) {
-        // No block is begun any more, and none is left out between those that have been: blocks wait in turns.
+        // No further block starts. None is skipped between blocks that start: each waits for its predecessors.
         if (cancellation.requested()) next.store(held.blocks, std::memory_order_relaxed);
         const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
         if (n >= held.blocks) break;

@@ -23,8 +23,8 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// A forward pass whose workers, one a thread, pack and compute: Worker(plan, shared, thread). Buffers: what they
-/// share. `others` computes the sequences that the plan does not take. It runs once the memory of this pass is there,
-/// so that nothing is written where memory runs out.
+/// share. `others` computes the sequences that the plan does not take. It runs after the memory of this pass is
+/// allocated: if that fails, nothing is written.
 template <class Worker, class Plan, class Buffers>
 void run_forward(const ForwardProblem& p, void (*others)(const ForwardProblem&)) {
   const Plan plan(p);

@@ -195,7 +195,7 @@ inline void order_parts(HeldHeads* parts, std::int64_t count, std::int64_t group
 }
 
 /// The batch that the threads of a kernel have at hand, and what it holds. Made with the first one; next() goes on to
-/// the one behind it, and stop() to an empty one, which one thread does for all.
+/// the one behind it, and stop() leaves an empty one. One thread calls them for all.
 template <class Plan>
 class HeldBatch : public HeldSizes {
  public:
@@ -206,7 +206,7 @@ class HeldBatch : public HeldSizes {
     order_parts(heads_, parts, group_);
   }
   void stop() { static_cast<HeldSizes&>(*this) = {}; }
-  /// The next batch, or none where the rest of the call is cancelled.
+  /// Goes on to the next batch, or to none if the call is cancelled.
   void next_unless(const Cancellation& cancellation) { cancellation.seen() ? stop() : next(); }
   bool is_last() const { return batches_.at_end(cursor_); }
 

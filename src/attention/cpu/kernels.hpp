@@ -6,7 +6,9 @@
 
 namespace headgate {
 
-/// Run on the context's vector target. They throw nothing but std::bad_alloc, before any output is written.
+// Kernels run on the context's vector target. They throw nothing but std::bad_alloc, before any output is written, and
+// Cancelled.
+
 void cpu_forward(const ForwardProblem& problem);
 /// The forward pass with f32 (or f64) products, of all sequences but those that suit native16.
 void exact_forward(const ForwardProblem& problem);

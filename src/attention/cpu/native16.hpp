@@ -24,7 +24,7 @@ bool may_take_native16(const ForwardProblem& problem);
 bool may_take_native16(const BackwardProblem& problem);
 
 /// Whether bf16 products suit the sequence: more than a few queries or keys. The sequence's own lengths decide, so that
-/// a packed batch has the bits of separate calls. In the forward pass few_queries_forward goes before.
+/// a packed batch has the bits of separate calls. In the forward pass suits_few_queries takes precedence.
 bool suits_native16(const ForwardProblem& problem, const Sequence& sequence);
 bool suits_native16(const BackwardProblem& problem, const Sequence& sequence);
 

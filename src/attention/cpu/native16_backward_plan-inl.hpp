@@ -35,10 +35,10 @@ struct Native16BackwardPlan {
   static constexpr std::int64_t kScoreStride = kBlock + 32;  // of bf16
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
-  Native16BackwardPlan(const BackwardProblem& problem, const View<double, 2>& sinks)
+  Native16BackwardPlan(const BackwardProblem& problem, const View<double, 2>& sink_parts)
       : p(problem),
         rules(problem),
-        given_sink_parts(sinks),
+        given_sink_parts(sink_parts),
         D_padded(whole_squares(p.D)),
         Dv_padded(whole_squares(p.Dv)) {
     const Sequence longest = longest_sequence(p);

@@ -743,7 +743,7 @@ void statistics_typed(const StatisticsProblem& p) {
       // first.
       const std::int64_t tiles = plan.by_tile ? held.tiles : 0;
       for (;;) {
-        // No tile is begun any more, and none is left out between those that have been: tiles wait in turns.
+        // No further tile starts. None is skipped between tiles that start: each waits for its predecessors.
         if (cancellation.requested()) next.store(tiles, std::memory_order_relaxed);
         const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
         if (n >= tiles) break;
