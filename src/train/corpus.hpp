@@ -22,7 +22,7 @@ class Corpus {
 
   std::int64_t size() const { return size_; }  ///< bytes
   std::size_t files() const { return files_.size(); }
-  /// The paths that it was made of, for messages.
+  /// The paths that it was made from, for messages.
   const std::string& name() const { return name_; }
   const LeftOut& left_out() const { return left_out_; }
   /// out(count) = bytes [begin, begin + count), which must lie in the text. Throws io::FileError if a file has been
@@ -55,8 +55,8 @@ class Corpus {
   LeftOut left_out_;
 };
 
-/// The files that a Corpus of `paths` reads, without what else is wrong with them. Throws io::FileError for a directory
-/// or a file in it that cannot be read.
+/// Returns the files that a Corpus of `paths` reads. Does not check paths of files. Throws io::FileError for a
+/// directory or a file in it that cannot be read.
 std::vector<std::string> text_files(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
 /// Returns the offset of the first byte that is not well-formed UTF-8 or is zero, `count` if there is none. A character

@@ -96,7 +96,7 @@ TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t b
   require(tokenizer->vocab() <= model.config.vocab, "{}: its tokenizer has {} tokens but the model {}", model.name,
           tokenizer->vocab(), model.config.vocab);
   TokenText out = token_text(corpus, begin, end, *tokenizer);
-  require(!out.ids.empty(), "{}: its tokenizer has no token for what is read of the text, {} bytes", model.name,
+  require(!out.ids.empty(), "{}: its tokenizer has no token for the {} bytes of the text that are read", model.name,
           std::min(end, corpus.size()) - begin);
   return out;
 }
@@ -113,7 +113,7 @@ Source shared(const std::vector<Source>& sources, Source source) {
 std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                     std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
-  require(corpus.size() > 0, "{}: the text is empty", fmt::join(choices.data, ", "));
+  require(corpus.size() > 0, "{}: the text is empty", corpus.name());
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
   const std::int64_t end = choices.text_bytes ? begin + *choices.text_bytes : corpus.size();
   const bool may_shorten = !choices.seq_len && !choices.held_out;
@@ -191,7 +191,7 @@ std::string model_path(const std::string& path) {
   if (models::is_gguf(there)) return there;
   std::error_code error;
   if (!std::filesystem::is_directory(there, error)) {
-    io::fail(path, "not a GGUF file; of a model in other files, give the directory that holds its config.json");
+    io::fail(path, "not a GGUF file; for a model in other files, give the directory that holds its config.json");
   }
   for (const std::string& directory : {there, newest_checkpoint(there)}) {
     if (is_checkpoint(directory)) return io::present_directory(directory);

@@ -20,7 +20,7 @@ bool evaluation_due(const Trainer& trainer) {
          (due(trainer.steps_done(), settings.eval_every) || trainer.finished());
 }
 
-/// The next step. Throws Cancelled, and the trainer has then not taken it.
+/// Takes the next step. If it throws Cancelled, the trainer has not taken it.
 Progress advance(Trainer& trainer, const LoopOptions& options) {
   Progress progress;
   progress.step = trainer.step();

@@ -20,7 +20,7 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  /// The evaluation of a step of an earlier run, which its interruption had left out.
+  /// Called with an evaluation that an interruption had left out, of the last step before this run_loop.
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation) = 0;
   /// `directory` changes if a checkpoint could not replace the previous one (RunDirectory::save).
   virtual void saved(std::int64_t step, const std::string& directory) = 0;
@@ -45,11 +45,11 @@ struct LoopEnd {
 bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run);
 
 /// Trains until all steps are done, `stop_at` is reached or the observer interrupts. Saves at the start of a new run,
-/// every save_every steps and at the end; evaluates every eval_every steps and at the last. First makes up for an
-/// evaluation that is lacking. A step that is interrupted is dropped: resumed, the run takes it anew, with the same
-/// bits. A write that fails later than at the start, on a full disk for instance, is retried at the next save or line.
-/// Throws Diverged (the checkpoint is then that of the last save) and io::FileError: before the first step if something
-/// cannot be written, later if the data has changed.
+/// every save_every steps and at the end; evaluates every eval_every steps and at the last. Begins with the
+/// evaluation that lacks_evaluation() finds missing. A step that is interrupted is dropped: resumed, the run takes it
+/// anew, with the same bits. A write that fails later than at the start, on a full disk for instance, is retried at the
+/// next save or line. Throws Diverged (the checkpoint is then that of the last save) and io::FileError: before the
+/// first step if something cannot be written, later if the data has changed.
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options);
 
 /// The same steps in a process that does not lead its group: it writes and evaluates nothing. An interruption of any

@@ -37,7 +37,8 @@ std::vector<const metrics::Figure*> recorded_figures();
 /// io::FileError with the line and value that is wrong.
 RecordedRun read_metrics(const std::string& path);
 
-/// read_metrics of the run in `directory`, resolved by io::given_path. Throws io::FileError, also for what is no run.
+/// Reads the metrics of the run in `directory`, resolved by io::given_path. Throws as read_metrics, and io::FileError
+/// if it is not a run.
 RecordedRun read_run(const std::string& directory);
 
 }  // namespace headgate::train

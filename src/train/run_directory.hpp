@@ -28,7 +28,7 @@ std::vector<std::string> checkpoints_of(const std::string& run);
 /// The first of checkpoints_of; `run`/checkpoint where there is none.
 std::string newest_checkpoint(const std::string& run);
 
-/// The paths of all that a run in `run` writes, be they there or not.
+/// The paths of all files that a run in `run` writes, whether they exist or not.
 std::vector<std::string> files_of_run(const std::string& run);
 
 /// The files of the model or run in `path`, and the metrics.jsonl of the run whose checkpoint it is, for guards that

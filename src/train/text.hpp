@@ -9,8 +9,8 @@
 
 namespace headgate::train {
 
-/// The first byte of the tail of a text that training holds out. Throws Error for a text shorter than two sequences of
-/// T + 1 bytes, which names the text.
+/// The first byte of the tail of a text that training holds out. Throws Error, which has the text's name, for a text
+/// shorter than two sequences of T + 1 bytes.
 std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, std::int64_t T);
 
 /// Bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest is

@@ -33,7 +33,7 @@ class Recorder : public LoopObserver {
     if (progress.evaluation) evaluations.push_back(last_);
     if (after) after(last_);
   }
-  void evaluated(std::int64_t step, const Evaluation& /*evaluation*/) override { made_up.push_back(step); }
+  void evaluated(std::int64_t step, const Evaluation& /*evaluation*/) override { late_evaluations.push_back(step); }
   void saved(std::int64_t step, const std::string& directory) override {
     saves.push_back(step);
     if (places.empty() || places.back() != directory) places.push_back(directory);
@@ -44,7 +44,7 @@ class Recorder : public LoopObserver {
     return last_ == interrupt_at_ || (interrupts && interrupts());
   }
 
-  Steps evaluations, made_up, saves;
+  Steps evaluations, late_evaluations, saves;
   std::int64_t asked = 0;
   std::vector<std::string> places, troubles;
   std::function<void(std::int64_t)> after;  ///< called after each step with its number, where set
@@ -192,7 +192,7 @@ TEST(Loop, InterruptionWithinSteps_DropsTheStepsAndGoesOnBitForBit) {
   expect_same_run(run.path("parts"), run.path("whole"));
 }
 
-TEST(Loop, InterruptionWithinTheLastEvaluation_IsMadeUpFor) {
+TEST(Loop, InterruptedLastEvaluation_IsAddedOnResume) {
   SmallRun run;
   run.settings.eval_every = 100;
   run.settings.schedule.steps = 3;
@@ -214,7 +214,7 @@ TEST(Loop, InterruptionWithinTheLastEvaluation_IsMadeUpFor) {
   }
   Recorder rest;
   EXPECT_EQ(loop(second, rest, run.path("parts")).reason, LoopReason::finished);
-  EXPECT_EQ(rest.made_up, Steps{3});
+  EXPECT_EQ(rest.late_evaluations, Steps{3});
   expect_same_run(run.path("parts"), run.path("whole"));
 }
 
