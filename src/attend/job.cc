@@ -186,7 +186,7 @@ std::string without_function(std::string what) {
   return what;
 }
 
-/// The file of the argument that a library message begins with; empty if it has none.
+/// Returns the file of the argument that a library message begins with; empty if it begins with none.
 std::string file_of_argument(const Files& files, std::string_view message) {
   const std::pair<std::string_view, const std::string*> arguments[] = {{"q", &files.q},
                                                                        {"k", &files.k},
@@ -211,7 +211,7 @@ std::string file_of_argument(const Files& files, std::string_view message) {
   return "";
 }
 
-/// --rows are rows of q.
+/// Throws Error if --rows names a query that q does not have.
 void check_rows(const Statistics& wanted, const io::Array& q) {
   const std::int64_t T = q.shape[q.shape.size() - 2];
   for (const std::int64_t row : wanted.queries) {

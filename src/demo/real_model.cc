@@ -39,7 +39,7 @@ xray::Choices choices_of(const XrayWanted& wanted) {
   return choices;
 }
 
-/// `text`: what the page calls the text.
+/// Writes the page of these models, which calls the text `text`.
 void write_page(const std::vector<xray::ModelXray>& models, const XrayWanted& wanted, const std::string& name,
                 const std::string& text) {
   if (wanted.directory.empty()) return;
@@ -57,7 +57,7 @@ std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, con
   return out;
 }
 
-/// Why the figures are near those of the comparison, and not the same.
+/// Says why the figures are near those of the comparison, and not the same.
 std::string held_out_sentence(std::int64_t bytes, std::int64_t bytes_above) {
   return fmt::format(
       "These are the first {} bytes of the held-out text; the figures above are means over {} held-out bytes.", bytes,

@@ -12,7 +12,7 @@ namespace headgate::demo {
 /// Where the X-rays of the demo look, and where their pages go.
 struct XrayWanted {
   std::string text;                    ///< a file or directory
-  std::vector<std::string> include{};  ///< which files of a directory, as TrainSettings has it
+  std::vector<std::string> include{};  ///< which files of a directory, as TrainSettings::include
   std::string directory{};             ///< of the pages; empty: none are written
   int threads = 1;
 };

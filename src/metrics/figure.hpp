@@ -28,7 +28,8 @@ struct Figure {
   bool null_without_gate = false;   ///< models without a gate do not have it
   bool null_for_one_token = false;  ///< it takes a query that sees another token: sequences of one have none
   bool may_overflow = false;        ///< an infinity says nothing of the model
-  /// From 0 to 1 by its definition; of a gate, where its function is a sigmoid. Pages draw it on that scale.
+  /// It lies in [0, 1] by definition; a figure of a gate does if its function is the sigmoid. Pages draw it on that
+  /// scale.
   bool is_share = false;
   Column column{};
   DemoColumn demo{};

@@ -20,9 +20,9 @@ MetricList default_metrics();
 /// "loss, layer_loss, …".
 std::string metric_names(const MetricList& metrics);
 
-/// Names of metrics or keys of their figures, several in one word by commas, or "all"; no word: default_metrics(). Of a
-/// key that several metrics print, as loss_nats of the model and of its layers, the first is meant. Throws Error with
-/// the names that exist.
+/// Names of metrics or keys of their figures, several in one word by commas, or "all"; no word: default_metrics(). A
+/// key that several metrics print, as loss_nats of the model and of its layers, stands for the first of them. Throws
+/// Error with the names that exist.
 MetricList parse_metrics(const std::vector<std::string>& words);
 
 /// Those of `metrics` that a task with or without triggers has.

@@ -27,8 +27,8 @@ function keysOf(rows) {
   return [...described.keys()].filter((key) => present.delete(key)).concat([...present]);
 }
 
-// Shares are drawn from 0 to 1, so that a bar or a colour means the same on every page. Null, for a scale by the values
-// themselves, where a figure is no share or a value lies beyond: the gate of a function other than the sigmoid.
+// Shares are drawn from 0 to 1, so that a bar or a colour means the same on every page. Returns null, for a scale by
+// the values, if a figure is not a share or a value lies outside, as a gate's may whose function is no sigmoid.
 const FROM_0_TO_1 = { low: 0, high: 1 };
 function shareScale(keys, values) {
   const rounding = 1e-6;

@@ -41,7 +41,7 @@ function modelCard(model, i, scale) {
     })));
 }
 
-// Of the bars of all models; it always has 0, where they begin. Null where there are none.
+// Returns one scale for the bars of all models, which includes 0, where bars begin. Null if there are no bars.
 function scaleOfBars() {
   const keys = BARS.map(([key]) => key), values = models.flatMap(({ figures }) => keys.map((key) => figures[key]));
   if (!values.some(known)) return null;

@@ -72,7 +72,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   return out;
 }
 
-/// The model's own tokenizer. Null where it is not there or not supported and `token_ids` stand in place of a text.
+/// Opens the model's own tokenizer. Returns null if it cannot be opened and `token_ids` stand in place of a text.
 std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& model, bool token_ids) {
   try {
     return model.reads_bytes ? tokenize::byte_tokenizer() : tokenize::open_tokenizer(model.tokenizer);

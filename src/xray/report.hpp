@@ -20,7 +20,7 @@ namespace headgate::xray {
 struct Choices {
   std::vector<std::string> models;
   std::vector<std::string> text;       ///< files and directories
-  std::vector<std::string> include{};  ///< which files of directories, as EvaluationChoices has it
+  std::vector<std::string> include{};  ///< which files of directories, as EvaluationChoices::include
   bool held_out = false;               ///< the text begins where training holds it out
   std::string token_ids{};             ///< a .npy file in place of `text`
   std::int64_t tokens = 2048;          ///< at most, from the beginning of the text: one sequence
@@ -36,8 +36,8 @@ struct ModelXray {
   models::DecoderConfig config;
   train::Evaluation evaluation;     ///< of xray_metrics
   std::int64_t map_cells = 0;       ///< of a side of its heads' maps
-  std::vector<std::string> pieces;  ///< (T) what each token adds to the text, which may be no valid UTF-8; of token
-                                    ///< ids of which no tokenizer knows the text, the number
+  std::vector<std::string> pieces;  ///< (T) what each token adds to the text, which may be no valid UTF-8; the number
+                                    ///< of a token whose text no tokenizer knows
   std::vector<float> losses;        ///< (T) −log p of the token that follows, in nats; NaN where it does not count
   std::vector<LayerRecord> layers;
   std::optional<OverrideRun> overrides;  ///< its figures are in the evaluation's report
@@ -50,8 +50,8 @@ metrics::MetricList xray_metrics();
 /// The figures of heads that are no metric's: they take the weights, or all that a head writes.
 std::vector<const metrics::Figure*> rank_figures();
 
-/// Whom a run tells how far it is with which model, and, a line for each model before the first of them runs, what
-/// overrides will cost.
+/// Callbacks of a run. progress gets the model at work and how much of it is done; plan gets, before the first model
+/// runs, a line for each model on what overrides will cost.
 struct Listener {
   std::function<void(const std::string& model, double fraction)> progress;
   std::function<void(const std::string& line)> plan;

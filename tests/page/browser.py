@@ -217,7 +217,8 @@ class Checks:
         hidden = [cell for row in cells for cell in row if not cell[1]]
         self.hold(f"a window of {width} px shows every number of the table", cells and hidden == [], hidden)
         named = [[cell[2] for cell in row] for row in cells]
-        self.hold("behind the name of its column", all(row == columns for row in named), [columns, named[:1]])
+        self.hold(f"a window of {width} px shows every number behind the name of its column",
+                  all(row == columns for row in named), [columns, named[:1]])
 
     def themes(self, screenshots):
         seen, shading = {}, {}

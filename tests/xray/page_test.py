@@ -76,10 +76,11 @@ class XrayChecks(in_browser.Checks):
         self.hold("a bar is as long as its share of attention", len(near) == len(BARS) * len(self.models) and all(near),
                   [drawn, wanted])
         note = self.browser.value("$('#bars-note').textContent")
-        self.hold("the page says on what scale", note.endswith("Bars go from 0 to 1."), note)
+        self.hold("the note names the scale of the bars", note.endswith("Bars go from 0 to 1."), note)
         keys = self.browser.value("$$('#top-keys button').map((key) => [parseFloat(key.style.getPropertyValue('--share')),"
                                   " Number(key.lastChild.textContent.replace('−', '-'))])")
-        self.hold("so are the keys that receive most", keys and all(abs(bar / 100 - share) < 0.01 for bar, share in keys), keys)
+        self.hold("the bar of a key that receives most is as long as its weight",
+                  keys and all(abs(bar / 100 - share) < 0.01 for bar, share in keys), keys)
 
     def scales(self):
         """Charts by layer and maps of heads: those of shares, and only those, end at 1."""
@@ -93,7 +94,7 @@ class XrayChecks(in_browser.Checks):
         self.hold("maps of shares are coloured from 0 to 1", shares and all(scales[key] == ["0", "0.5", "1"] for key in shares),
                   scales)
         others = [key for key in keys if key not in self.shares]
-        self.hold("other maps say their own scale", others and all(len(scales[key]) == 3 for key in others) and
+        self.hold("maps of other figures have scales of their own", others and all(len(scales[key]) == 3 for key in others) and
                   any(scales[key] != ["0", "0.5", "1"] for key in others), scales)
         self.choose_map(keys[0])
 
