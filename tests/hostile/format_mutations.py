@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be wrong with the binary formats: .npy, safetensors and GGUF, field by field."""
+"""Mutations of the binary formats .npy, safetensors and GGUF, field by field."""
 
 import copy
 import json
@@ -272,7 +272,7 @@ def of_blocks(gguf) -> Iterator[Variant]:
         for scale in scales:
             for name, bits in {"infinite": b"\0\x7c", "nan": b"\0\x7e", "largest": b"\xff\x7b", "tiny": b"\1\0"}.items():
                 data = tensor.data[:scale] + bits + tensor.data[scale + 2:]
-                # Of infinity times a q of 0, or of finite numbers beyond it, comes what widening in f32 gives.
+                # Expects EITHER: whether widening to f32 gives finite numbers depends on the format and the block.
                 yield Variant(f"{word}-scale-{scale}-{name}", changed(gguf, lambda f: setattr(f.tensors[n], "data", data)))
         yield Variant(f"{word}-ones", changed(gguf, lambda f: setattr(f.tensors[n], "data", b"\xff" * len(tensor.data))))
         yield Variant(f"{word}-cut", changed(gguf, lambda f: setattr(f.tensors[n], "data", tensor.data[:-32])), REFUSED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals at random moments: nothing half-written or staged stays, and what was there before is as it was."""
+"""Sends signals at random moments: outputs must be complete or unchanged, and no temporary files may remain."""
 
 import dataclasses
 import pathlib
@@ -46,7 +46,7 @@ class Sender:
 
 
 class Judge:
-    """The outputs are wholly those of before, or wholly new."""
+    """Checks that each output is complete: the old one or the new one."""
 
     def __init__(self, machine: Machine, sender: Sender, name: str):
         self.machine, self.sender, self.name = machine, sender, name

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the suite notices each way to misbehave, shown on small programs in place of headgate."""
+"""Checks that the suite detects each kind of misbehaviour, with small programs in place of headgate."""
 
 import collections
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of memory and of files, full disks, and streams that are closed or full."""
+"""Trials under limits of memory and file size, on full disks, and with closed or full streams."""
 
 import json
 import pathlib
@@ -24,9 +24,9 @@ VERBS = {
     "convert": ("model", Command("convert m out", ("out",))),
     "convert-gguf": ("model", Command("convert m.gguf out", ("out",))),
     "eval": ("model", Command("eval m --text book.txt --tokens 32 --logits out", ("out",))),
-    "xray": ("model", Command("xray m --text book.txt --tokens 16 --out out JSON out.json", ("out", "out.json"))),
+    "xray": ("model", Command("xray m --text book.txt --tokens 16 --out out --json-out out.json", ("out", "out.json"))),
     "generate": ("model", Command("generate m --prompt Hi --max-tokens 3 --logits out", ("out",))),
-    "compare": ("model", Command("compare run --out out JSON out.json", ("out", "out.json"))),
+    "compare": ("model", Command("compare run --out out --json-out out.json", ("out", "out.json"))),
     "train": ("model", Command(good_file.TRAIN.replace("--out run", "--out out"), ("out",))),
     "resume": ("model", Command("train --resume --out run --steps 6", ("run",))),
     "demo": ("model", Command("demo --only model --model m --data book.txt --out out", ("out",))),

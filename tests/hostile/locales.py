@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locales with decimal commas and other letters: every result and every message is what it is in C."""
+"""Trials in other locales: results and messages must be those of the C locale."""
 
 import pathlib
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 
 from limits import CHANGING, VERBS, SameFiles, files_of
@@ -14,10 +15,16 @@ PLAIN = ("C", "POSIX", "C.UTF-8", "none_NONE.UTF-8", "x" * 5000)
 BUILT = (("de_DE", "UTF-8"), ("tr_TR", "UTF-8"), ("ar_EG", "UTF-8"), ("ja_JP", "EUC-JP"))
 UNSTABLE = ("info", "bench")  # what they print changes from run to run
 WITHOUT_PRINT = ("train", "resume", "xray", "demo")
+BUILDING = threading.Lock()  # trials run side by side and share the locales
 
 
 def built_locales(folder: pathlib.Path) -> None:
     """Makes the locales, which few machines have, in a folder that LOCPATH names."""
+    with BUILDING:
+        build_locales(folder)
+
+
+def build_locales(folder: pathlib.Path) -> None:
     program = shutil.which("localedef")
     if program is None:
         raise Skipped("no localedef makes locales")

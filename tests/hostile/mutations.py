@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be wrong with a file of any kind, with a JSON file and with a text: variants of a good file's bytes."""
+"""Mutations of a good file's bytes: for files of any kind, for JSON and for texts."""
 
 import copy
 import dataclasses
@@ -15,7 +15,7 @@ EITHER, REFUSED, ACCEPTED = Expect.EITHER, Expect.REFUSED, Expect.ACCEPTED
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What stands in place of a good file: bytes, or what a function puts there."""
+    """Takes the place of a good file: bytes, or what a function puts there."""
 
     name: str
     put: bytes | Callable[[pathlib.Path], None]

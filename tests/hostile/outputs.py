@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of outputs: what each option that writes does with every path that it should not write to."""
+"""The table of outputs: each row is a command that writes a file, tried with every path that it must refuse."""
 
 import dataclasses
 import os
@@ -56,15 +56,15 @@ TABLE = (
     Output("generate--logits-of-gguf", "--logits", "generate m.gguf --prompt Hi --max-tokens 2 --logits {}", ("m.gguf",)),
     Output("xray--out", "--out", "xray m --text book.txt --tokens 16 --out {}", (*MODEL_INPUTS[:3], "book.txt")),
     Output("xray--out-of-run", "--out", "xray run --text book.txt --tokens 16 --out {}", (*RUN_INPUTS[:3], "book.txt")),
-    Output("xray--json", "--json", "xray m --text book.txt --tokens 16 JSON {}", (*MODEL_INPUTS[:3], "book.txt")),
+    Output("xray--json-out", "--json-out", "xray m --text book.txt --tokens 16 --json-out {}", (*MODEL_INPUTS[:3], "book.txt")),
     Output("compare--out", "--out", "compare run --out {}", ("run/metrics.jsonl",)),
-    Output("compare--json", "--json", "compare run JSON {}", ("run/metrics.jsonl",)),
+    Output("compare--json-out", "--json-out", "compare run --json-out {}", ("run/metrics.jsonl",)),
     Output("convert-OUT", "OUT", "convert m {}", ("m",), directory=True),
     Output("convert-OUT-of-gguf", "OUT", "convert m.gguf {}", (), directory=True),
     Output("convert-OUT-of-run", "OUT", "convert run/checkpoint {}", ("run/checkpoint",), directory=True),
     Output("train--out", "--out", good_file.TRAIN.replace("--out run", "--out {}"), (), directory=True),
     Output("demo--out", "--out", "demo --only model --model m --data book.txt --out {}", (), directory=True),
-    Output("bench--json", "--json", "bench --quick --filter '^small/forward/T16$' JSON {}", (), slow=True),
+    Output("bench--json-out", "--json-out", "bench --quick --filter '^small/forward/T16$' --json-out {}", (), slow=True),
 )
 
 
@@ -139,8 +139,10 @@ def twice(files: dict[str, dict[str, bytes]]) -> Iterator[Trial]:
     ):
         yield Trial(f"output-twice/{name}/attend", attend, Command(line), Expect.REFUSED, (option,),
                     prepare=lambda folder: os.symlink(".", folder / "here"))
-    for verb, line in (("xray", "xray m --text book.txt --tokens 16 --out page JSON page"), ("compare", "compare run --out page JSON ./page")):
-        yield Trial(f"output-twice/{verb}-out-and-json/{verb}", files["model"], Command(line), Expect.REFUSED, ("--out", "--json"))
+    for verb, line in (("xray", "xray m --text book.txt --tokens 16 --out page --json-out page"),
+                       ("compare", "compare run --out page --json-out ./page")):
+        yield Trial(f"output-twice/{verb}-out-and-json-out/{verb}", files["model"], Command(line), Expect.REFUSED,
+                    ("--out", "--json-out"))
 
 
 def trials(run: dict[str, bytes]) -> Iterator[Trial]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a path may lead to other than a regular file: for inputs, and for outputs."""
+"""Paths that lead to something other than a regular file, for inputs and for outputs."""
 
 import os
 import pathlib
@@ -112,8 +112,8 @@ def write_late(content: bytes):
     return meanwhile
 
 
-# Arguments that stand in place of a path: name, text, whether it may be taken.
 def hostile_names(good: str) -> Iterator[tuple[str, str]]:
+    """Arguments in place of a path, as (name, text). `good` is a file that exists."""
     yield "empty", ""
     yield "name-too-long", "n" * 256
     yield "path-too-long", "/".join(["n" * 200] * 30)

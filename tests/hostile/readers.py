@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of readers: a good file, what may be wrong with it, and the commands that read it."""
+"""The table of readers: each row has a good file, its mutations and the commands that read it."""
 
 import dataclasses
 import itertools
@@ -92,7 +92,7 @@ class Reader:
         return out
 
     def random_trial(self, kind: str, seed: int, index: int) -> Trial:
-        """The draw is the case's own, so that it can be made again by its name."""
+        """The seed and the name alone determine the trial, so that both reproduce it."""
         draw = random.Random(f"{seed}/{self.name}/{kind}/{index}")
         command = draw.choice(self.commands)
         return self.trial(Variant(f"{kind}-{index}", RANDOM[kind](self.good, draw)), command)
@@ -130,7 +130,7 @@ def integers_of_npy(good: bytes) -> Iterator[Variant]:
     for at in (0, len(data) - size):
         for name, value in {"minus-one": -1, "largest": 2 ** (8 * size - 1) - 1, "smallest": -(2 ** (8 * size - 1)), "million": 10**6}.items():
             yield Variant(f"element-{at // size}-{name}", front + data[:at] + value.to_bytes(size, "little", signed=True) + data[at + size:])
-    yield Variant("reversed", front + b"".join(data[at:at + size] for at in range(0, len(data), size))[::-1])
+    yield Variant("reversed", front + b"".join(data[at:at + size] for at in reversed(range(0, len(data), size))))
 
 
 def attend_rows() -> Iterator[Reader]:
@@ -177,7 +177,7 @@ def model_rows() -> Iterator[Reader]:
 
 
 def of_index(good: bytes) -> Iterator[Variant]:
-    """An index whose names of files lead elsewhere, besides what may be wrong with its JSON."""
+    """Indices whose file names lead elsewhere, and mutations of the JSON."""
     yield from mutations.of_json(good)
     index = json.loads(good)
     for name, target in {"dots": "../m/x.safetensors", "absolute": "/etc/passwd", "nul": "a\0.safetensors", "newline": "a\nb.safetensors",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile trials of the command line: what it does with files, paths, limits, signals and locales that nobody means well.
+"""Runs hostile trials of the command line: damaged files, bad paths, limits, signals and locales.
 
     tests/hostile/run.py                             every trial, then random ones for --seconds
     tests/hostile/run.py --only gguf-llama           one row of the table
@@ -69,14 +69,14 @@ class Suite:
         return not only or any(fnmatch.fnmatchcase(row, p.split("/")[0]) for p in only)
 
     def fixed(self):
-        """Trials one by one: their files would fill the memory."""
+        """Yields trials one by one: the files of all would fill the memory."""
         rows = [row.fixed_trials() for row in self.readers if self.may_have_wanted(row.name)]
         others = [readers.argument_trials(self.run_files), outputs.trials(self.run_files), limits.trials(self.run_files, self.machine),
                   interruptions.trials(self.run_files, self.seed, self.machine), locales.trials(self.run_files, self.machine)]
         return (trial for trial in itertools.chain(*rows, *others) if self.wanted(trial.name))
 
     def random(self):
-        """Cases without end, each named so that it can be made again."""
+        """Yields cases without end, whose names and seed reproduce them."""
         draw = random.Random(self.seed)
         wanted = [row for row in self.readers if self.may_have_wanted(row.name)]
         for index in itertools.count() if wanted else ():
@@ -84,10 +84,11 @@ class Suite:
             yield row.random_trial(kind, self.seed, index)
 
     def named_random(self) -> list[Trial]:
-        """Those that --only names, as a failure printed them."""
+        """Random trials that --only names, as a failure printed them."""
         by_name = {row.name: row for row in self.readers}
         found = [RANDOM_NAME.match(pattern) for pattern in self.chosen.only]
-        return [by_name[m["row"]].random_trial(m["kind"], self.seed, int(m["index"])) for m in found if m]
+        named = [m for m in found if m and m["row"] in by_name and m["kind"] in RANDOM]
+        return [by_name[m["row"]].random_trial(m["kind"], self.seed, int(m["index"])) for m in named]
 
 
 class Report:
@@ -191,7 +192,7 @@ def main() -> int:
             return 0
         print(f"== headgate: hostile trials, seed {seed}", flush=True)
         run_all(machine, report, itertools.chain(trials, suite.named_random()), chosen.jobs)
-        exact = any(RANDOM_NAME.match(pattern) for pattern in chosen.only)
+        exact = any("/" in pattern for pattern in chosen.only)  # names variants, not rows
         if chosen.sample is None and not exact and chosen.seconds > 0:
             print(f"== headgate: random trials for {chosen.seconds:g} s", flush=True)
             run_all(machine, report, suite.random(), chosen.jobs, time.monotonic() + chosen.seconds)

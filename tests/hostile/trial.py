@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One trial: a folder with files, a command in it, and what must come out.
+"""Runs a trial: a command in a folder with files, whose result must obey rules.
 
 The command must end by itself, within the time limit, with a status that the trial expects. A refusal is status 2 and one
 printable line on stderr that names the file or the argument. Memory stays below the trial's bound, files that the command
@@ -28,9 +28,8 @@ SANITIZER = re.compile(rb"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitize
 NOBODY = 65534
 FOLDER = "files"  # of a trial, in a directory of its own
 NO_READER = "no reader"  # a redirection: stdout is a pipe that nobody reads
-JSON = "JSON"  # in a command: the option that names a file of JSON
 MOST_OUTPUT = 1 << 24  # bytes of a command's output that are kept
-HUGE_FILE = 1 << 24  # contents of larger files are not compared, only their sizes and times
+HUGE_FILE = 1 << 24  # of larger files, and of unreadable ones, only sizes and times are compared
 
 
 class Skipped(Exception):
@@ -148,7 +147,6 @@ class Machine:
         self._lock = threading.Lock()
         self._peaks: dict[str, int] = {}
         self._references: dict[str, Reference] = {}
-        self._json_options: dict[str, str] = {}
 
     def run(self, trial: Trial) -> tuple[list[str], Outcome]:
         """The rules that the trial broke, in words."""
@@ -243,8 +241,7 @@ class Machine:
 
     def command_line(self, trial: Trial) -> list[str]:
         limits = trial.limits
-        words = shlex.split(trial.command.line)
-        line = [self.settings.headgate, *(self._json_option(words[0]) if word == JSON else word for word in words)]
+        line = [self.settings.headgate, *shlex.split(trial.command.line)]
         if trial.redirect and trial.redirect != NO_READER:
             line = ["sh", "-c", f'exec "$0" "$@" {trial.redirect}', *line]
         prlimit = []
@@ -260,13 +257,6 @@ class Machine:
             if os.geteuid() == 0:
                 line = [needed_program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *line]
         return line
-
-    def _json_option(self, verb: str) -> str:
-        """What names a file of JSON: where --json is a flag, it is another option."""
-        if verb not in self._json_options:
-            help_text = subprocess.run([self.settings.headgate, verb, "--help"], capture_output=True, check=False, timeout=60).stdout
-            self._json_options[verb] = "--json-out" if b"--json-out" in help_text else "--json"
-        return self._json_options[verb]
 
     def _environment(self, limits: Limits) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG"))}
@@ -350,8 +340,8 @@ def snapshot(folder: pathlib.Path) -> dict[str, tuple]:
             if stat.S_ISLNK(kind):
                 content = os.readlink(path)
             elif stat.S_ISREG(kind):
-                large = facts.st_size > HUGE_FILE
-                content = (facts.st_size, facts.st_mtime_ns) if large else digest(path)
+                compared = facts.st_size <= HUGE_FILE and os.access(path, os.R_OK)
+                content = digest(path) if compared else (facts.st_size, facts.st_mtime_ns)
             out[os.path.relpath(path, folder)] = (kind, content)
     return out
 
@@ -393,12 +383,14 @@ def resident_bytes(pid: int) -> int:
 
 
 def remove_tree(place: pathlib.Path) -> None:
-    def retry(function, path, _):
-        os.chmod(os.path.dirname(path), 0o700)
-        function(path)
-
-    if place.exists():
-        shutil.rmtree(place, onerror=retry)
+    if not place.exists():
+        return
+    # Trials take permissions away from directories. os.walk enters a directory after this loop has restored them.
+    for directory, names, _ in os.walk(place):
+        for path in (os.path.join(directory, name) for name in names):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(place)
 
 
 def needed_program(name: str) -> str:
