@@ -28,7 +28,7 @@ class NotReplaceable : public WriteError {
   using WriteError::WriteError;
 };
 
-/// A path for messages: control characters, of which NUL ends a C string, as \xNN.
+/// Returns a path for messages, with control characters as \xNN: a NUL would end the message.
 std::string shown_path(std::string_view path);
 
 template <class Kind = FileError, typename... Args>

@@ -5,7 +5,7 @@
 
 namespace headgate::io {
 
-/// Called while a file is read or written, with the fraction that is done. Empty: nobody asks.
+/// Is called while a file is read or written, with the fraction that is done. May be empty.
 using FileProgress = std::function<void(double fraction)>;
 
 }  // namespace headgate::io

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether `path` may be the name of a model on the Hub: OWNER/NAME.
+/// Returns whether `path` may be the name of a model on the Hub: OWNER/NAME.
 bool is_hub_name(const std::string& path) {
   const auto slash = path.find('/');
   if (slash == std::string::npos || path.find('/', slash + 1) != std::string::npos) return false;
@@ -38,7 +38,7 @@ bool is_hub_name(const std::string& path) {
          !fs::exists(path.substr(0, slash), ignored);
 }
 
-/// The first directory on the way to `path` that must not be entered.
+/// Returns the first directory on the way to `path` that the process has no permission to enter.
 std::string forbidden_directory(const std::string& path) {
   fs::path way;
   for (const fs::path& part : fs::path(path)) {
@@ -86,7 +86,7 @@ std::vector<std::string> directories_in(const std::string& path) {
   return out;
 }
 
-/// The snapshot of a model in the Hub's cache; `path` itself if it is nothing of the kind.
+/// Returns the directory of a snapshot if `path` is a model of the Hub's cache, else `path`.
 std::string snapshot_in(const std::string& path) {
   constexpr std::size_t kMostOfName = 4096;
   std::error_code error;
@@ -105,7 +105,7 @@ std::string snapshot_in(const std::string& path) {
     return named;
   }
   const std::vector<std::string> there = directories_in(snapshots);
-  if (there.empty()) fail(path, "a model in the Hub's cache without a snapshot: download it again");
+  if (there.empty()) fail(path, "is a model of the Hub's cache without a snapshot: download it again");
   if (there.size() > 1) {
     fail(path, "has {} snapshots and no refs/main: give one of them, as {}", there.size(), there.front());
   }
@@ -116,7 +116,7 @@ std::string snapshot_in(const std::string& path) {
 
 std::string given_path(const std::string& path) {
   if (path.empty()) throw FileError("the path is empty");
-  if (path.find('\0') != std::string::npos) fail(path, "a path with a NUL byte");
+  if (path.find('\0') != std::string::npos) fail(path, "the path contains a NUL byte");
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0) {
     const int reason = errno;
@@ -127,9 +127,9 @@ std::string given_path(const std::string& path) {
     if (::access(path.c_str(), R_OK | X_OK) != 0) fail(path, "no permission to read this directory");
     return snapshot_in(path);
   }
-  if (!S_ISREG(facts.st_mode)) fail(path, "neither a file nor a directory");
+  if (!S_ISREG(facts.st_mode)) fail(path, "is neither a file nor a directory");
   if (::access(path.c_str(), R_OK) != 0) fail(path, "no permission to read this file");
-  if (facts.st_size == 0) fail(path, "an empty file");
+  if (facts.st_size == 0) fail(path, "is an empty file");
   return path;
 }
 

@@ -3,15 +3,16 @@
 
 #include <string>
 
-// The paths of models, tokenizers and runs that a user gives: one resolver, so that each says the same of what is not
-// there.
+// Resolves the paths of models, tokenizers and runs that a user gives. All verbs share it, and so its messages.
 
 namespace headgate::io {
 
-/// The file or directory that `path` stands for: `path` itself; of a model in the Hub's cache, models--OWNER--NAME, the
-/// snapshot that refs/main names, or the only one; of a directory whose replacement was interrupted, its old content
-/// (present_directory). Throws FileError, which says what is wrong, for what cannot be reached or read, for an empty
-/// file, and for what is neither a file nor a directory; for a name on the Hub it says how to download that.
+/// Returns the file or directory that `path` stands for:
+///  - the snapshot that refs/main names, or the only one, if `path` is a model of the Hub's cache, models--OWNER--NAME;
+///  - the old content, if the replacement of a directory was interrupted (present_directory);
+///  - else `path`.
+/// Throws FileError if the path cannot be reached or read, is an empty file, or is neither a file nor a directory. For
+/// the name of a model on the Hub, the message says how to download it.
 std::string given_path(const std::string& path);
 
 }  // namespace headgate::io

@@ -29,7 +29,7 @@ void read_all(const std::string& path, void* to, std::size_t bytes, const Take& 
   }
 }
 
-/// `text` with the bytes that are not `plain` as \xNN.
+/// Returns `text` with each byte for which plain(byte) is false as \xNN.
 template <class Plain>
 std::string escaped(std::string_view text, const Plain& plain) {
   std::string out;
@@ -87,7 +87,7 @@ InputStream::InputStream(const std::string& path, std::size_t most)
   part_.resize(kPart);
 }
 
-void InputStream::refuse_size() const { fail(path_, "larger than {} bytes, the most that are read", most_); }
+void InputStream::refuse_size() const { fail(path_, "is larger than the limit of {} bytes", most_); }
 
 std::string_view InputStream::next() {
   const std::size_t got = std::fread(part_.data(), 1, part_.size(), file_.get());

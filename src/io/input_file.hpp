@@ -37,14 +37,14 @@ class InputFile {
   std::size_t size_ = 0;
 };
 
-/// A file of any kind, such as a pipe, read once from its beginning to its end.
+/// Reads a file of any kind, such as a pipe, once from its beginning to its end.
 class InputStream {
  public:
-  /// Throws FileError for what cannot be read and, before anything is, for a file of more than `most` bytes.
+  /// Throws FileError if the path cannot be opened, is a directory, or is a regular file of more than `most` bytes.
   explicit InputStream(const std::string& path, std::size_t most = std::numeric_limits<std::size_t>::max());
 
-  /// The next bytes, valid until the next call; none at the end. Throws FileError, also once there are more than
-  /// `most`.
+  /// Returns the next bytes, valid until the next call; none at the end. Throws FileError, also once more than `most`
+  /// bytes have been read.
   std::string_view next();
 
  private:

@@ -15,15 +15,16 @@
 namespace headgate::io {
 namespace {
 
-/// A string that is equal for all paths of one file, hard and symbolic links included. For a file that does not exist
-/// it is the canonical path.
+/// Returns a string that is equal for all paths of one file, hard and symbolic links included. For a file that does not
+/// exist it is the canonical path, or the absolute one where a directory cannot be entered.
 std::string identity_of(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);
   if (errno == ELOOP) fail(path, "is a loop of symbolic links");
   namespace fs = std::filesystem;
   std::error_code error;
-  return fs::weakly_canonical(fs::absolute(path, error), error).string();
+  const fs::path absolute = fs::absolute(path, error), canonical = fs::weakly_canonical(absolute, error);
+  return (error ? absolute.lexically_normal() : canonical).string();
 }
 
 }  // namespace

@@ -302,7 +302,7 @@ void write_safetensors(const std::string& path, const std::vector<TensorSource>&
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     file.write(tensors[i].data, sizes[i]);
     written += sizes[i];
-    if (progress) progress(static_cast<double>(written) / static_cast<double>(end));
+    if (progress) progress(end == 0 ? 1.0 : static_cast<double>(written) / static_cast<double>(end));
   }
   file.commit();
 }

@@ -43,7 +43,7 @@ std::string resolved(const std::string& path) {
   return target;
 }
 
-/// `reason`: an errno of what was to be done in `directory`.
+/// Throws WriteError for `path`. `reason`: the errno of a call that failed in `directory`.
 [[noreturn]] void fail_in(const std::string& directory, const std::string& path, int reason) {
   if (reason == ENOENT) fail<WriteError>(path, "cannot write: there is no directory {}", directory);
   fail<WriteError>(path, "cannot write: {}", std::strerror(reason));

@@ -13,19 +13,20 @@ namespace headgate::io {
 namespace {
 
 // A signal handler may call remove_unfinished_files in any thread at any moment: it accesses only lock-free atomics and
-// the path of a slot that it has moved from `named` to `removing`. A thread that moves a slot out of `empty` or `named`
-// owns its path and kind until the slot is `empty` or `named` again.
-enum class SlotState { empty, writing, named, removing };
+// the path of a slot that it has moved from `file` or `directory` to `removing`. The thread that moves a slot to
+// `writing` or `removing` owns its path until it moves the slot to another state.
+enum class SlotState { empty, writing, file, directory, removing };
 
 struct Slot {
   std::atomic<SlotState> state{SlotState::empty};
-  PathKind kind = PathKind::file;
   std::array<char, PATH_MAX> path{};
 };
 
 constexpr int kSlots = 64;
 std::array<Slot, kSlots> g_slots{};
 static_assert(std::atomic<SlotState>::is_always_lock_free);
+
+SlotState named(PathKind kind) { return kind == PathKind::file ? SlotState::file : SlotState::directory; }
 
 /// Returns false if the slot is not in the state `from`.
 bool change_state(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
@@ -36,9 +37,8 @@ int take_slot(const std::string& path, PathKind kind) {
   for (int i = 0; i < kSlots; ++i) {
     Slot& slot = g_slots[i];
     if (!change_state(slot, SlotState::empty, SlotState::writing)) continue;
-    slot.kind = kind;
     std::memcpy(slot.path.data(), path.c_str(), path.size() + 1);
-    slot.state.store(SlotState::named);
+    slot.state.store(named(kind));
     return i;
   }
   return -1;
@@ -46,11 +46,7 @@ int take_slot(const std::string& path, PathKind kind) {
 
 void remove_all(PathKind kind) noexcept {
   for (Slot& slot : g_slots) {
-    if (!change_state(slot, SlotState::named, SlotState::removing)) continue;
-    if (slot.kind != kind) {
-      slot.state.store(SlotState::named);
-      continue;
-    }
+    if (!change_state(slot, named(kind), SlotState::removing)) continue;
     if (kind == PathKind::file) {
       ::unlink(slot.path.data());
     } else {
@@ -81,7 +77,9 @@ UnfinishedPath& UnfinishedPath::operator=(UnfinishedPath&& other) noexcept {
 
 void UnfinishedPath::forget() {
   // A slot in the state `removing` is emptied by remove_unfinished_files.
-  if (slot_ >= 0) change_state(g_slots[slot_], SlotState::named, SlotState::empty);
+  if (slot_ >= 0 && !change_state(g_slots[slot_], SlotState::file, SlotState::empty)) {
+    change_state(g_slots[slot_], SlotState::directory, SlotState::empty);
+  }
   slot_ = -1;
 }
 

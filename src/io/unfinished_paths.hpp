@@ -11,8 +11,8 @@ void remove_unfinished_files() noexcept;
 
 enum class PathKind { file, directory };
 
-/// A temporary path that remove_unfinished_files() removes while this object knows it. Beyond 64 paths in a process, or
-/// PATH_MAX bytes, a path is not removed.
+/// Registers a temporary path, which remove_unfinished_files() removes until forget() is called or the object is
+/// destroyed. More than 64 paths in a process, and paths of PATH_MAX bytes or more, are not registered.
 class UnfinishedPath {
  public:
   UnfinishedPath() = default;
@@ -23,7 +23,7 @@ class UnfinishedPath {
   UnfinishedPath& operator=(const UnfinishedPath&) = delete;
   ~UnfinishedPath() { forget(); }
 
-  /// The path is finished, or gone.
+  /// Unregisters the path.
   void forget();
 
  private:

@@ -78,7 +78,7 @@ TEST_F(TokenizeVerb, RefusesOnOneLine) {
   expect_refused(testing::headgate({"tokenize", scratch / "none", "--text", text}), "tokenize", "none: does not exist");
   expect_refused(testing::headgate({"tokenize", tokenizer, "--text", scratch.path()}), "tokenize", "is a directory");
   write_bytes(tokenizer, "");
-  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize", ": an empty file");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize", ": is an empty file");
   write_bytes(tokenizer, "null");
   expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize",
                  "tokenizer.json: is null, not a tokenizer: a JSON object with model.vocab and model.merges");

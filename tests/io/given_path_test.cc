@@ -39,7 +39,7 @@ TEST(GivenPath, EachReasonForNothing_HasItsOwnMessage) {
   EXPECT_EQ(refusal(scratch / "no/such/file"),
             scratch / "no/such/file" + ": does not exist: there is no directory " + scratch / "no");
   write_bytes(scratch / "empty", "");
-  EXPECT_EQ(refusal(scratch / "empty"), scratch / "empty" + ": an empty file");
+  EXPECT_EQ(refusal(scratch / "empty"), scratch / "empty" + ": is an empty file");
   EXPECT_EQ(refusal(scratch / "empty/model"), scratch / "empty/model" + ": cannot be reached: Not a directory");
   fs::create_symlink("b", scratch / "a");
   fs::create_symlink("a", scratch / "b");
@@ -47,9 +47,9 @@ TEST(GivenPath, EachReasonForNothing_HasItsOwnMessage) {
   fs::create_symlink("gone", scratch / "dangling");
   EXPECT_EQ(refusal(scratch / "dangling"), scratch / "dangling" + ": is a link to gone, which does not exist");
   ASSERT_EQ(::mkfifo((scratch / "pipe").c_str(), 0600), 0);
-  EXPECT_EQ(refusal(scratch / "pipe"), scratch / "pipe" + ": neither a file nor a directory");
+  EXPECT_EQ(refusal(scratch / "pipe"), scratch / "pipe" + ": is neither a file nor a directory");
   EXPECT_EQ(refusal(""), "the path is empty");
-  EXPECT_EQ(refusal(std::string("a\0b", 3)), "a\\x00b: a path with a NUL byte");
+  EXPECT_EQ(refusal(std::string("a\0b", 3)), "a\\x00b: the path contains a NUL byte");
 }
 
 TEST(GivenPath, NameOnTheHub_SaysHowToDownloadIt) {
@@ -77,7 +77,7 @@ TEST(GivenPath, CacheOfTheHub_LeadsToASnapshot) {
   const Scratch scratch;
   const std::string model = scratch / "models--a--b";
   fs::create_directories(model + "/snapshots");
-  EXPECT_EQ(refusal(model), model + ": a model in the Hub's cache without a snapshot: download it again");
+  EXPECT_EQ(refusal(model), model + ": is a model of the Hub's cache without a snapshot: download it again");
   fs::create_directories(model + "/snapshots/0a1b");
   EXPECT_EQ(given_path(model), model + "/snapshots/0a1b");
   fs::create_directories(model + "/snapshots/2c3d");

@@ -23,7 +23,7 @@ TEST(InputStream, FileOfManyParts_IsReadWhole) {
   EXPECT_EQ(read_stream(scratch / "text", text.size()), text);
 }
 
-/// A terabyte of a sparse file would not be read in the time of a test.
+/// The file is sparse: reading its terabyte would time the test out.
 TEST(InputStream, FileOverTheLimit_IsRefusedBeforeItIsRead) {
   const Scratch scratch;
   write_bytes(scratch / "large", "");
@@ -32,7 +32,7 @@ TEST(InputStream, FileOverTheLimit_IsRefusedBeforeItIsRead) {
     const InputStream stream(scratch / "large", 4096);
     ADD_FAILURE() << "taken";
   } catch (const FileError& error) {
-    EXPECT_EQ(error.what(), scratch / "large" + ": larger than 4096 bytes, the most that are read");
+    EXPECT_EQ(error.what(), scratch / "large" + ": is larger than the limit of 4096 bytes");
   }
   EXPECT_NO_THROW(InputStream(scratch / "large").next());
 }

@@ -65,5 +65,11 @@ TEST_F(OutputGuard, TwoOutputsAreOneFile_AreRefused) {
   EXPECT_EQ(refusal({{"--out", one}, {"--json", scratch / "json"}, {"--lse", ""}, {"--weights", ""}}, {}), "");
 }
 
+TEST_F(OutputGuard, PathsThatCannotBeResolved_AreDifferentFiles) {
+  const std::string one = scratch / std::string(300, 'a'), two = scratch / std::string(300, 'b');
+  EXPECT_EQ(refusal({{"--out", one}, {"--json", two}}, {}), "");
+  EXPECT_NE(refusal({{"--out", one}, {"--json", one}}, {}), "");
+}
+
 }  // namespace
 }  // namespace headgate::io

@@ -115,7 +115,7 @@ def test_errors(folder, tmp_path):
     assert str(caught.value).startswith(str(tmp_path / "nothing")) and "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="`hf download a/b --local-dir DIR`"):
         headgate.load("a/b")
-    with pytest.raises(ValueError, match=r"a\\x00b: a path with a NUL byte"):
+    with pytest.raises(ValueError, match=r"a\\x00b: the path contains a NUL byte"):
         headgate.load("a\0b")
     model = headgate.load(folder / "runs" / "gated")
     with pytest.raises(ValueError, match="'no_metric'"):
