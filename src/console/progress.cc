@@ -21,7 +21,7 @@ bool stderr_takes_control_codes() {
   return isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
 }
 
-/// The number in COLUMNS; 0 if it has none.
+/// Returns the number in COLUMNS, or 0 if there is none.
 std::size_t columns_of_environment() {
   const char* text = std::getenv("COLUMNS");
   if (text == nullptr) return 0;
@@ -44,7 +44,7 @@ std::size_t terminal_columns() {
 ProgressBar::ProgressBar() : visible_(stderr_takes_control_codes()) {}
 
 std::optional<double> ProgressBar::estimated_seconds_left(double fraction, Clock::time_point now) {
-  if (fraction <= first_fraction_) {  // nothing is done yet, or other work begins
+  if (fraction <= first_fraction_) {  // nothing is done yet, or the next task has begun
     first_fraction_ = fraction;
     begin_ = now;
     return std::nullopt;

@@ -10,7 +10,7 @@
 
 namespace headgate::console {
 
-/// Columns of the terminal that stderr is; COLUMNS where the terminal does not say, else 80.
+/// Returns the width of the terminal on stderr, or COLUMNS if the terminal does not report one, or 80.
 std::size_t terminal_columns();
 
 /// A progress bar on stderr if that is a terminal; otherwise nothing is shown.
@@ -24,7 +24,7 @@ class ProgressBar {
   ~ProgressBar() { clear(); }
 
   bool visible() const { return visible_; }
-  /// Redraws at most ten times a second. Without seconds_left the time left is that at the mean speed so far.
+  /// Redraws at most ten times a second. If seconds_left is empty, it is estimated from the mean speed so far.
   void show(const StatusLine& line);
   void show(double fraction, const LinePart& part) { show({.fraction = fraction, .parts = {part}}); }
   /// Removes the bar from the line.

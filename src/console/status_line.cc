@@ -19,13 +19,15 @@ struct Character {
   std::size_t columns;
 };
 
-/// The first character of UTF-8 `text`, which is not empty. A byte that is no UTF-8 is a character by itself.
+/// Returns the first character of UTF-8 `text`, which is not empty. A byte that is not UTF-8 counts as a character.
 Character first_character(std::string_view text) {
   constexpr unsigned char kFirstWide = 0xE1;  // begins U+1000; from there on any character may take two columns
   const auto lead = static_cast<unsigned char>(text.front());
-  const bool single = lead < 0xC0 || lead > 0xF7;
-  const std::size_t bytes = single ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  const bool narrow = single || lead < kFirstWide || text.starts_with(kEllipsis);
+  std::size_t bytes = lead < 0xC0 || lead > 0xF7 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  const std::string_view rest = text.substr(1, bytes - 1);
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; };
+  if (rest.size() != bytes - 1 || !std::all_of(rest.begin(), rest.end(), continues)) bytes = 1;
+  const bool narrow = bytes == 1 || lead < kFirstWide || text.starts_with(kEllipsis);
   return {text.substr(0, bytes), narrow ? 1U : 2U};
 }
 
@@ -40,7 +42,7 @@ std::vector<Character> characters_of(std::string_view text) {
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
-/// As many characters of [begin, end) as fit in `columns`.
+/// Returns as many characters of [begin, end) as fit in `columns`.
 template <class Iterator>
 std::vector<Character> fitting(Iterator begin, Iterator end, std::size_t columns) {
   std::vector<Character> out;
@@ -51,8 +53,8 @@ std::vector<Character> fitting(Iterator begin, Iterator end, std::size_t columns
   return out;
 }
 
-/// The part in at most `columns` columns; empty if it does not fit. A part with a path fits without its text, and with
-/// its path shortened.
+/// Returns the part in at most `columns` columns, or an empty string if it does not fit. A path is shortened and loses
+/// the text before it if it has to.
 std::string fitted(const LinePart& part, std::size_t columns) {
   constexpr std::size_t kLeastPath = 8;
   const std::size_t text = columns_of(part.text);
@@ -62,7 +64,8 @@ std::string fitted(const LinePart& part, std::size_t columns) {
   return with_text ? part.text + shortened(part.path, columns - text) : shortened(part.path, columns);
 }
 
-/// "[####....] ", of at most a sixth of the line; empty where less than three columns are left for the bar itself.
+/// Returns "[####....] ", at most a sixth of the line, or an empty string if fewer than three columns are left for the
+/// bar itself.
 std::string bar_text(double fraction, std::size_t columns, std::size_t left) {
   constexpr std::size_t kLeast = 3, kBrackets = 3;
   const std::size_t most = columns / 6;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-// One line about work that goes on, laid out for the width of a terminal.
+// Lays out one line of progress for the width of a terminal.
 
 namespace headgate::console {
 
@@ -24,14 +24,14 @@ struct StatusLine {
   std::vector<LinePart> parts{};  ///< the most important one first
 };
 
-/// Columns that UTF-8 `text` takes on a terminal, at most. Control characters count as one.
+/// Returns an upper bound of the columns that UTF-8 `text` takes on a terminal. Control characters count as one.
 std::size_t columns_of(std::string_view text);
 
-/// `text` in at most `columns` columns: its middle is "…" where it is longer. Control characters become '?'.
+/// Returns `text` in at most `columns` columns: "…" replaces the middle of a longer one. Control characters become '?'.
 std::string shortened(std::string_view text, std::size_t columns);
 
-/// "[####....]  34%  0:12 left  PART  PART" in fewer than `columns` columns. Time left and essential parts come before
-/// the bar, which shrinks down to nothing for them; other parts stand in their order where they fit.
+/// Returns "[####....]  34%  0:12 left  PART  PART" in fewer than `columns` columns. The time left and essential parts
+/// take precedence over the bar, which shrinks or disappears. Other parts are shown in order as far as they fit.
 std::string status_text(const StatusLine& line, std::size_t columns);
 
 }  // namespace headgate::console

@@ -78,7 +78,8 @@ TEST(ColumnsOf, Characters_CountByTheirWidth) {
   EXPECT_EQ(columns_of("abc"), 3U);
   EXPECT_EQ(columns_of("é…"), 2U);
   EXPECT_EQ(columns_of("门"), 2U);
-  EXPECT_EQ(columns_of("\x80\xff"), 2U) << "no UTF-8: a column each";
+  EXPECT_EQ(columns_of("\x80\xff"), 2U) << "not UTF-8: one column each";
+  EXPECT_EQ(columns_of("\xf0xyz\xc3z\xe9"), 7U) << "characters without their last bytes: one column each";
 }
 
 }  // namespace
