@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "generate/files.hpp"
 #include "tokenize/gguf_file.hpp"
@@ -15,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The id that `key` names, if it is one of the vocabulary.
+/// Returns the id under `key` if it is in the vocabulary.
 std::optional<std::int64_t> token_of(const io::GgufFile& file, std::string_view key, std::size_t vocab) {
   if (!file.has(key)) return std::nullopt;
   const std::int64_t id = file.integer(key);
@@ -64,8 +65,9 @@ GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& 
   GgufTextFiles out;
   try {
     const tokenize::GgufVocabulary vocabulary = tokenize::read_gguf_vocabulary(*model.gguf());
+    std::string config = tokenizer_config(model, vocabulary, generation.chat_template);  // both files or neither
     out.files.push_back({"tokenizer.json", tokenize::gguf_tokenizer_json(path, vocabulary)});
-    out.files.push_back({"tokenizer_config.json", tokenizer_config(model, vocabulary, generation.chat_template)});
+    out.files.push_back({"tokenizer_config.json", std::move(config)});
   } catch (const io::FileError& error) {
     out.no_tokenizer = error.what();
   }

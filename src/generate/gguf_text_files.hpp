@@ -8,13 +8,13 @@
 
 namespace headgate::generate {
 
-/// What a GGUF file says of text, as the files of a directory of Hugging Face's.
+/// The tokenizer and generation settings of a GGUF file as the files of a Hugging Face directory.
 struct GgufTextFiles {
   std::vector<models::TextFile> files;
   std::string no_tokenizer;  ///< why tokenizer.json and tokenizer_config.json are not among them; else empty
 };
 
-/// tokenizer.json; tokenizer_config.json with the tokens that have a role, the model's length and the chat template;
+/// Writes tokenizer.json; tokenizer_config.json with special tokens, the maximum length and the chat template; and
 /// generation_config.json with the ids that end a text. `model` is a GGUF file that was opened from `path`. Throws
 /// io::FileError as read_generation_files does.
 GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& model);

@@ -87,7 +87,7 @@ void AddedTokenSearch::next(std::vector<Part>& parts, std::string_view part, Tai
   if (tokens_.entries_.empty()) at_ = size;
   while (at_ < size && step(parts, tail)) continue;
   std::size_t end = tail == Tail::ended ? size : at_;
-  // The white space before a place where a token may begin may be that token's.
+  // White space before a position where a token may begin may belong to that token.
   if (tail == Tail::open && tokens_.takes_space_before_) end = space_before(view().substr(0, at_));
   add_text(parts, end, tail);
   forget(tail);
@@ -109,7 +109,7 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
   Span span{at_, at_ + entry->content.size()};
   if (!(special_as_text_ && token.special)) {
     const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
-    // A character or the end of white space that is not there yet.
+    // The next character, or the end of the white space, may be in the next part.
     const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
     if (sees_end && tail == Tail::open) return false;
     if (!token.single_word || stands_alone(text, span)) {
@@ -126,7 +126,7 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
   return true;
 }
 
-/// Adds the text from done_ to `end`. Ended: no text follows it before a token, or at all.
+/// Adds the text from done_ to `end`. Tail::ended: a token or the end of the text follows.
 void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail tail) {
   const bool any = done_ < end;
   if (any || (open_ && tail == Tail::ended)) parts.push_back({{done_, std::max(done_, end)}, nullptr, tail});
@@ -134,7 +134,7 @@ void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail 
   done_ = std::max(done_, end);
 }
 
-/// Keeps what the search has yet to look at, and the character before it.
+/// Keeps the text that is not yet searched, and the character before it.
 void AddedTokenSearch::forget(Tail tail) {
   if (tail == Tail::ended) {
     held_.reset();

@@ -27,7 +27,7 @@ struct AddedToken {
 struct Part {
   Span span;
   const AddedToken* token = nullptr;  ///< null: text
-  Tail tail = Tail::ended;            ///< of text, open: it may go on
+  Tail tail = Tail::ended;            ///< open: the next part continues this text
 };
 
 /// Looks for added tokens: from left to right, the longest at each place.
@@ -43,7 +43,7 @@ class AddedTokens {
     std::string content;
     AddedToken token;
   };
-  /// What a text begins with: the longest token, null if there is none; undecided: what follows may make it longer.
+  /// The longest token that a text begins with, or null. undecided: a longer one may match once the text continues.
   struct Longest {
     const Entry* entry = nullptr;
     bool undecided = false;
@@ -55,23 +55,24 @@ class AddedTokens {
   bool takes_space_before_ = false;  ///< one of them has lstrip
 };
 
-/// Splits texts at added tokens. A text may come in parts, which are split as far as no continuation changes it.
+/// Splits texts at added tokens. A text may come in parts: text is held back while a continuation may change the split.
 class AddedTokenSearch {
  public:
   /// `tokens` must outlive the object. `special_as_text`: special tokens are left in the text.
   AddedTokenSearch(const AddedTokens& tokens, bool special_as_text)
       : tokens_(tokens), special_as_text_(special_as_text) {}
 
-  /// Takes a part of a text, ended: the last one, after which another text begins. `parts` = what is decided now.
+  /// Takes the next part of a text; after Tail::ended, another text begins. Overwrites `parts` with the parts that are
+  /// final.
   void next(std::vector<Part>& parts, std::string_view part, Tail tail);
 
-  /// What spans are of; valid until the next call of next(), and no longer than the part.
+  /// Returns the text that spans refer to, valid until the next call of next() and while the part is.
   std::string_view view() const { return held_.view(); }
-  /// The place of its first byte in the text.
+  /// Returns the position of view() in the text.
   std::size_t begin() const { return held_.begin(); }
 
  private:
-  /// Takes the next token, or goes past a place where one may begin. False: what stands there is undecided.
+  /// Takes the next token or skips a position where one might begin. Returns false if the position is undecided.
   bool step(std::vector<Part>& parts, Tail tail);
   void add_text(std::vector<Part>& parts, std::size_t end, Tail tail);
   void forget(Tail tail);
@@ -79,9 +80,9 @@ class AddedTokenSearch {
   const AddedTokens& tokens_;
   bool special_as_text_;
   HeldText held_;
-  std::size_t at_ = 0;    ///< of view(): where the search goes on
-  std::size_t done_ = 0;  ///< of view(): everything before it is in parts
-  bool open_ = false;     ///< text has been given that may go on
+  std::size_t at_ = 0;    ///< in view(): where the search continues
+  std::size_t done_ = 0;  ///< in view(): everything before it is in parts
+  bool open_ = false;     ///< the last part is text with Tail::open
 };
 
 }  // namespace headgate::tokenize

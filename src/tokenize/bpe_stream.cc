@@ -13,7 +13,7 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Where the bytes of a piece come from, as places in the normal form of a part of the text.
+/// The position of a piece in the normal form of a part of the text.
 struct Origin {
   std::ptrdiff_t begin = 0;  ///< of the piece; one less where a space was put in front of it
   std::ptrdiff_t least = 0;  ///< where the piece begins without that space
@@ -26,8 +26,8 @@ struct Origin {
   }
 };
 
-/// Each stage hands the next one what no continuation of the text changes and holds the rest. A stage that has handed
-/// over a piece without its end, Tail::open, hands over the end before another piece.
+/// Each stage passes on what no continuation of the text changes, and holds the rest. A stage that has passed on a
+/// piece with Tail::open passes on its end before it begins another piece.
 class BpeStream final : public StreamEncoder {
  public:
   BpeStream(const BpeStages& stages, const EncodeOptions& options)
@@ -49,15 +49,15 @@ class BpeStream final : public StreamEncoder {
       if (tail == Tail::ended && options_.add_special) add_around(stages_.after, bytes_.begin() + bytes_.view().size());
       return std::exchange(out_, {});
     } catch (const TokenizerError& error) {
-      io::fail(stages_.name, "cannot cut the text from byte {} on into words: {}", part_begin_, error.what());
+      io::fail(stages_.name, "cannot split the text from byte {} on into words: {}", part_begin_, error.what());
     }
   }
 
  private:
-  /// Bytes of UTF-8, or bytes that are not, up to the next ones that are.
+  /// A maximal run of well-formed UTF-8, or of bytes that are not.
   enum class Run { none, text, others };
 
-  /// A step of the pre-tokenizer, and the piece of the step before that it cuts.
+  /// A step of the pre-tokenizer, and the piece of the previous step that it splits.
   struct Level {
     explicit Level(const SplitStep& of) : step(of), cutter(of) {}
 
@@ -95,7 +95,7 @@ class BpeStream final : public StreamEncoder {
   Encoding out_;
   bool begun_ = false;
 
-  HeldText bytes_;  ///< up to 3 that may begin a character
+  HeldText bytes_;  ///< up to 3 bytes that may begin a character
   Run run_ = Run::none;
   std::size_t run_begin_ = 0;
 
@@ -185,7 +185,7 @@ void BpeStream::take_normal(std::string_view text, Tail tail) {
   }
 }
 
-/// `origin`: where the text comes from if it begins a piece.
+/// `origin`: the position of the text if it begins a piece.
 void BpeStream::take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail) {
   if (step == levels_.size()) return take_word(text, origin, tail);
   Level& level = levels_[step];

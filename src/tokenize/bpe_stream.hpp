@@ -14,18 +14,18 @@
 
 namespace headgate::tokenize {
 
-/// What a text passes through, in this order.
+/// The stages that a text passes through, in this order.
 struct BpeStages {
   std::string name;                         ///< of the tokenizer's file, for messages
-  AddedTokens raw;                          ///< that are not normalized
-  bool form_c = false;                      ///< the text between them is normalized
-  AddedTokens normalized;                   ///< the other added tokens
-  std::vector<SplitStep> steps;             ///< the text between all of them is cut into words
-  Bpe bpe;                                  ///< words become tokens
+  AddedTokens raw;                          ///< found before normalization
+  bool form_c = false;                      ///< normalizes the text between them
+  AddedTokens normalized;                   ///< found after normalization
+  std::vector<SplitStep> steps;             ///< split the text between added tokens into words
+  Bpe bpe;                                  ///< splits words into tokens
   std::vector<std::int32_t> before, after;  ///< ids that add_special puts around a text
 };
 
-/// `stages` must outlive the object.
+/// Returns an encoder of one text. `stages` must outlive it.
 std::unique_ptr<StreamEncoder> make_bpe_stream(const BpeStages& stages, const EncodeOptions& options);
 
 }  // namespace headgate::tokenize

@@ -110,10 +110,9 @@ BpeParts parts_of(const GgufVocabulary& from) {
 
 std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary) {
   try {
-    BpeParts parts = parts_of(vocabulary);
-    std::string text = tokenizer_json_text(parts);
-    make_bpe_tokenizer(name, std::move(parts));  // refuses merges and templates of what is no token
-    return text;
+    const BpeParts parts = parts_of(vocabulary);
+    make_bpe_tokenizer(name, parts);  // refuses merges, which may not be UTF-8, and templates of what is not a token
+    return tokenizer_json_text(parts);
   } catch (const TokenizerError& error) {
     io::fail(name, "{}", error.what());
   }

@@ -27,7 +27,8 @@ struct GgufVocabulary {
 /// `name`: of the file, for messages. Throws io::FileError for what contradicts itself or is not supported.
 std::unique_ptr<Tokenizer> make_gguf_tokenizer(const std::string& name, const GgufVocabulary& vocabulary);
 
-/// The tokenizer.json of the same tokenizer. Throws as make_gguf_tokenizer does, and for what the format cannot say.
+/// Returns the tokenizer.json of the same tokenizer. Throws as make_gguf_tokenizer does, and for what tokenizer.json
+/// cannot express.
 std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary);
 
 }  // namespace headgate::tokenize

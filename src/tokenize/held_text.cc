@@ -7,7 +7,7 @@ namespace headgate::tokenize {
 
 void check_word_size(std::size_t bytes) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 26;
-  if (bytes > kMostBytes) refuse("a word of more than {} bytes", kMostBytes);
+  if (bytes > kMostBytes) refuse("a word takes {} bytes, more than the limit of {}", bytes, kMostBytes);
 }
 
 bool HeldText::add(std::string_view part, Tail tail) {

@@ -40,8 +40,8 @@ std::string form_c_of(std::string_view text) {
   return {reinterpret_cast<const char*>(out), static_cast<std::size_t>(size)};
 }
 
-/// The place of the last character that joins nothing before it; 0 if there is none. What stands before it is
-/// normalized by itself.
+/// Returns the position of the last character that joins nothing before it, or 0. The text before it can be normalized
+/// on its own.
 std::size_t last_beginning(std::string_view text) {
   std::size_t at = text.size();
   while (at > 0) {
@@ -123,7 +123,7 @@ std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
 Span NormalizedParts::source_of(Span part) const { return Normalized::source_of(changes_, part); }
 
 void NormalizedParts::forget(std::size_t at) {
-  // The last change before a place says where it comes from.
+  // source_of() needs the last change before a position.
   while (changes_.size() > 1 && changes_[1].begin < at) changes_.pop_front();
 }
 

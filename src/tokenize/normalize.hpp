@@ -50,20 +50,20 @@ class Normalized {
   std::vector<Change> changes_;  ///< in order
 };
 
-/// The normal form of texts that come in parts.
+/// Normalizes texts that come in parts.
 class NormalizedParts {
  public:
   explicit NormalizedParts(bool form_c) : form_c_(form_c) {}
 
-  /// Begins another text, which is normalized or taken as it is.
+  /// Begins another text. normalized: in form C if the constructor's form_c is set; else unchanged.
   void begin(bool normalized);
-  /// Takes a part of the text, ended: the last one. Returns what follows in the normal form, as far as no continuation
-  /// changes it; valid until the next call of next(), and no longer than the part.
+  /// Takes the next part of the text. Returns the next bytes of the normal form that no continuation changes, valid
+  /// until the next call of next() and while the part is.
   std::string_view next(std::string_view part, Tail tail);
 
-  /// Normalized::source_of; `part` is behind what was forgotten.
+  /// As Normalized::source_of. `part` must be after the bytes that forget() dropped.
   Span source_of(Span part) const;
-  /// Forgets where the bytes before `at` in the normal form come from.
+  /// Drops the source positions of the bytes before `at` in the normal form.
   void forget(std::size_t at);
 
  private:

@@ -57,7 +57,7 @@ std::string message_of(int error) {
   return {text.begin(), std::find(text.begin(), text.end(), 0)};
 }
 
-/// Lookbehinds may stand inside of one another, and each goes back by what the longest of them takes at most.
+/// Returns an upper bound of the bytes that lookbehinds read: they may be nested, each as long as the longest.
 std::size_t reach_back_of(const pcre2_code* code, std::string_view syntax) {
   constexpr std::size_t kMostBytesOfCharacter = 4;
   std::uint32_t characters = 0;
@@ -105,8 +105,8 @@ struct PatternSearch::Memory {
   double searched_bytes = 0.0;
   int searches = 0;
 
-  /// Looks for a match that begins in [from, from + kWindow]. PCRE2's result: PCRE2_ERROR_PARTIAL wherever it read as
-  /// far as the end of an open text.
+  /// Searches for a match that begins in [from, from + kWindow]. Returns PCRE2's result: PCRE2_ERROR_PARTIAL if it read
+  /// to the end of an open text.
   int search(std::string_view text, std::size_t from, Tail tail);
   /// Throws TokenizerError if searches have taken too long. `bytes`: that the last one went ahead.
   void look_at_time(std::size_t bytes);
@@ -158,7 +158,7 @@ Found PatternSearch::find(Match& match, std::string_view text, std::size_t from,
   const std::size_t* ends = pcre2_get_ovector_pointer(m.data.get());
   match = {ends[0], ends[1]};
   m.look_at_time(match.end - from);
-  // A match that begins at the end has seen nothing of what follows.
+  // An empty match at the end depends on what follows.
   const bool undecided = found == PCRE2_ERROR_PARTIAL || (tail == Tail::open && match.begin == text.size());
   return undecided ? Found::undecided : Found::match;
 }

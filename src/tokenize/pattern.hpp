@@ -18,8 +18,10 @@ struct Match {
   std::size_t end = 0;  ///< may be `begin`
 };
 
-/// What a search says: no match begins in the text; a match, whatever follows the text; no match begins before
-/// Match::begin, and what follows decides whether one does there.
+/// The result of a search:
+///  - none: no match begins in the text;
+///  - match: a match that no continuation of the text changes;
+///  - undecided: no match begins before Match::begin, and the continuation decides whether one begins there.
 enum class Found { none, match, undecided };
 
 /// A compiled pattern; searches from several threads at once are allowed, each with a PatternSearch of its own.
@@ -28,7 +30,7 @@ class Pattern {
   /// `regex` as in tokenizer.json (pcre_syntax). Throws TokenizerError.
   explicit Pattern(std::string_view regex);
 
-  /// Bytes before a place that decide, at most, whether a match begins there.
+  /// Returns how many bytes before a position may decide whether a match begins there.
   std::size_t reach_back() const;
   const std::string& regex() const { return regex_; }
 
@@ -47,7 +49,7 @@ class PatternSearch {
   PatternSearch& operator=(PatternSearch&&) noexcept;
   ~PatternSearch();
 
-  /// Finds the first match at or after `from`, in well-formed UTF-8; undecided only where the text is open. Throws
+  /// Finds the first match at or after `from` in well-formed UTF-8. Returns undecided only for Tail::open. Throws
   /// TokenizerError for a search beyond its limits.
   Found find(Match& match, std::string_view text, std::size_t from, Tail tail = Tail::ended);
 

@@ -36,7 +36,7 @@ void PieceCutter::next(std::vector<Slice>& slices, std::string_view part, Tail t
   forget(tail);
 }
 
-/// Adds what is decided before from_, but for the gap that ends there.
+/// Adds the matches that are final and the gaps before them. Leaves the last gap, up to from_, to the caller.
 void PieceCutter::search(std::vector<Slice>& slices, Tail tail) {
   const std::string_view text = view();
   Match match;
@@ -89,7 +89,7 @@ void PieceCutter::end_piece(std::vector<Slice>& slices) {
   }
 }
 
-/// Keeps what the search has yet to look at and what lookbehinds see.
+/// Keeps the text that is not yet searched, and what lookbehinds may read.
 void PieceCutter::forget(Tail tail) {
   if (tail == Tail::ended) {
     held_.reset();

@@ -33,7 +33,7 @@ struct SplitStep {
   bool prefix_space = false;  ///< a piece that does not begin with a space gets one, before it is cut
 };
 
-/// The pattern that cuts each digit out.
+/// The pattern that isolates each digit.
 extern const std::string_view kDigitPattern;
 /// The pattern of GPT-2's words.
 extern const std::string_view kGpt2Pattern;
@@ -48,18 +48,19 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-/// Cuts texts into the pieces of a step, but for the space in front. A text may come in parts, which are cut as far as
-/// no continuation changes the pieces.
+/// Splits texts into the pieces of a step; the caller adds its space in front. A text may come in parts: text is held
+/// back while a continuation may change the pieces.
 class PieceCutter {
  public:
   explicit PieceCutter(const SplitStep& step);
 
-  /// Takes a part of a text, ended: the last one, after which another text begins. `slices` = what is decided now.
+  /// Takes the next part of a text; after Tail::ended, another text begins. Overwrites `slices` with those that are
+  /// final.
   void next(std::vector<Slice>& slices, std::string_view part, Tail tail);
 
-  /// What spans are of; valid until the next call of next(), and no longer than the part.
+  /// Returns the text that spans refer to, valid until the next call of next() and while the part is.
   std::string_view view() const { return held_.view(); }
-  /// The place of its first byte in the text.
+  /// Returns the position of view() in the text.
   std::size_t begin() const { return held_.begin(); }
 
  private:
@@ -74,11 +75,11 @@ class PieceCutter {
   const SplitStep& step_;
   std::optional<PatternSearch> search_;
   HeldText held_;
-  std::size_t from_ = 0;  ///< of view(): where the search goes on
-  std::size_t done_ = 0;  ///< of view(): everything before it is in slices
+  std::size_t from_ = 0;  ///< in view(): where the search continues
+  std::size_t done_ = 0;  ///< in view(): everything before it is in slices
   bool begun_ = false;    ///< the text has had a slice, or a removed one
-  bool open_ = false;     ///< its last piece is not known to end
-  bool in_gap_ = false;   ///< what stands at done_ before the next match belongs to the last slice
+  bool open_ = false;     ///< the last slice has Tail::open
+  bool in_gap_ = false;   ///< text from done_ to the next match belongs to the last slice
   bool last_matched_ = false;
 };
 

@@ -30,16 +30,16 @@ struct Encoding {
   std::size_t left_out = 0;  ///< bytes of the text that the vocabulary has no token for
 };
 
-/// Encodes one text that comes in parts. The tokens are those of the whole text; memory does not grow with it, but for
-/// a word and what has to be seen to find its end. Places count from the beginning of the text. Throws io::FileError,
-/// which names the tokenizer's file, for a word of more than 64 MiB and if a pattern needs too many steps on the text.
+/// Encodes one text that comes in parts. The tokens are those of the whole text, and spans count from its beginning.
+/// Holds one word and the text that decides where it ends. Throws io::FileError, which names the tokenizer's file, if a
+/// word, or the held text with the next part, exceeds 64 MiB, and if a pattern needs too many steps.
 class StreamEncoder {
  public:
   virtual ~StreamEncoder() = default;
 
-  /// The tokens that the text has whatever follows, but for those of earlier calls.
+  /// Returns the next tokens that no continuation of the text changes.
   Encoding next(std::string_view part) { return take(part, Tail::open); }
-  /// The other tokens, where `part` is the last one. To be called once.
+  /// Takes the last part and returns the remaining tokens. Must be called once.
   Encoding finish(std::string_view part = {}) { return take(part, Tail::ended); }
 
  protected:
@@ -54,9 +54,9 @@ class Tokenizer {
 
   /// One more than the largest id.
   virtual std::int32_t vocab() const = 0;
-  /// The tokenizer must outlive the result.
+  /// Returns an encoder of one text. The tokenizer must outlive it.
   virtual std::unique_ptr<StreamEncoder> stream(const EncodeOptions& options) const = 0;
-  /// The tokens of a text that is there as a whole. Throws as a StreamEncoder does.
+  /// Returns the tokens of a whole text. Throws as a StreamEncoder does.
   Encoding encode(std::string_view text, const EncodeOptions& options) const { return stream(options)->finish(text); }
   Encoding encode(std::string_view text) const { return encode(text, EncodeOptions{}); }
 

@@ -24,8 +24,9 @@ bool is_isolated(const SplitStep& step, std::string_view regex) {
   return step.pattern && step.pattern->regex() == regex && step.behavior == SplitBehavior::isolated && !step.invert;
 }
 
-/// A step that is not the one that turns text into bytes.
+/// Returns a step that does not turn text into bytes.
 Json split(const SplitStep& step) {
+  if (!step.pattern) refuse("a step without a pattern is written to tokenizer.json only as the last one");
   if (step.prefix_space) refuse("a space in front of a text cannot be written as tokenizer.json beside this pattern");
   if (is_isolated(step, kDigitPattern)) return {{"type", "Digits"}, {"individual_digits", true}};
   return {{"type", "Split"},
@@ -50,7 +51,7 @@ Json pre_tokenizer(const std::vector<SplitStep>& steps) {
   return list.size() == 1 ? list.front() : Json{{"type", "Sequence"}, {"pretokenizers", list}};
 }
 
-/// What is put around a text, and around each of a pair.
+/// Returns the template that puts special tokens around a text, and around each text of a pair.
 Json post_processor(const BpeParts& parts) {
   if (parts.before.empty() && parts.after.empty()) return nullptr;
   Json special = Json::object();
@@ -80,8 +81,7 @@ Json added_token(const AddedToken& token) {
           {"special", token.special}};
 }
 
-/// Keys and lists of hundreds of thousands: as text, since an object that keeps the order of its keys looks through all
-/// of them for each.
+/// Writes the vocabulary and merges as text: an ordered JSON object would take O(n²) time for its n keys.
 std::string model_text(const BpeParts& parts) {
   const BpeOptions& options = parts.options;
   const auto quoted = [](std::string_view text) { return Json(text).dump(); };

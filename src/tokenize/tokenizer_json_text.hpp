@@ -7,8 +7,9 @@
 
 namespace headgate::tokenize {
 
-/// The tokenizer.json of these parts, as the `tokenizers` package reads it: the same ids for the same text. All added
-/// tokens must be in the vocabulary. Throws TokenizerError for steps that the format cannot say.
+/// Returns a tokenizer.json with which the `tokenizers` package gives the same ids for the same text. All added tokens
+/// must be in the vocabulary, and all texts must be UTF-8. Throws TokenizerError for steps that tokenizer.json cannot
+/// express.
 std::string tokenizer_json_text(const BpeParts& parts);
 
 }  // namespace headgate::tokenize

@@ -166,6 +166,12 @@ TEST(GgufArrays, SpaceInFrontOfAText_IsWrittenWhereTokenizerJsonCanSayIt) {
   EXPECT_THROW(gguf_tokenizer_json("arrays", arrays), io::FileError);
 }
 
+TEST(GgufArrays, MergeThatIsNotUtf8_IsNotWrittenAsTokenizerJson) {
+  GgufVocabulary arrays = gguf_arrays("gpt2");
+  arrays.merges[3] = "a \xff";
+  EXPECT_THROW(gguf_tokenizer_json("arrays", arrays), io::FileError);
+}
+
 TEST(GgufArrays, AreRefusedByName) {
   const GgufVocabulary good = gguf_arrays("gpt2");
   GgufVocabulary bad = good;

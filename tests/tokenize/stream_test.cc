@@ -16,7 +16,7 @@
 #include "tokenize/tokenizer.hpp"
 #include "tokenize/tokenizer_json.hpp"
 
-// A text in parts has the tokens of the whole text, wherever it is cut.
+// Checks that a text in parts has the tokens of the whole text, wherever it is cut.
 
 namespace headgate::tokenize {
 namespace {
@@ -28,8 +28,8 @@ const auto& one_of(const List& list, Random& random) {
   return list[random() % std::size(list)];
 }
 
-/// White space, letters, digits, contractions, marks that join, bytes that are not UTF-8, added tokens and what only
-/// begins like one: what patterns, normal forms and searches look ahead for.
+/// Text for which patterns, normalization and searches look ahead: white space, letters, digits, contractions,
+/// combining marks, bytes that are not UTF-8, added tokens and their beginnings.
 constexpr std::array<std::string_view, 56> kSnippets{
     " ",      "  ",   "\n", "\r\n",   "\t",     "\u00a0", "\u3000",  "a",      "b",        "c",        "ab",
     "the",    " the", "A",  "1",      "12",     "1234",   "\u0663",  "'",      "'s",       "'ll",      "'S",
