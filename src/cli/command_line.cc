@@ -44,7 +44,7 @@ std::string with_and(const std::vector<std::string>& words) {
   return out;
 }
 
-/// The option that `word`, which no option of the verb is called, was probably meant to be; empty if there is none.
+/// Returns the option of the verb that is most similar to `word`, a mistyped one, or an empty string.
 std::string nearest_option(const std::string& word, const CLI::App& verb, const OldWords& old_words) {
   const std::size_t begin = word.find_first_not_of('-');
   if (begin == 0 || begin == std::string::npos) return "";
@@ -124,7 +124,7 @@ void VerbOptions::footer(const std::string& text) { app_->footer(text); }
 
 Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                            const std::string& type, const std::string& help) {
-  // results() has the values as they were given; what the callback is passed may have been processed.
+  // results() holds the values as given; CLI11 may have processed those that it passes to the callback.
   const auto take_all = [app = app_, name, take](const CLI::results_t&) {
     const CLI::results_t& values = app->get_option(name)->results();
     std::for_each(values.begin(), values.end(), take);
@@ -263,8 +263,8 @@ Request CommandLine::parse(int argc, char** argv) {
     } else if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
-      // Arguments that no option takes come first: what is missing may be one of them, mistyped. Those that are left
-      // when a value is refused stand before it.
+      // Unexpected arguments are reported first: a missing option may be one of them, mistyped. If a value is refused,
+      // they stand before it on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();
       request.refusal = fmt::format("{} (see headgate {} --help)",

@@ -72,7 +72,7 @@ class VerbOptions {
   /// One or more of them.
   Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
   /// An option with a value, shown as `--name TYPE`; given twice, the last one counts. An empty value is refused,
-  /// since an unset shell variable gives one, and so is a number that T does not hold. T: std::string, int,
+  /// since an unset shell variable gives one, and so is a number out of T's range. T: std::string, int,
   /// std::int64_t, std::uint64_t, double, or std::optional of one, empty while the option is absent.
   template <typename T>
   Option value(const std::string& name, T& to, const std::string& type, const std::string& help);
@@ -90,16 +90,16 @@ class VerbOptions {
   /// The option `name`, which was declared before.
   Option declared(const std::string& name) const;
 
-  /// Takes `old_name`, the option's name in former versions, for `name`, with a note.
+  /// Accepts `old_name`, the option's name in former versions, as `name`, with a note.
   void renamed(const std::string& old_name, const std::string& name);
-  /// Takes a file after `flag`, as former versions did, for the value of `option`, with a note. A word for which
+  /// Accepts a file after `flag`, as former versions did, as the value of `option`, with a note. A word for which
   /// is_argument(word) is true is an argument of the verb instead.
   void took_file(const std::string& flag, const std::string& option,
                  const std::function<bool(const std::string& word)>& is_argument);
 
  private:
-  /// An option whose values are checked and taken as they are parsed, so that the first one that is refused is the
-  /// first on the command line.
+  /// Declares an option whose values are checked while they are parsed, so that the first wrong value on the command
+  /// line is the one that is refused.
   Option taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                 const std::string& type, const std::string& help);
 

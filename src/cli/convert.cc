@@ -26,7 +26,7 @@ struct ConvertOptions {
   std::optional<models::GateLayout> layout;  ///< empty: the file's own
 };
 
-/// "596049920 parameters in bf16, with tokenizer.json", and why there is no tokenizer.
+/// Returns "596049920 parameters in bf16, with tokenizer.json", and the reason if there is no tokenizer.
 std::string description(const models::ModelFile& file, DType dtype, const generate::GgufTextFiles& text) {
   std::string names;
   for (const models::TextFile& each : text.files) names += fmt::format("{}{}", names.empty() ? "" : ", ", each.name);

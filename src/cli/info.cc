@@ -37,7 +37,7 @@ struct Fact {
   }
 };
 
-/// What multiplies matrices, or why nothing does.
+/// Returns the BLAS, or the reason why none can be loaded.
 Fact blas_fact() {
   try {
     return {"blas", bench::blas_description()};
@@ -46,7 +46,7 @@ Fact blas_fact() {
   }
 }
 
-/// Throws where the environment asks for a target that is not supported.
+/// Throws Error if HEADGATE_ISA names a target that is not supported.
 std::vector<Fact> facts() {
   const std::string products = native16_products();
   return {

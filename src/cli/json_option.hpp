@@ -10,22 +10,22 @@
 #include "cli/command_line.hpp"
 #include "cli/output_files.hpp"
 
-// --json prints JSON, in every verb that has it; --json-out writes it to a file, in verbs whose report is kept.
+// Declares --json, which prints JSON, and --json-out, which writes it to a file.
 
 namespace headgate::cli {
 
-/// Declares --json. `what`: what it prints, "the figures" for instance.
+/// Declares --json. `what`: the noun in "Print ... as JSON", for instance "the figures".
 inline Option declare_json(VerbOptions& verb, bool& print, const std::string& what) {
   return verb.flag("--json", print, fmt::format("Print {} as JSON", what));
 }
 
 /// Where a report goes as JSON.
 struct JsonOutput {
-  bool print = false;  ///< --json: to stdout, which then has nothing else
-  std::string file;    ///< --json-out; empty: to none
+  bool print = false;  ///< --json: to stdout, which then gets nothing else
+  std::string file;    ///< --json-out; empty: to no file
 
   bool wanted() const { return print || !file.empty(); }
-  /// Writes the file first, and says so: a failure leaves stdout empty.
+  /// Writes the file first: if that fails, stdout stays empty.
   void write(const std::string& verb, const std::string& text) const {
     if (!file.empty()) write_output(verb, file, text);
     if (print) std::fwrite(text.data(), 1, text.size(), stdout);

@@ -19,8 +19,8 @@
 namespace headgate::cli {
 namespace {
 
-/// Prints one line of UTF-8. The text may come from a file or name one: control characters become spaces, bytes that
-/// are not UTF-8 \xNN.
+/// Prints one line of UTF-8. Control characters, which a file or its name may hold, become spaces; bytes that are not
+/// UTF-8 become \xNN.
 int report(const std::string& who, std::string_view what) {
   std::string line;
   while (!what.empty()) {
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   headgate::cli::report_files_too_large();
   const int status = headgate::cli::run(argc, argv);
   const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (!printed && status != headgate::cli::kBadUsage) {  // then one line says already what is wrong
+  if (!printed && status != headgate::cli::kBadUsage) {  // which has printed a line already
     return headgate::cli::report("headgate", "cannot write to standard output");
   }
   return status;

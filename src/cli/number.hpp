@@ -13,11 +13,11 @@
 #include <string_view>
 #include <system_error>
 
-// Numbers of command lines. A number that its type does not hold is refused: it neither saturates nor wraps.
+// Parses numbers of command lines. A number out of its type's range is refused: it neither saturates nor wraps.
 
 namespace headgate::cli {
 
-/// Whole numbers are decimal, or hexadecimal after "0x"; empty for anything else and for what T does not hold.
+/// Parses a whole number, decimal or hexadecimal after "0x". Returns nothing for other text and out of T's range.
 template <std::integral T>
 std::optional<T> read_number(std::string_view text) {
   const int base = text.starts_with("0x") || text.starts_with("0X") ? 16 : 10;
@@ -39,7 +39,7 @@ std::optional<T> read_number(std::string_view text) {
   return value;
 }
 
-/// What is wrong with `text` as a number from `least` to `most`; empty if nothing is.
+/// Returns an error message unless `text` is a number from `least` to `most`.
 template <typename T>
 std::string number_complaint(std::string_view text, T least, T most) {
   const std::optional<T> value = read_number<T>(text);
@@ -48,7 +48,7 @@ std::string number_complaint(std::string_view text, T least, T most) {
   return fmt::format("must be {} from {} to {}, got {}", kKind, least, most, text);
 }
 
-/// The number that `text` is, or what is wrong with it, in `complaint`.
+/// Returns the number, or nothing and an error message in `complaint`.
 template <typename T>
 std::optional<T> read_number(std::string_view text, std::string& complaint) {
   const std::optional<T> value = read_number<T>(text);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace headgate::cli {
 namespace {
@@ -13,14 +14,14 @@ void add_note(std::vector<std::string>& notes, const std::string& note) {
   if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
 }
 
-/// `word` with `old_name` replaced by `name`, where it is that option, alone or with "=VALUE".
+/// Replaces `old_name` by `name` if `word` is that option, alone or with "=VALUE"; else returns false.
 bool rename(std::string& word, const std::string& old_name, const std::string& name) {
   if (word != old_name && !word.starts_with(old_name + '=')) return false;
   word.replace(0, old_name.size(), name);
   return true;
 }
 
-/// Whether `word` stands for the file of a flag before it.
+/// Returns whether `word` is the file of the flag before it.
 bool is_file(const std::string& word, const FlagWithFile& flag) {
   return !word.empty() && !word.starts_with('-') && !flag.is_argument(word);
 }

@@ -51,11 +51,14 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs) {
   std::vector<io::NamedPath> replaced{output};
-  std::error_code ignored;  // of a path that is no directory there is nothing below to replace
+  std::error_code ignored;  // a path that is not a directory has no entries
   for (const auto& entry : std::filesystem::directory_iterator(output.path, ignored)) {
     replaced.push_back({output.option, entry.path().string()});
   }
-  check_overwrites(replaced, list_inputs);
+  InputFiles inputs;
+  list_inputs(inputs);
+  // One by one: entries that are links to one file are not a conflict.
+  for (const io::NamedPath& each : replaced) io::check_overwrites({each}, inputs.paths());
   require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
           output.option, output.path);
 }

@@ -11,7 +11,7 @@
 
 namespace headgate::cli {
 
-/// The files that a verb reads. Every add_ names the option or argument that its paths come from.
+/// Lists the files that a verb reads. Each add_ function takes the option or argument that names its paths.
 class InputFiles {
  public:
   /// A file; "-" is standard input.
@@ -33,7 +33,7 @@ class InputFiles {
 void check_overwrites(const std::vector<io::NamedPath>& outputs,
                       const std::function<void(InputFiles& inputs)>& list_inputs);
 
-/// The same, and refuses output files that cannot be written.
+/// As check_overwrites; also refuses output files that cannot be written.
 void check_outputs(const std::vector<io::NamedPath>& outputs,
                    const std::function<void(InputFiles& inputs)>& list_inputs);
 
@@ -41,10 +41,10 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 /// it is a run or the checkpoint of one.
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs);
 
-/// Says on stderr what a verb has written: "headgate VERB: wrote PATH" and, after a colon, what it is.
+/// Prints "headgate VERB: wrote PATH: WHAT" on stderr.
 void say_written(const std::string& verb, const std::string& path, const std::string& what = "");
 
-/// Writes a file of text and says so. Throws io::WriteError.
+/// Writes a file of text and calls say_written. Throws io::WriteError.
 void write_output(const std::string& verb, const std::string& path, std::string_view text);
 
 }  // namespace headgate::cli

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -45,7 +46,7 @@ extern "C" void headgate_cli_end_process(int number) {
   std::raise(number);
 }
 
-/// Whether stderr takes bytes at once. A handler must not wait for a terminal that is stopped or a pipe that is full.
+/// Returns whether stderr takes bytes at once: a handler must not wait for a stopped terminal or a full pipe.
 bool stderr_is_ready() {
   pollfd stream{STDERR_FILENO, POLLOUT, 0};
   return ::poll(&stream, 1, 0) == 1 && (stream.revents & POLLOUT) != 0;
@@ -61,7 +62,7 @@ extern "C" void headgate_cli_record_signal(int number, siginfo_t* info, void* /*
   constexpr std::int64_t kCopies_ms = 1000;
   const int before = errno;
   const std::int64_t now = milliseconds_now();
-  const bool from_keyboard = info->si_code == SI_KERNEL;  // of the terminal, not sent by a process
+  const bool from_keyboard = info->si_code == SI_KERNEL;  // not sent by a process
   int none = 0;
   if (g_received.compare_exchange_strong(none, number)) {
     g_received_from_keyboard.store(from_keyboard);
@@ -111,10 +112,13 @@ void survive_lost_output() {
 
 SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::move(acknowledgement)) {
   if (!acknowledgement_.empty()) {
-    // A terminal shows ^C, behind a progress bar where there is one.
+    // The terminal echoes ^C on the current line, which may hold a progress bar.
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
+  // Until the handler has recorded its time, a copy of the first signal in another thread comes before that time.
+  g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
+  g_received_from_keyboard.store(false);
   g_received.store(0);
   Action record{};
   record.sa_sigaction = headgate_cli_record_signal;

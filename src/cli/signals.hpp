@@ -17,7 +17,7 @@ void report_files_too_large();
 
 /// After this call, writing to a closed pipe is an error of the write instead of a signal that ends the process, and
 /// files opened later never get the descriptor of a closed standard stream. For work that must not be lost because of
-/// its output. Other verbs end without a word once nobody reads what they print.
+/// its output. Without this call, a verb ends silently once its output pipe is closed.
 void survive_lost_output();
 
 /// While an object exists, SIGINT, SIGTERM and SIGHUP are recorded instead of ending the process. Another SIGINT or
@@ -25,7 +25,7 @@ void survive_lost_output();
 /// and its group. A signal less than a second after the first counts as a copy; a second Ctrl-C never does.
 class SignalWatch {
  public:
-  /// `acknowledgement`: written to stderr by the handler of the first signal, in a line of its own; nothing if empty.
+  /// `acknowledgement`: a line that the handler of the first signal writes to stderr; empty for none.
   explicit SignalWatch(std::string acknowledgement = "");
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;

@@ -35,7 +35,7 @@ void append(std::string& text, std::int32_t id) {
   text.append(digits.data(), digits.size());
 }
 
-/// Ids, one a line.
+/// Prints ids, one a line.
 class IdLines {
  public:
   void add(const tokenize::Encoding& tokens) {
@@ -49,7 +49,7 @@ class IdLines {
   void finish() {}
 };
 
-/// The JSON object. Its first list is printed as tokens come; what the others need waits in a temporary file.
+/// Prints the JSON object: its first list while tokens arrive, the others from a temporary file.
 class JsonObject {
  public:
   explicit JsonObject(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) { print(R"({"ids":[)"); }
@@ -104,7 +104,7 @@ class JsonObject {
   std::size_t count_ = 0;
 };
 
-/// Tokenizes the text as it is read. Returns the bytes that are left out. Errors of the tokenizer name the text too.
+/// Tokenizes the text while it is read. Returns the number of bytes left out. Errors of the tokenizer name the text.
 template <class Output>
 std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& encoder, Output output) {
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
@@ -145,7 +145,7 @@ Verb add_tokenize(CommandLine& line) {
       "MODEL is a tokenizer.json with byte-level BPE, a directory that holds one, a GGUF file, or a directory made by "
       "`headgate train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's "
       "`tokenizers`. "
-      "Bytes that are not UTF-8 are tokens as well. The text is read in parts, so that memory does not grow with it.");
+      "Bytes that are not UTF-8 are tokens as well. The text is read in parts: memory does not grow with its length.");
   auto options = std::make_shared<Options>();
   verb.argument("MODEL", options->model, "tokenizer.json, a model's directory, or a GGUF file");
   verb.value("--text", options->text, "FILE", "The text, of any encoding; - for standard input").required();

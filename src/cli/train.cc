@@ -44,7 +44,7 @@ void end_group(train::ProcessGroup& group, const std::exception& error) {
   group.end_all(kBadUsage);
 }
 
-/// What a process that leads its group answers the first signal with.
+/// Returns what the leading process prints at the first signal.
 std::string acknowledgement(const train::ProcessGroup& group) {
   return fmt::format("headgate train: stopping{}, then saving the last whole step; Ctrl-C again ends at once, unsaved",
                      group.size() == 1 ? "" : " after this step");

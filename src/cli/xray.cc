@@ -48,7 +48,7 @@ xray::MapStyle map_style() {
   return colours ? xray::MapStyle::colours : xray::MapStyle::shades;
 }
 
-/// Whether `word` may be a MODEL.
+/// Returns whether `word` may be a MODEL.
 bool is_model(const std::string& word) {
   std::error_code ignored;
   return std::filesystem::is_directory(word, ignored) || models::is_gguf(word);

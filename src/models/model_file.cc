@@ -44,8 +44,7 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// Whether `name` stands for a file of the directory itself: with a '/' it could lead out of it, and a NUL would cut
-/// it.
+/// Returns whether `name` is a file of the directory itself: a '/' could lead out of it, and a NUL would truncate it.
 bool is_shard_name(std::string_view name) {
   return name.ends_with(".safetensors") && name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
 }

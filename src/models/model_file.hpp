@@ -89,8 +89,8 @@ inline constexpr std::array kTextFiles{
     "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model", "vocab.json",
     "merges.txt",     "generation_config.json", "chat_template.jinja"};
 
-/// The files of the model in `path`, a directory or a GGUF file, for guards that keep outputs off them: those that are
-/// there, and those of known names that are not.
+/// Returns the files that outputs must not overwrite in `path`, a model's directory or GGUF file: its weights, and all
+/// files of known names, which need not exist.
 std::vector<std::string> files_of_model(const std::string& path);
 
 /// One of kTextFiles.
@@ -98,7 +98,7 @@ struct TextFile {
   std::string name, text;
 };
 
-/// Those of kTextFiles that a directory has. Throws io::FileError.
+/// Reads those of kTextFiles that a directory has. Throws io::FileError.
 std::vector<TextFile> read_text_files(const std::string& directory);
 
 /// Writes a model to `directory` as Hugging Face has it: config.json and model.safetensors in f32, f16 or bf16, rounded

@@ -12,19 +12,18 @@
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 
-// OpenBLAS waits for ever for memory that it cannot have. What does without it ends well under any limit on address
-// space, and the rest says what is missing.
+// OpenBLAS waits for ever for memory that it cannot have. Checks that verbs without OpenBLAS work under a limit on
+// address space, and that the others name the limit.
 
 namespace headgate {
 namespace {
 
-using testing::expect_refused;
 using testing::Outcome;
 using testing::run_program;
 
-#ifndef __SANITIZE_ADDRESS__  // which takes address space beyond any limit
+#ifndef __SANITIZE_ADDRESS__  // AddressSanitizer exceeds any limit on address space
 
-/// The tool under `ulimit -v`, killed (status 137) where it has not ended after a minute.
+/// Runs the tool under `ulimit -v`, and kills it (status 137) after a minute.
 Outcome headgate_within(int kibibytes, const std::vector<std::string>& arguments) {
   std::vector<std::string> command{"/bin/sh", "-c",
                                    fmt::format("ulimit -v {}; exec timeout -s KILL 60 \"$0\" \"$@\"", kibibytes),
@@ -82,7 +81,7 @@ TEST_F(AddressSpace, VerbsWithProducts_NameTheLimit) {
   EXPECT_NE(info.out.find("blas               none: OpenBLAS needs "), std::string::npos) << info.out;
 }
 
-/// Products of two threads, which have a buffer each.
+/// OpenBLAS has a buffer for each of two threads.
 TEST_F(AddressSpace, TrainingUnderAnyLimit_Ends) {
   int trained = 0, refused = 0;
   for (int limit = 150000; limit <= 750000; limit += 50000) {
@@ -98,7 +97,7 @@ TEST_F(AddressSpace, TrainingUnderAnyLimit_Ends) {
 
 #endif
 
-/// `headgate info` with the OpenBLAS of a folder.
+/// Runs `headgate info` with the OpenBLAS of a folder.
 Outcome info_with(const std::string& folder, const std::string& variable = "HEADGATE_NOTHING=1") {
   return run_program({"/usr/bin/env", "-u", "OPENBLAS_CORETYPE", variable, "LD_LIBRARY_PATH=" + folder,
                       testing::headgate_path(), "info"});

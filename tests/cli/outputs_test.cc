@@ -142,8 +142,10 @@ TEST_F(OutputsTest, ConvertInPlace_IsRefused) {
                    "OUT " + path(out) + " is a run or its checkpoint: give another path");
     EXPECT_TRUE(contents(path("other")) == before);
   }
+  fs::remove(path("f32/modeling_headgate.py"));
+  fs::create_hard_link(path("f32/config.json"), path("f32/modeling_headgate.py"));
   EXPECT_EQ(testing::headgate({"convert", path("run/checkpoint"), path("f32"), "--dtype", "bf16"}).status, 0)
-      << "another model is replaced";
+      << "another model is replaced, even if two of its files are one";
 }
 
 TEST_F(OutputsTest, RunWouldOverwriteItsData_IsRefused) {
