@@ -63,8 +63,9 @@ def test_backward_and_statistics_at_ctrl_c_end(duration):
     saved = headgate.attention_forward(*inputs)
     more = long_problem(2 * LENGTH)
     lse = np.zeros((1, 4, 2 * LENGTH), np.float32)
-    assert reaction(lambda: headgate.attention_backward(more[0], *more, y=more[0], lse=lse)) < duration
-    assert reaction(lambda: headgate.attention_statistics(lse, *more)) < duration
+    # Two threads: with more, the calls could end before the signal comes.
+    assert reaction(lambda: headgate.attention_backward(more[0], *more, y=more[0], lse=lse, threads=2)) < duration
+    assert reaction(lambda: headgate.attention_statistics(lse, *more, threads=2)) < duration
     again = headgate.attention_forward(*inputs)
     assert np.array_equal(again.y, saved.y)
 

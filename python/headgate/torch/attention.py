@@ -199,7 +199,7 @@ _WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a
 
 
 def _number(kind: str, value: Any) -> int | float:
-    """`value` as the schema's type has it. TypeError, ValueError or OverflowError where it is none."""
+    """Converts `value` to the schema's type. Raises TypeError, ValueError or OverflowError if it cannot."""
     if kind == "int":
         number = value if isinstance(value, (int, torch.SymInt)) else operator.index(value)
         if not torch.compiler.is_compiling() and not -(2**63) <= number < 2**63:
@@ -211,8 +211,8 @@ def _number(kind: str, value: Any) -> int | float:
 
 
 def checked_options(what: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the schema takes them. An option has no gradient: one that requires one is refused. What is no
-    word goes on as its text, so that the kernels refuse it and list the words that they know."""
+    """Converts options to the schema's types, and refuses those that require a gradient. A value that should be a str
+    is passed on as its text, so that the kernels refuse it and list the words that they know."""
     refuse_learned(what, options)
     checked = {}
     for name, value in options.items():
@@ -222,15 +222,15 @@ def checked_options(what: str, options: dict[str, Any]) -> dict[str, Any]:
         elif value is None and kind == "float?":
             checked[name] = None
         elif value is None and name == "threads":
-            checked[name] = 0  # the schema's word for headgate.default_threads()
-        elif name == "threads" and isinstance(value, int) and value == 0:
-            raise ValueError(f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
-                             "headgate.default_threads()")
+            checked[name] = 0  # which stands for headgate.default_threads() in the schema
         else:
             try:
                 checked[name] = _number(kind, value)
             except (TypeError, ValueError, OverflowError, RuntimeError):
                 raise ValueError(f"{what}: {name} is {value!r} but must be {_WANTED[kind]}") from None
+            if name == "threads" and isinstance(checked[name], int) and checked[name] == 0:
+                raise ValueError(f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
+                                 "headgate.default_threads()")
     return checked
 
 

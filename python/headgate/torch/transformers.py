@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..extras import require
 
-require("transformers", "headgate.torch.transformers")  # before what imports it
+require("transformers", "headgate.torch.transformers")  # before the imports that need it
 
 import torch
 import transformers
@@ -27,21 +27,21 @@ ARGUMENTS = {
 
 
 class KeyMask(NamedTuple):
-    """A causal mask as rules, in O(S) memory, where the last query stands at the last key. It is no tensor, so that no
-    mask of a caller's can be taken for one; models pass it on to the attention as they do a BlockMask."""
+    """A causal mask as rules, in O(S) memory, with bottom-right alignment. It is not a tensor, so that a caller's mask
+    is never mistaken for one. Models pass it on to the attention as they pass a BlockMask."""
 
     keys: Tensor | None  # (B,1,1,S), false at padding; None where no key is hidden
     window: int | None  # how many keys a query sees, itself the last; None: all before it
-    sequences: Tensor | None = None  # (N+1): where the sequences begin that the B rows of T tokens hold, and B·T
+    sequences: Tensor | None = None  # cu_seqlens (N+1) of the sequences in B rows of T tokens
 
-    # generate() and the functions that make masks look at a mask that they made before.
+    # generate() and the mask functions of transformers use these of a mask that they made before.
     ndim = 4
 
     def contiguous(self) -> "KeyMask":
         return self
 
     def rules(self) -> dict[str, Any]:
-        """What the kernel is told."""
+        """Returns the mask as arguments of gated_attention."""
         rules: dict[str, Any] = {"causality": "causal"}
         if self.window is not None:
             rules["window_left"] = self.window - 1
@@ -51,21 +51,21 @@ class KeyMask(NamedTuple):
 
 
 def _variables(function: Any) -> dict[str, Any]:
-    """What a function has of the scope that it was defined in."""
+    """Returns the closure's variables of a function, by name."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     return dict(zip(names, (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())))
 
 
 def _both(mask_function: Any) -> tuple[Any, Any]:
-    """The two functions that and_masks joined; (None, None) for other mask functions."""
+    """Returns the two functions that and_masks joined; (None, None) for other mask functions."""
     joined = getattr(mask_function, "__qualname__", "").startswith("and_masks.")
     parts = _variables(mask_function).get("mask_functions", ()) if joined else ()
     return parts if len(parts) == 2 else (None, None)
 
 
 def _sequences(mask_function: Any, window: int | None) -> Tensor | None:
-    """Of the mask function that transformers make for rows of several sequences, each causal, within the window: the
-    number of each token's sequence in its row, (B,T). None for other functions, which may have more rules."""
+    """Returns the number of each token's sequence in its row, (B,T), if `mask_function` is what transformers make for
+    packed causal rows with this window. Returns None for other functions, which may have more rules."""
     apart, within = map(_variables, _both(mask_function))
     function = within.get("mask_function")
     overlay, causal = _both(function) if window is not None else (None, function)
@@ -74,7 +74,7 @@ def _sequences(mask_function: Any, window: int | None) -> Tensor | None:
 
 
 def _begins(numbers: Tensor) -> Tensor:
-    """cu_seqlens (N+1) of rows of sequences, from the number of each token's sequence (B,T)."""
+    """Returns cu_seqlens (N+1) of packed rows, from the number of each token's sequence (B,T)."""
     first = torch.ones_like(numbers, dtype=torch.bool)
     first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
     return torch.cat((first.flatten().nonzero().flatten(), torch.tensor([first.numel()]))).to(torch.int32)
@@ -99,7 +99,8 @@ def make_mask(
     if isinstance(attention_mask, KeyMask):
         return attention_mask
     tracing = torch.compiler.is_compiling()
-    numbers = None if tracing else _sequences(mask_function, local_size)
+    padded = attention_mask is not None and (tracing or not bool(attention_mask.all()))
+    numbers = None if tracing or padded else _sequences(mask_function, local_size)
     windowed = local_size is not None and kv_length >= local_size
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     known = mask_function is causal_mask_function or (
@@ -108,7 +109,6 @@ def make_mask(
         and getattr(config, "attention_chunk_size", None) is None
     )
     ruled = numbers is not None or (allow_is_causal_skip and known)
-    padded = attention_mask is not None and (tracing or not bool(attention_mask.all()))
     plain = numbers is None and q_length == kv_length and not windowed and not padded  # None says it
     if not (ruled and aligned) or plain:
         return sdpa_mask(
@@ -134,8 +134,8 @@ def _refuse_unknown(module: nn.Module, dropout: float, given: dict[str, Any]) ->
 
 
 def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
-    """What the kernel is told of a mask. Integers are refused, as by PyTorch's own attention: they may be meant either
-    way."""
+    """Returns a mask as arguments of gated_attention. Refuses integers, as PyTorch's own attention does: they may mean
+    either kind."""
     if isinstance(mask, KeyMask):
         return mask.rules()
     if mask.dtype == torch.bool:

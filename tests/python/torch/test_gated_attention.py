@@ -445,6 +445,7 @@ def test_option_differentiated_by_torch_func_is_refused(transform):
         ("window_left", 1.5, "window_left is 1.5 but must be a whole number of 64 bits"),
         ("window_right", 2**70, "window_right is 1180591620717411303424 but must be a whole number of 64 bits"),
         ("threads", 0, "threads is 0 but must be 1 to "),
+        ("threads", torch.tensor(0), "threads is 0 but must be 1 to "),
     ),
 )
 def test_option_of_another_type_is_refused_in_one_line(name, value, message):
@@ -479,7 +480,7 @@ def test_error_of_the_kernels_names_the_callers_function_and_argument():
 
 
 def test_lazy_negation_is_resolved():
-    """Inputs and the gradient of the output, whose memory has the negatives of their elements."""
+    """Of inputs, and of the gradient of the output."""
     tensors, _ = case("causal")
     dy = torch.randn(B, HQ, T, DV, dtype=torch.cdouble).conj().imag
     plain_dy = torch.empty(dy.shape, dtype=dy.dtype).copy_(dy)

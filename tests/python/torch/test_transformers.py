@@ -175,7 +175,7 @@ def test_packed_rows_make_no_large_mask(family, given, lengths, monkeypatch):
 
 
 def test_packed_rows_of_a_batch_are_each_their_own():
-    """By their positions, which differ among the rows of the batch; against whole masks in eager attention."""
+    """Compares rows with different positions with whole masks in eager attention."""
     eager, ours = (models.model("qwen3 with windows", attention) for attention in ("eager", "headgate"))
     ids = models.tokens(2, 13)
     positions = torch.stack([torch.cat((torch.arange(5), torch.arange(8))), torch.arange(13)])
@@ -186,7 +186,7 @@ def test_packed_rows_of_a_batch_are_each_their_own():
 
 @pytest.mark.parametrize("window", [None, 4])
 def test_packed_rows_with_other_rules_are_whole_masks(window):
-    """Rules that are joined to causality within each sequence."""
+    """Joins other rules to causality, within each sequence."""
     numbers = torch.tensor([[0, 0, 0, 1, 1, 1]])
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
     base = masking_utils.causal_mask_function
@@ -204,8 +204,20 @@ def test_packed_rows_with_other_rules_are_whole_masks(window):
             assert mask.keys is None and mask.window == window and mask.sequences.tolist() == [0, 3, 6]
 
 
+def test_packed_rows_with_padding_are_a_whole_mask():
+    numbers, positions = torch.tensor([[0, 0, 0, 1, 1, 1]]), torch.tensor([[0, 1, 2, 0, 1, 2]])
+    causal = masking_utils.causal_mask_function
+    function = masking_utils.packed_sequence_compatibility_function(causal, positions, numbers)
+    padding = torch.arange(6)[None] > 0
+    mask = headgate.torch.transformers.make_mask(
+        1, 6, 6, mask_function=function, attention_mask=padding, allow_is_causal_skip=False
+    )
+    same = numbers[0, :, None] == numbers[0]
+    assert torch.equal(mask[0, 0], same & torch.ones(6, 6, dtype=torch.bool).tril() & padding)
+
+
 def dense(mask, T, S, window):
-    """A mask of make_mask as (B or 1,1,T,S), by its rules."""
+    """Expands a mask of make_mask to (B or 1,1,T,S)."""
     at, key = torch.arange(T)[:, None] + S - T, torch.arange(S)
     if mask is None:
         return (key <= at)[None, None]
@@ -281,7 +293,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 1, 9, 9), (2, 1, 1, 9), (1, 1, 1, 1), (2, 4, 9, 9)], ids=str)
 def test_mask_of_integers_is_refused(dtype, shape):
-    """As by sdpa: no mask of a caller's is taken for the rules that make_mask makes."""
+    """As sdpa does. A caller's mask is never mistaken for the rules that make_mask makes."""
     model = models.model("llama", "headgate")
     with pytest.raises(ValueError) as error:
         model(models.tokens(2, 9), attention_mask=torch.ones(shape, dtype=dtype))
@@ -304,7 +316,7 @@ def test_padding_mask_of_any_type_is_taken(family, dtype):
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_mask_of_bools_is_taken(family):
-    """One of a caller's own is all that hides keys: here every token sees all, and then a random half."""
+    """A caller's own mask replaces causality: here every token sees all keys, then a random half."""
     eager, ours = (models.model(family, attention) for attention in ("eager", "headgate"))
     ids = models.tokens(2, 9)
     for mask in (torch.ones(2, 1, 9, 9, dtype=torch.bool), (torch.rand(2, 1, 9, 9) > 0.5) | torch.eye(9).bool()):
