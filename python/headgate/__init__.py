@@ -17,7 +17,7 @@ __all__ += ["Curve", "Evaluation", "Head", "Model", "Run", "Xray", "explain", "l
 
 
 def __getattr__(name: str):
-    """headgate.plot, imported when it is first used."""
+    """Imports headgate.plot on first use."""
     if name == "plot":
         return importlib.import_module(".plot", __name__)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

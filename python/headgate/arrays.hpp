@@ -16,7 +16,7 @@
 #include "headgate/tensor.hpp"
 
 // Python's arrays as views: NumPy's, PyTorch's and those of all others that DLPack or the buffer protocol gives.
-// Nothing is copied but tensors whose negation or conjugation PyTorch has put off.
+// Nothing is copied except tensors with a lazy negation or conjugation.
 
 namespace headgate::python {
 
@@ -56,7 +56,7 @@ struct Output {
 /// the library knows and of a rank of `kind`. None is absent.
 Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// The same for writing; a read-only array is refused, and a tensor whose memory does not have its elements.
+/// The same for writing. Refuses read-only arrays, and tensors with a lazy negation or conjugation.
 Output output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
 /// The sizes of a view's dimensions as a Python array of `kind` has them, with or without the batch.

@@ -51,7 +51,7 @@ void take_scale(const Keywords& keywords, const char* name, AttentionOptions& op
   }
 }
 
-/// What `find` finds by a name that was given; its error names the call and the argument.
+/// Returns find(). Its errors then begin with the names of the call and the argument.
 template <class Find>
 auto found(const Keywords& keywords, const char* name, const Find& find) {
   try {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that headgate needs for some of what it does, and the extras that install them."""
+"""Optional packages, and the extras that install them."""
 
 import importlib
 from types import ModuleType
@@ -9,8 +9,8 @@ EXTRAS = {"matplotlib": "plot", "pandas": "frames", "torch": "torch", "transform
 
 
 def require(name: str, for_what: str) -> ModuleType:
-    """The module `name`. Raises ModuleNotFoundError, in one line that says how to install it, where its package is
-    missing; what the package itself lacks is its own error."""
+    """Imports the module `name`. Raises ModuleNotFoundError, with the command that installs it, if its package is
+    missing. Errors within the package are raised unchanged."""
     package = name.partition(".")[0]
     try:
         importlib.import_module(package)

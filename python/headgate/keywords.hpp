@@ -25,20 +25,19 @@ namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// What a signature and a docstring say of an argument.
+/// The texts of an argument in signatures and docstrings.
 struct ArgumentText {
   std::string name, type, default_text, help;
 };
 
-/// What a function takes: arguments, of which those without a default must be given, and the first `positional` may be
-/// given by position.
+/// The arguments of a function. Those without a default are required; the first `positional` may be given by position.
 struct CallSpec {
   std::string function;
   std::vector<ArgumentText> arguments;
   std::size_t positional = 0;
 };
 
-/// How messages name what a T is made of.
+/// How messages name the values that convert to a T.
 template <typename T>
 constexpr const char* wanted() {
   if constexpr (std::is_same_v<T, bool>) return "True or False";
@@ -99,7 +98,7 @@ class Keywords {
 int take_threads(const Keywords& keywords);
 ArgumentText threads_text();
 
-/// "def NAME(q: Array, k: Array, …, *, bias: Array | None = None, …) -> RESULT", behind `self` where that is not empty.
+/// "def NAME(q: Array, k: Array, …, *, bias: Array | None = None, …) -> RESULT"; `self`, unless empty, comes first.
 std::string signature_of(const CallSpec& spec, const char* result, const char* self = "");
 
 /// "    name: help" for each that has a help.
@@ -107,7 +106,7 @@ std::string arguments_help(const std::vector<ArgumentText>& arguments);
 
 std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vector<ArgumentText>& more);
 
-/// `text`, and what the arguments are.
+/// `text`, followed by the help of the arguments.
 std::string docstring_of(const char* text, const std::vector<ArgumentText>& arguments);
 
 /// Adds function(keywords) to a module.
@@ -124,7 +123,7 @@ void define(nb::module_& module, const char* name, Function function, std::vecto
       nb::sig(signature.c_str()), help.c_str());
 }
 
-/// Adds function(self, keywords) to a class; as "__init__", of a `Self*`, whose messages name `title`.
+/// Adds function(self, keywords) to a class; messages name `title`. "__init__" constructs at `self`, a pointer.
 template <class Self, class Class, class Function>
 void define_method(Class& bound, const char* name, const char* title, Function function,
                    std::vector<ArgumentText> arguments, std::size_t positional, const char* result, const char* text) {
@@ -140,12 +139,12 @@ void define_method(Class& bound, const char* name, const char* title, Function f
       nb::sig(signature.c_str()), help.c_str());
 }
 
-/// function(arguments …), each of which a call must give, by position or by name.
+/// Wraps function(arguments …). A call must give each argument, by position or by name.
 template <class Result, class... Arguments>
 auto plain(Result (*function)(Arguments...), std::vector<const char*> names) {
   return [function, names = std::move(names)](const Keywords& keywords) -> Result {
     [[maybe_unused]] std::size_t next = 0;
-    // Braces: taken in order.
+    // A braced list evaluates its elements in order.
     const std::tuple<std::remove_cvref_t<Arguments>...> taken{
         keywords.require<std::remove_cvref_t<Arguments>>(names[next++])...};
     return std::apply(function, taken);

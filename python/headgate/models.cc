@@ -156,7 +156,7 @@ NB_MODULE(_models, module) {
     }
   });
   nb::class_<python::Model>(module, "Model").def("facts", python::facts);
-  // models.py has the signatures and defaults; here stands how messages name functions and arguments.
+  // models.py has the signatures and defaults. Messages name functions and arguments as they stand here.
   const auto add = [&module](const char* name, auto function, const std::vector<const char*>& arguments) {
     std::vector<python::ArgumentText> texts;
     for (const char* argument : arguments) texts.push_back({argument, "object", "", ""});

@@ -27,7 +27,7 @@ Figures = dict[str, "float | None"]
 
 @cache
 def _models():
-    """The extension module, which needs more libraries than the operation."""
+    """Imports the extension module on first use: it needs more libraries than the operation."""
     from . import _models as module
 
     return module
@@ -39,7 +39,7 @@ def _refusal(name: str, value: Any, wanted: str) -> TypeError:
 
 
 def _path(name: str, value: Any) -> str:
-    """An argument that is a path, as a str."""
+    """Returns the argument `name`, a path, as a str."""
     if not isinstance(value, (str, os.PathLike)):
         raise _refusal(name, value, "a str or a pathlib.Path")
     return os.fspath(value)
@@ -47,7 +47,7 @@ def _path(name: str, value: Any) -> str:
 
 @contextlib.contextmanager
 def _written(name: str, content: str) -> Iterator[str]:
-    """The path of a file with this content, for the time of a call. Its errors name the argument, not the file."""
+    """Yields the path of a temporary file with this content. Errors name the argument, not the file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_text(content, encoding="utf-8", newline="")
@@ -59,7 +59,7 @@ def _written(name: str, content: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _paths(text: str | os.PathLike[str]) -> Iterator[list[str]]:
-    """The files of a text: that which is given, or one that holds a str."""
+    """Yields the files of a text: the given path, or a temporary file that holds a str."""
     path = _path("text", text)
     if not isinstance(text, str):
         yield [path]
@@ -75,7 +75,7 @@ def _frame(rows: Any):
 
 
 def _some(figures: Figures, most: int = 3) -> str:
-    """The first figures of a report, for its repr."""
+    """Returns the first figures of a report, for its repr."""
     known = [f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, (int, float))]
     more = len(figures) - len(known[:most])
     return ", ".join(known[:most] + ([f"{more} more figures"] if more > 0 else []))
@@ -299,7 +299,7 @@ def load(path: str | os.PathLike[str]) -> Model:
 
 
 def _listed(key: str, value: Any) -> Any:
-    """A value of a problem as JSON has it."""
+    """Converts a value of a problem to what JSON can hold."""
     listed = value.tolist() if hasattr(value, "tolist") else value
     try:
         json.dumps(listed)

@@ -85,7 +85,7 @@ void bind_results(nb::module_& module, const char* name, const Rows& rows, const
         for (std::size_t i = 0; i < arguments.size(); ++i) results.arrays[i] = keywords.take(arguments[i].name.c_str());
         new (self) Class(std::move(results));
       },
-      arguments, 0, "None", "Of arrays by their names.");
+      arguments, 0, "None", "Takes arrays by their names.");
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string getter = fmt::format("def {}(self, /) -> Array | None", arguments[i].name);
     bound.def_prop_ro(

@@ -16,9 +16,9 @@ namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// Answers whether a call that runs without the interpreter's lock is to end, for ExecutionContext::cancelled: whether
-/// a handler of a signal has raised an exception, which is then set. Ten times a second it takes the lock and runs the
-/// handlers of signals that have come. Shorter calls never take it.
+/// Polls for signals on behalf of ExecutionContext::cancelled, in a call that runs without the interpreter's lock. Ten
+/// times a second it takes the lock and runs the handlers of pending signals; shorter calls never take it. If a handler
+/// raises, the exception stays set and the call is cancelled.
 class SignalPoll {
  public:
   SignalPoll() = default;

@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-// What PyTorch knows of its tensors and DLPack does not say.
+// Properties of PyTorch's tensors that DLPack does not carry.
 
 namespace headgate::python {
 
@@ -12,14 +12,14 @@ namespace nb = nanobind;
 /// Whether `object` is a tensor of PyTorch's.
 bool is_tensor(nb::handle object);
 
-/// Refuses what autograd would record: it does not see this call, and the gradient would be lost without a word. Throws
-/// Error, "FUNCTION: NAME …".
+/// Throws Error, "FUNCTION: NAME …", if autograd would record `object`: it does not see this call, and the gradient
+/// would be lost without a word.
 void refuse_recorded(const char* function, const char* name, nb::handle object);
 
-/// Whether the memory of a tensor has the negatives or conjugates of its elements, which PyTorch puts off.
+/// Whether `object` is a tensor with a lazy negation or conjugation, which its memory does not reflect.
 bool is_lazy(nb::handle object);
 
-/// `object`, or a copy whose memory has its elements.
+/// `object`, or a copy with the negation or conjugation carried out.
 nb::object resolved(nb::handle object);
 
 }  // namespace headgate::python

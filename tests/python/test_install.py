@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installation has: the README's program on the package alone, and extras that errors name."""
+"""Checks an installation: the README's program without extras, errors that name missing extras, and ccache."""
 
 import os
 import re
@@ -22,7 +22,7 @@ for name in {names}:
 
 
 def run_without(names, code, **options):
-    """A Python process that has none of these packages."""
+    """Runs Python without these packages."""
     return subprocess.run([sys.executable, "-c", WITHOUT.format(names=list(names)) + code], capture_output=True,
                           text=True, **options)  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_extras_are_those_of_the_project():
     ),
 )
 def test_missing_extra_is_named(package, code, message):
-    # As where it is not installed: an entry of None in sys.modules has the same error, with the name of the package.
+    # An entry of None in sys.modules raises the error of a package that is not installed.
     found = run_without([package], f"import headgate\n{code}")
     extra = extras.EXTRAS[package]
     last = found.stderr.splitlines()[-1]
@@ -77,7 +77,7 @@ def test_plot_is_imported_when_it_is_used():
 
 
 def configured(tmp_path, *definitions):
-    """The build files of a wheel, where a ccache is found."""
+    """Configures a wheel's build with a ccache in PATH; returns its build files and the path of ccache."""
     fake = tmp_path / "bin" / "ccache"
     fake.parent.mkdir(exist_ok=True)
     fake.write_text('#!/bin/sh\nexec "$@"\n')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors whose negation or conjugation PyTorch has put off, and options that require a gradient."""
+"""Tensors with a lazy negation or conjugation, and options that require a gradient."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ torch.manual_seed(0)
 
 
 def lazy(*shape):
-    """A tensor whose memory has the negative of its elements, and a plain one with the same elements."""
+    """A tensor with a lazy negation, and a plain one with the same elements."""
     x = torch.randn(*shape, dtype=torch.cfloat).conj().imag
     assert x.is_neg()
     return x, torch.empty(shape).copy_(x)
@@ -25,7 +25,7 @@ def inputs(kind):
 
 
 def same(call):
-    """That `call` returns the same tensors for lazy arrays as for plain ones."""
+    """Asserts that `call` returns the same tensors for lazy arrays as for plain ones."""
     found, expected = (call(kind) for kind in (LAZY, PLAIN))
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected):

@@ -88,7 +88,7 @@ class Setup(unittest.TestCase):
         self.run_setup("build")
         self.assertIn(" libfmt-dev", self.calls())
 
-    def test_an_interrupted_installation_is_finished_first(self):
+    def test_interrupted_installation_is_finished_first(self):
         (self.state / "interrupted").touch()
         result = self.run_setup("build")
         self.assertEqual(result.returncode, 0, result.stdout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors in the words of the function that was called.
+"""Renames errors after the public function that was called, and after its arguments.
 
 The package's kernels name their own functions and arguments. Each public function of headgate.torch says once how the
 caller names them, and every error that passes it is renamed.
@@ -20,8 +20,8 @@ GATE_LOGITS = {"gate": "gate_logits"}
 
 
 def renamed(text: str, what: str, names: Mapping[str, str]) -> str:
-    """The message of an inner function, "FUNCTION: …", as one of `what`, with arguments by the caller's names; another
-    message as it is. "a gate that multiplies" is prose and no argument."""
+    """Rewrites the message "FUNCTION: …" of an inner function to name `what` and the caller's arguments. Returns other
+    messages unchanged. In "a gate that multiplies" the word is not an argument."""
     function, colon, rest = text.partition(": ")
     if not colon or function not in _INNER:
         return text
@@ -30,8 +30,8 @@ def renamed(text: str, what: str, names: Mapping[str, str]) -> str:
 
 
 def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls `function`; its errors are those of `what`. A program that is compiled calls it as it is: what runs there
-    later are the operations, which rename their own errors."""
+    """Calls `function` and renames its errors after `what`. Under torch.compile it only calls: the operations in the
+    compiled program rename their own errors."""
     if torch.compiler.is_compiling():
         return function(*args, **kwargs)
     try:

@@ -14,10 +14,10 @@ from .variant import KEYS, GateVariant, parse_gate
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 # The projection whose output a gate acts on; g1 is in the kernel.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
-# The matrix of a gate and the parameter of one that does not depend on the input. No other module of a model has the
-# matrix's name: what is chosen by name, as LoRA's target modules are, is not the gate.
+# The names of a gate's matrix, and of the parameter of a gate that does not depend on the input. No other module of a
+# model has the matrix's name, so that a choice of modules by name, such as LoRA's, never includes gates by accident.
 MATRIX, PARAMETER = "attention_gate", "gate"
-# The matrix's name in older files, which is that of the MLP's matrix too.
+# The matrix's name in older files. A matrix of the MLP has the same name.
 OLD_MATRIX = "gate_proj"
 # Where an attention module keeps, during a call, what its kernel is to apply.
 _PENDING = "_headgate_gate"
@@ -29,8 +29,8 @@ def take_gate(module: nn.Module) -> dict[str, Any]:
 
 
 def require_gate(attention: nn.Module) -> None:
-    """That an attention module has the gate that its model's config names: from_pretrained leaves out those of a
-    retrofitted model."""
+    """Raises ValueError if an attention module lacks the gate that its model's config names, as after from_pretrained
+    of a retrofitted model."""
     site = getattr(getattr(attention, "config", None), "gate_site", "none")
     if site != "none" and not any(hasattr(attention, name) for name in (MATRIX, PARAMETER)):
         raise ValueError(
@@ -40,7 +40,7 @@ def require_gate(attention: nn.Module) -> None:
 
 
 def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
-    """Before an attention module takes its tensors out of `state`."""
+    """Renames a gate's tensors of older files in `state`, before an attention module loads them."""
     for part in ("weight", "bias"):
         if f"{prefix}{OLD_MATRIX}.{part}" in state:
             state[f"{prefix}{MATRIX}.{part}"] = state.pop(f"{prefix}{OLD_MATRIX}.{part}")
@@ -182,7 +182,7 @@ def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-"""The options of from_pretrained that say where files are."""
+"""The options of from_pretrained that say where the files are."""
 
 
 def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Module:
@@ -205,8 +205,8 @@ def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Modul
         kind.__init__(self, *args, **kwargs)
         retrofit(self, variant)
 
-    # from_pretrained makes a model of a class and fills its parameters: for the gates to be among them, a subclass has
-    # them from the start. It is forgotten once the model is there.
+    # from_pretrained constructs a model and then fills its parameters. A temporary subclass adds the gates in its
+    # constructor, so that they are filled too.
     gated = type(name, (kind,), {"__init__": init, "__module__": kind.__module__})
     old_matrix = {rf"(\w*att\w*)\.{re.escape(OLD_MATRIX)}\.": rf"\1.{MATRIX}."}
     model, found = gated.from_pretrained(directory, key_mapping=old_matrix, output_loading_info=True, **options)

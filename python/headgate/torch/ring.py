@@ -399,7 +399,7 @@ def ring_attention(
                "alibi_slopes": alibi_slopes}
     options = {"layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
                "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "threads": threads}
-    refuse_transforms(NAME, {**tensors, **options})  # before ranks meet, which they could not within them
+    refuse_transforms(NAME, {**tensors, **options})  # before the ranks communicate
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}
     try:

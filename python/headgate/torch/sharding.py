@@ -113,7 +113,7 @@ def gather_sequence(x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = 
     except (IndexError, ValueError) as error:
         refusal = ValueError(f"gather_sequence: {error}")
     agree("gather_sequence", group, {"x": described(x), "dim": str(dim), "sharding": sharding}, refusal)
-    own = x.resolve_conj().resolve_neg().contiguous()  # bytes are sent, which do not have what is lazy
+    own = x.resolve_conj().resolve_neg().contiguous()  # raw bytes are sent: no lazy negation
     shards = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather([shard.view(-1).view(torch.uint8) for shard in shards], own.view(-1).view(torch.uint8), group=group)
     shape = list(x.shape)

@@ -24,7 +24,7 @@ SITES = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
 
 
 def assert_near(ours, expected, tolerance=2e-5, rounding=0.0):
-    """`rounding`: what sums of f32 may differ by whatever the largest value is."""
+    """`rounding`: how much f32 sums may differ, whatever the largest value."""
     atol = tolerance * expected.abs().max().item() + rounding
     torch.testing.assert_close(ours, expected, rtol=tolerance, atol=atol)
 
@@ -171,7 +171,7 @@ def test_load_retrofit_saved_model_computes_the_same(family, gate, tmp_path):
 
 
 def by_the_old_name(directory):
-    """Saved tensors with the gate's matrices by the name that they had, which is that of the MLP's."""
+    """Renames the gate's matrices in a saved file to their old name, that of the MLP's; returns the tensors."""
     from safetensors.torch import load_file, save_file
 
     state = load_file(directory / "model.safetensors")
@@ -216,7 +216,7 @@ def test_load_retrofit_other_directories_are_refused(tmp_path):
 
 
 def test_from_pretrained_without_the_gates_is_refused(tmp_path):
-    """It leaves out what the model's class does not know; headgate's attention does not compute without it."""
+    """from_pretrained leaves out the gates, which the model's class lacks; headgate's attention then refuses."""
     retrofit(models.model("llama")).save_pretrained(tmp_path)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="headgate")
     with pytest.raises(ValueError, match="config has a gate at g1 but the model has none: load it with headgate.torch"):
@@ -226,7 +226,7 @@ def test_from_pretrained_without_the_gates_is_refused(tmp_path):
 
 @pytest.mark.parametrize("family", WITHOUT)
 def test_matrices_have_a_name_of_their_own(family):
-    """What is chosen by the last part of its name, as LoRA's target modules are, is not the gate."""
+    """LoRA chooses target modules by the last part of their names: no other module has the gate's."""
     model = models.model(family)
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     retrofit(model)

@@ -272,7 +272,7 @@ def shards():
 
 
 def lazy_negation():
-    """Of every tensor, whose memory has the negatives of its elements; and of a conjugate that is gathered."""
+    """Compares lazy with plain tensors: every argument negated, and a conjugate that is gathered."""
     own = [torch.randn(1, 2, 8, 4, dtype=torch.cfloat).conj().imag for _ in range(4)]
     plain = [torch.empty(x.shape).copy_(x) for x in own]
     assert all(x.is_neg() for x in own)
