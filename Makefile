@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 # that have not ended by then are stopped.
 SINCE ?=
 LIMIT ?=
-# Of `make hostile`: its options, as --only gguf-llama (tests/hostile/run.py --help).
+# Options of `make hostile`, such as --only gguf-llama (tests/hostile/run.py --help).
 ARGS ?=
 
 # Debian's tools first: those are the versions that the project is tested with.
@@ -28,7 +28,7 @@ help:
 	@echo "make lint         formatting, clang-tidy of every file, direction of includes"
 	@echo "make sanitize     the whole suite under the address and undefined-behaviour sanitizers, threads under theirs"
 	@echo "make fuzz         a minute of libFuzzer on every parser of files"
-	@echo "make hostile      every reader and output with files, paths, limits and signals that nobody means well: minutes"
+	@echo "make hostile      damaged files, bad paths, limits and signals against every reader and output: minutes"
 	@echo "make mutants      change one sign or operator at a time: the tests must notice"
 	@echo "make verify-long  10,000 random problems against the oracle on every vector target"
 	@echo "make bench        measure this machine: build/headgate bench"

@@ -5,9 +5,10 @@
     check_tokenizers.py [BUILD] [--gguf FILE] [--write-golden DIR]
 
 BUILD: the build folder (default: build). Tokenizers are trained here, one for each pre-tokenizer that is supported, on
-a part of the text; those that GGUF files have are also put into one, and the tokenizer.json that `headgate convert` makes
-of it is read by the package. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package. --write-golden: writes the
-small files of tests/tokenize/golden and compares nothing. Needs `pip install tokenizers`; without it, says SKIP and exits 77.
+a part of the text. Those that GGUF files have are also written to a GGUF file, and the tokenizer.json that `headgate
+convert` makes of it is read by the package. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package.
+--write-golden: writes the small files of tests/tokenize/golden and compares nothing. Needs `pip install tokenizers`;
+without it, says SKIP and exits 77.
 """
 
 import argparse
@@ -209,10 +210,8 @@ def gguf_bytes(tokenizer, pre):
     file = json.loads(tokenizer.to_str())
     size, dim = tokenizer.get_vocab_size(), 8
     added = {token["id"]: token for token in file["added_tokens"]}
-    kinds_of_tokens = [0] * size
-    for token in range(size):
-        kinds_of_tokens[token] = (3 if added[token]["special"] else 4) if token in added else 1
-    # An added token stands in the file as it is spelled, not as it is normalized.
+    kinds_of_tokens = [(3 if added[i]["special"] else 4) if i in added else 1 for i in range(size)]
+    # The file spells an added token as it is, not as it is normalized.
     words = [added[i]["content"] if i in added else tokenizer.id_to_token(i) for i in range(size)]
     u32, f32, string, array, i32 = 4, 6, 8, 9, 5
 
@@ -231,7 +230,8 @@ def gguf_bytes(tokenizer, pre):
     types = struct.pack(f"<IQ{size}i", i32, size, *kinds_of_tokens)
     merges = [" ".join(merge) for merge in file["model"]["merges"]]
     layer = {"attn_q": (dim, dim), "attn_k": (dim, dim), "attn_v": (dim, dim), "attn_output": (dim, dim)}
-    layer |= {"ffn_gate": (dim, dim), "ffn_up": (dim, dim), "ffn_down": (dim, dim), "attn_norm": (dim,), "ffn_norm": (dim,)}
+    layer |= {"ffn_gate": (dim, dim), "ffn_up": (dim, dim), "ffn_down": (dim, dim)}
+    layer |= {"attn_norm": (dim,), "ffn_norm": (dim,)}
     tensors = {"token_embd.weight": (dim, size), "output_norm.weight": (dim,)}
     tensors |= {f"blk.0.{name}.weight": shape for name, shape in layer.items()}
     values = [

@@ -60,8 +60,8 @@ if (($(id -u) != 0)); then
   [[ -t 0 ]] || sudo -n true 2>/dev/null || fail "cannot install ${missing[*]}: sudo wants a password and there is no terminal"
 fi
 
-# apt refuses to work after an installation that was killed, until dpkg has finished it. Otherwise this does nothing. It
-# fails while another dpkg works, for which apt-get waits below.
+# Finishes an installation that was killed: until then apt refuses to work. Otherwise this does nothing. It fails while
+# another dpkg works, for which apt-get waits below.
 "${as_root[@]}" dpkg --configure -a </dev/null >/dev/null 2>&1 || true
 
 # dpkg has to be told once about another architecture.

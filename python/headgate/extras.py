@@ -19,5 +19,6 @@ def require(name: str, for_what: str) -> ModuleType:
         if error.name != package:
             raise
         raise ModuleNotFoundError(
-            f"{for_what} needs {package}, which is not installed: pip install 'headgate[{EXTRAS[package]}]'", name=package
+            f"{for_what} needs {package}, which is not installed: pip install 'headgate[{EXTRAS[package]}]'",
+            name=package,
         ) from None

@@ -49,8 +49,8 @@ def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: An
 class AddedGate:
     """The gate of an attention module: computes its logits before the module runs, and sees that they are applied.
 
-    The parameters are the module's own, `attention_gate` or `gate`. Methods of this object are the module's hooks; copies
-    of the model have copies of it.
+    The parameters are the module's own, `attention_gate` or `gate`. Methods of this object are the module's hooks;
+    copies of the model have copies of it.
     """
 
     def __init__(self, attention: nn.Module, variant: GateVariant):
