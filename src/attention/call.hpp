@@ -252,7 +252,10 @@ void check_rows_computed_of(const Call& call, const Argument& lse) {
       const T* head = static_cast<const T*>(lse.view.data) + b * b_stride + h * h_stride;
       for (std::int64_t i = 0; i < rows; ++i) {
         if (head[i * stride] != std::numeric_limits<T>::infinity()) continue;
-        call.fail("{}[{},{},{}] is inf: the forward pass left this row out, by gate_threshold", lse.name, b, h, i);
+        call.fail(
+            "{}[{},{},{}] is inf: gate_threshold left this row out of the forward pass, or its scores or sinks "
+            "overflowed",
+            lse.name, b, h, i);
       }
     }
   }

@@ -141,6 +141,9 @@ Run prepared_run(const RunRequest& request, ProcessGroup& group) {
   require_products(settings.threads);
   Run run;
   run.source = open_data(data_of(settings, out));
+  const std::string& config_file = request.model.config_file;
+  require(config_file.empty() || config.vocab >= run.source->vocab(), "{}: vocab_size is {} but {} has tokens up to {}",
+          config_file, config.vocab, run.source->name(), run.source->vocab() - 1);
   run.trainer = with_memory(training_memory(config, settings, *run.source, group), 0,
                             [&] { return std::make_unique<Trainer>(config, settings, *run.source, group); });
   return run;

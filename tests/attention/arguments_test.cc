@@ -601,7 +601,7 @@ std::vector<BadCall> bad_saved() {
        {"lse has shape (2,4,5,1) but (B,Hq,T,1) is (2,4,3,1)"}},
       {"lse_of_a_closed_row_f64",
        [](SampleCall& c) { static_cast<double*>(const_cast<void*>(c.saved.lse.data))[16] = kInf; },
-       {"lse[1,1,1] is inf: the forward pass left this row out, by gate_threshold"}},
+       {"lse[1,1,1] is inf: gate_threshold left this row out of the forward pass, or its scores or sinks overflowed"}},
       {"lse_of_a_closed_row_f32",
        [](SampleCall& c) {
          c.saved.lse = c.tensor(DType::f32, {kB, kHq, kT, 1});
