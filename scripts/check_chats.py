@@ -6,8 +6,8 @@
 
 BUILD: the build folder (default: build). A model of random numbers with a small tokenizer is given one chat template
 after another, those of the models named below without what they say of tools. --write-golden: writes
-DIR/chats.json, the texts by which tests/generate checks the same without Python, and compares nothing. Needs `pip
-install torch transformers`; without them, says SKIP and exits 77.
+DIR/chats.json, the texts by which tests/generate checks the same without Python, and compares nothing. Needs what
+scripts/python_venv.sh installs.
 """
 
 import argparse
@@ -17,16 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-SKIPPED = 77
-
-try:
-    import jinja2
-    import torch
-    import transformers
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-except ImportError:
-    print("check_chats: SKIP: no Python package `transformers`, `torch` or `jinja2`")
-    sys.exit(SKIPPED)
+import jinja2
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 CHATML_TURN = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
 CHATML_REPLY = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"

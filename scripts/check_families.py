@@ -15,8 +15,7 @@ Fails when a log-probability differs by more than 1e-4 (of SmolLM2: on 128 rando
 bits per byte, first-token attention, sink rate or largest activation, of the model or of a layer, by more than 1e-4 or,
 where it is above 1, that share of it. Attention to the first token behind a window, which mistral has, is not asked for.
 
-Needs PyTorch, transformers and gguf (pip install torch transformers gguf accelerate); exits with 77 where they are
-missing.
+Needs what scripts/python_venv.sh installs.
 """
 
 import itertools
@@ -27,16 +26,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-try:
-    import gguf
-    import numpy
-    import tokenizers
-    import torch
-    import transformers
-    from check_tokenizers import of_gguf
-except ImportError:
-    print("check_families: torch, transformers or gguf is missing")
-    sys.exit(77)
+import gguf
+import numpy
+import tokenizers
+import torch
+import transformers
+from check_tokenizers import of_gguf
 
 TOLERANCE = 1e-4
 TOKENS = 60

@@ -7,8 +7,8 @@
 BUILD: the build folder (default: build). Tokenizers are trained here, one for each pre-tokenizer that is supported, on
 a part of the text. Those that GGUF files have are also written to a GGUF file, and the tokenizer.json that `headgate
 convert` makes of it is read by the package. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package.
---write-golden: writes the small files of tests/tokenize/golden and compares nothing. Needs `pip install tokenizers`;
-without it, says SKIP and exits 77.
+--write-golden: writes the small files of tests/tokenize/golden and compares nothing. Needs what
+scripts/python_venv.sh installs.
 """
 
 import argparse
@@ -21,15 +21,9 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
-SKIPPED = 77
-
-try:
-    import tokenizers
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-    from tokenizers import trainers
-except ImportError:
-    print("check_tokenizers: SKIP: no Python package `tokenizers`")
-    sys.exit(SKIPPED)
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import trainers
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
