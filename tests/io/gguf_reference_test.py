@@ -7,6 +7,7 @@
 Compares random blocks of every format, and the files that are named.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
