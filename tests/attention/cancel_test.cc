@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that their context cancels while they compute end, throw Cancelled, and affect no later call.
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -43,8 +44,9 @@ void expect_cancellable(const Work& work, std::int64_t least_questions) {
   work.call({.threads = 1, .cancelled = never.callback()});
   EXPECT_TRUE(work.bits() == expected) << work.name;
   EXPECT_GE(never.asked(), least_questions) << work.name;
+  const std::int64_t points = std::max<std::int64_t>(2, static_cast<std::int64_t>(problem_runs()) / 5);
   for (const int threads : {1, 2, 3}) {
-    for (std::int64_t patience = 0; patience < never.asked(); patience += 1 + never.asked() / 12) {
+    for (std::int64_t patience = 0; patience < never.asked(); patience += 1 + never.asked() / points) {
       Canceller canceller(patience);
       bool cancelled = false;
       try {
