@@ -7,6 +7,7 @@
 
 #include "models/config.hpp"
 #include "models/parameters.hpp"
+#include "train/run_files.hpp"
 
 // A checkpoint is a directory in the layout of Hugging Face:
 //   config.json            the model
@@ -47,12 +48,6 @@ void save_checkpoint(const std::string& directory, const CheckpointView& checkpo
 
 /// The names of a checkpoint's files.
 const std::vector<std::string>& checkpoint_files();
-
-/// Whether `directory` holds a checkpoint (it has a config.json); its content is not looked at.
-bool is_checkpoint(const std::string& directory);
-
-/// Whether `directory` holds a checkpoint to resume from (it has a trainer_state.json too).
-bool is_training_checkpoint(const std::string& directory);
 
 /// Throws io::NotReplaceable if `directory` holds files that are not part of a checkpoint.
 void check_checkpoint_replaceable(const std::string& directory);

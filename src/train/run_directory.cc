@@ -24,11 +24,6 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxNumber = 99;
 
-/// `run`/checkpoint for 0, `run`/checkpoint.N beside it.
-std::string numbered_checkpoint(const std::string& run, int number) {
-  return number == 0 ? run + "/checkpoint" : fmt::format("{}/checkpoint.{}", run, number);
-}
-
 /// Where a run's checkpoints are, or its first will be.
 std::vector<std::string> checkpoint_directories(const std::string& run) {
   std::vector<std::string> out;
@@ -64,15 +59,6 @@ const std::string& created_if_fresh(const std::string& path, RunStart start) {
 }
 
 }  // namespace
-
-std::string metrics_path(const std::string& run) { return run + "/metrics.jsonl"; }
-
-bool is_run_or_checkpoint(const std::string& directory) {
-  const std::string checkpoint = numbered_checkpoint(directory, 0);
-  std::error_code error;
-  return is_training_checkpoint(directory) || is_training_checkpoint(checkpoint) ||
-         (fs::exists(metrics_path(directory), error) && fs::exists(io::present_directory(checkpoint), error));
-}
 
 std::vector<std::string> checkpoints_of(const std::string& run) {
   std::vector<std::string> found;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/directory_lock.hpp"
+#include "train/run_files.hpp"
 #include "train/trainer.hpp"
 
 // A run has a directory of its own:
@@ -14,12 +15,6 @@
 //   checkpoint.1/, checkpoint.2/, …  used once the one before holds files that are not part of a checkpoint
 
 namespace headgate::train {
-
-std::string metrics_path(const std::string& run);
-
-/// Whether `directory` belongs to a run: it holds metrics.jsonl and checkpoint/, or is or holds a checkpoint to resume
-/// from.
-bool is_run_or_checkpoint(const std::string& directory);
 
 /// The directories in `run` that hold a checkpoint, the newest (of most steps) first. Throws io::FileError if there are
 /// several and the step of one cannot be read.

@@ -12,7 +12,7 @@
 
 #include "io/file_error.hpp"
 #include "io/input_file.hpp"
-#include "train/run_directory.hpp"
+#include "train/run_files.hpp"
 
 namespace headgate::train {
 
