@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on an include that points up the layers, and on a source file that has grown too long.
+"""Fails on an include of a room that CMake does not link, on a circle of rooms, and on a file that has grown too long.
 
     check_includes.py [ROOT]     check the tree (default: the one that holds this script)
     check_includes.py --self-test
+
+A room is a folder of src/ or python/ with a CMakeLists.txt that defines a target. The targets that it links say which
+other rooms its files may include; they are stated there and nowhere else. Every file may include "headgate/...", the
+public API, which includes nothing else. Tests, bench and scripts may include everything; examples only the public API.
 """
 
 import re
@@ -11,70 +15,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Folder -> the folders that it may include beside its own, by their last names. Every folder may include "headgate/...",
-# the public API; the public API includes nothing else.
-LAYERS = {
-    "include/headgate": set(),
-    "src/core": set(),
-    "src/gates": {"core"},
-    "src/attention": {"core", "gates"},
-    "src/capi": {"attention", "core", "gates"},
-    "src/headgate": {"capi", "attention", "core"},
-    "src/reference": {"core"},
-    "src/console": {"core"},
-    "src/io": {"core"},
-    "src/attend": {"core", "gates", "io"},
-    "src/tokenize": {"core", "io"},
-    "src/explain": {"core", "gates", "io", "reference"},
-    "src/layers": {"core", "gates"},
-    "src/models": {"core", "gates", "io", "layers"},
-    "src/generate": {"core", "io", "models", "tokenize"},
-    "src/metrics": {"core", "layers", "models"},
-    "src/train": {"console", "core", "gates", "io", "layers", "metrics", "models", "tokenize"},
-    "src/page": {"core", "metrics"},
-    "src/xray": {"console", "core", "io", "layers", "metrics", "models", "page", "tokenize", "train"},
-    "src/compare": {"console", "core", "metrics", "page", "train"},
-    "src/verify": {"core", "gates", "reference"},
-    "src/bench": {"core", "gates", "layers", "models", "train", "verify"},
-    "src/demo": {
-        "bench",
-        "console",
-        "core",
-        "explain",
-        "gates",
-        "io",
-        "layers",
-        "metrics",
-        "models",
-        "reference",
-        "train",
-        "verify",
-        "xray",
-    },
-    "src/cli": {
-        "attend",
-        "bench",
-        "compare",
-        "console",
-        "core",
-        "demo",
-        "explain",
-        "gates",
-        "generate",
-        "io",
-        "layers",
-        "metrics",
-        "models",
-        "page",
-        "tokenize",
-        "train",
-        "verify",
-        "xray",
-    },
-    "python": {"compare", "core", "explain", "gates", "io", "layers", "metrics", "train", "xray"},
-    "examples": set(),
-}
-NAMES = {layer.rpartition("/")[2] for layer in LAYERS if layer != "examples"}
 EXTERNAL = {"hwy"}  # customarily included in quotes
 MAX_LINES = 800
 
@@ -82,117 +22,144 @@ C_SUFFIXES = {".c", ".cc", ".h", ".hpp"}
 TEXT_SUFFIXES = C_SUFFIXES | {".py", ".sh", ".cmake", ".txt"}
 TREES = ("include", "src", "python", "tests", "bench", "examples", "scripts", "cmake")
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])([^<">]+)[>"]')
+CALL = re.compile(r"\b(headgate_library|add_library|add_executable|nanobind_add_module|target_link_libraries)\s*\(([^()]*)\)")
+TARGET = re.compile(r"headgate_\w+")
 
 
-def check_include(layer, quote, target):
-    """The complaint about an include of `target` in a file of `layer`, or None."""
+class Rooms:
+    """Folders below src/ and python/, by their paths, and the rooms that each of them links."""
+
+    def __init__(self, root):
+        provided, used = {}, {}
+        for file in [*root.glob("src/**/CMakeLists.txt"), *root.glob("python/**/CMakeLists.txt")]:
+            folder = file.parent.relative_to(root).as_posix()
+            text = re.sub(r"#.*", "", file.read_text(encoding="utf-8"))
+            for command, arguments in CALL.findall(text):
+                name, *others = arguments.split()
+                if command != "target_link_libraries":
+                    provided[name] = folder
+                used.setdefault(folder, set()).update(filter(TARGET.fullmatch, others))
+        self.links = {folder: {provided[name] for name in names if name in provided} - {folder} for folder, names in used.items()}
+
+    def of(self, path):
+        """The room of a path relative to the root: the nearest folder above it that is one, or None."""
+        return next((folder.as_posix() for folder in Path(path).parents if folder.as_posix() in self.links), None)
+
+    def circle(self):
+        """Rooms that link each other in a circle, or None."""
+        done = set()
+
+        def visit(room, path):
+            if room in path:
+                return path[path.index(room):] + [room]
+            if room in done:
+                return None
+            found = next(filter(None, (visit(other, path + [room]) for other in sorted(self.links[room]))), None)
+            done.add(room)
+            return found
+
+        return next(filter(None, (visit(room, []) for room in sorted(self.links))), None)
+
+
+def check_include(rooms, path, quote, target):
+    """The complaint about an include of `target` in the file `path`, or None."""
     folder, slash, _ = target.partition("/")
-    if quote == "<" and folder not in NAMES:
+    if folder == "headgate" or folder in EXTERNAL:
+        return None
+    included = rooms.of(f"src/{target}") or rooms.of(target)
+    if quote == "<" and not included:
         return None
     if not slash or folder in {".", ".."}:
         return "write the path from src/, include/ or the root"
-    if folder == "headgate" or folder in EXTERNAL:
+    if path.parts[0] in {"include", "examples"}:
+        return "only the public API may be included here"
+    room = rooms.of(path)
+    if not included:
+        return "not in a room"
+    if included == room or included in rooms.links[room]:
         return None
-    if folder not in NAMES:
-        return f"no layer {folder} in the table of scripts/check_includes.py"
-    if folder == layer.rpartition("/")[2] or folder in LAYERS[layer]:
-        return None
-    return f"an upward include: {layer} may include {', '.join(sorted(LAYERS[layer])) or 'the public API'} only"
+    return f"{room}/CMakeLists.txt does not link {included}, only {', '.join(sorted(rooms.links[room])) or 'the public API'}"
 
 
-def layer_of(path):
-    """The row of LAYERS for a path relative to the root, or None for tests, bench and scripts, which see everything."""
-    parts = path.parts
-    if parts[0] in {"examples", "python"}:
-        return parts[0]
-    folder = "/".join(parts[:2])
-    return folder if parts[0] in {"include", "src"} else None
-
-
-def check_file(root, path):
+def check_file(root, rooms, path):
     lines = (root / path).read_text(encoding="utf-8").splitlines()
     problems = []
     if len(lines) > MAX_LINES:
         problems.append(f"{path}: {len(lines)} lines, more than {MAX_LINES}")
-    layer = layer_of(path)
-    if layer is None or path.suffix not in C_SUFFIXES:
+    if path.parts[0] not in {"include", "src", "python", "examples"} or path.suffix not in C_SUFFIXES:
         return problems
-    if layer not in LAYERS:
-        return problems + [f"{path}: no layer {layer} in the table of scripts/check_includes.py"]
+    if path.parts[0] in {"src", "python"} and rooms.of(path) is None:
+        return problems + [f"{path}: not in a room: no CMakeLists.txt above it defines a target"]
     for number, line in enumerate(lines, 1):
         match = INCLUDE.match(line)
-        complaint = match and check_include(layer, *match.groups())
+        complaint = match and check_include(rooms, path, *match.groups())
         if complaint:
             problems.append(f"{path}:{number}: {match[2]}: {complaint}")
     return problems
 
 
 def check_tree(root):
+    rooms = Rooms(root)
     files = [
         file.relative_to(root)
         for tree in TREES
         for file in sorted((root / tree).rglob("*"))
         if file.is_file() and file.suffix in TEXT_SUFFIXES
     ]
-    return len(files), [problem for path in files for problem in check_file(root, path)]
+    problems = [problem for path in files for problem in check_file(root, rooms, path)]
+    circle = rooms.circle()
+    if circle:
+        problems.append(f"rooms link each other in a circle: {' -> '.join(circle)}")
+    return len(files), problems
+
+
+MADE_UP_ROOMS = {
+    "src/low": "headgate_library(headgate_low)",
+    "src/middle": "headgate_library(headgate_middle SOURCES a.cc DEPENDS headgate_low fmt::fmt)",
+    "src/high": "add_executable(headgate_high a.cc)\ntarget_link_libraries(headgate_high PRIVATE\n  headgate_middle  # a comment\n)",
+    "python/headgate": "nanobind_add_module(headgate_python a.cc)\ntarget_link_libraries(headgate_python PRIVATE headgate_high)",
+}
 
 
 def self_test():
-    """Each line, in a tree of its own, must yield exactly the complaint named."""
+    """Each line, in a tree of made-up rooms, must yield exactly the complaint named."""
     cases = [
-        ("src/core/a.hpp", '#include "core/b.hpp"', None),
-        ("src/core/a.hpp", '#include "headgate/tensor.hpp"', None),
-        ("src/core/a.hpp", "#include <sys/stat.h>", None),
-        ("src/core/a.hpp", "#include <attention/b.hpp>", "an upward include"),
-        ("src/core/a.hpp", '#include "attention/b.hpp"', "an upward include"),
-        ("src/attention/a.cc", '#include "core/b.hpp"', None),
-        ("src/attention/a.cc", '#include "hwy/highway.h"', None),
-        ("src/attention/a.cc", '#define HWY_TARGET_INCLUDE "attention/a.cc"', None),
-        ("src/attention/a.cc", '#define HWY_TARGET_INCLUDE "a.cc"', "write the path"),
-        ("src/attention/a.cc", '#include "capi/b.hpp"', "an upward include"),
-        ("src/attention/a.cc", '  #  include "reference/b.hpp"', "an upward include"),
-        ("src/capi/a.cc", '#include "attention/b.hpp"', None),
-        ("src/capi/a.cc", '#include "io/b.hpp"', "an upward include"),
-        ("src/reference/a.cc", '#include "attention/b.hpp"', "an upward include"),
-        ("src/io/a.cc", '#include "cli/b.hpp"', "an upward include"),
-        ("src/cli/a.cc", '#include "reference/b.hpp"', "an upward include"),
-        ("src/cli/a.cc", '#include "attention/b.hpp"', "an upward include"),
-        ("src/cli/a.cc", '#include "verify/b.hpp"', None),
-        ("src/io/a.cc", '#include "verify/b.hpp"', "an upward include"),
-        ("src/verify/a.cc", '#include "reference/b.hpp"', None),
-        ("src/verify/a.cc", '#include "cli/b.hpp"', "an upward include"),
-        ("src/bench/a.cc", '#include "verify/b.hpp"', None),
-        ("src/train/a.cc", '#include "bench/b.hpp"', "an upward include"),
-        ("src/explain/a.cc", '#include "reference/b.hpp"', None),
-        ("src/explain/a.cc", '#include "cli/b.hpp"', "an upward include"),
-        ("src/attend/a.cc", '#include "cli/b.hpp"', "an upward include"),
-        ("src/demo/a.cc", '#include "train/b.hpp"', None),
-        ("src/train/a.cc", '#include "demo/b.hpp"', "an upward include"),
-        ("src/io/a.cc", '#include "console/b.hpp"', "an upward include"),
-        ("src/metrics/a.hpp", '#include "models/b.hpp"', None),
-        ("src/metrics/a.hpp", '#include "train/b.hpp"', "an upward include"),
-        ("src/models/a.cc", '#include "metrics/b.hpp"', "an upward include"),
-        ("src/generate/a.cc", '#include "tokenize/b.hpp"', None),
-        ("src/generate/a.cc", '#include "train/b.hpp"', "an upward include"),
-        ("src/cli/a.cc", '#include "b.hpp"', "write the path"),
-        ("src/cli/a.cc", '#include "../io/b.hpp"', "write the path"),
-        ("src/cli/a.cc", '#include "elsewhere/b.hpp"', "no layer elsewhere"),
-        ("src/elsewhere/a.cc", "int a;", "no layer src/elsewhere"),
-        ("include/headgate/a.hpp", '#include "core/b.hpp"', "an upward include"),
-        ("examples/a.cc", '#include "core/b.hpp"', "an upward include"),
+        ("src/low/a.hpp", '#include "low/b.hpp"', None),
+        ("src/low/a.hpp", '#include "headgate/tensor.hpp"', None),
+        ("src/low/a.hpp", "#include <sys/stat.h>", None),
+        ("src/low/a.hpp", "#include <middle/b.hpp>", "does not link src/middle, only the public API"),
+        ("src/low/a.hpp", '#include "middle/b.hpp"', "src/low/CMakeLists.txt does not link src/middle"),
+        ("src/middle/a.cc", '#include "low/b.hpp"', None),
+        ("src/middle/cpu/a.cc", '#include "low/b.hpp"', None),
+        ("src/middle/cpu/a.cc", '#include "middle/b.hpp"', None),
+        ("src/middle/a.cc", '#include "hwy/highway.h"', None),
+        ("src/middle/a.cc", '#define HWY_TARGET_INCLUDE "middle/a.cc"', None),
+        ("src/middle/a.cc", '#define HWY_TARGET_INCLUDE "a.cc"', "write the path"),
+        ("src/middle/a.cc", '  #  include "high/b.hpp"', "does not link src/high, only src/low"),
+        ("src/high/a.cc", '#include "middle/cpu/b.hpp"', None),
+        ("src/high/a.cc", '#include "low/b.hpp"', "does not link src/low"),
+        ("src/high/a.cc", '#include "b.hpp"', "write the path"),
+        ("src/high/a.cc", '#include "../low/b.hpp"', "write the path"),
+        ("src/high/a.cc", '#include "elsewhere/b.hpp"', "not in a room"),
+        ("src/elsewhere/a.cc", "int a;", "not in a room"),
+        ("include/headgate/a.hpp", '#include "low/b.hpp"', "only the public API"),
+        ("examples/a.cc", '#include "low/b.hpp"', "only the public API"),
         ("python/headgate/a.cc", '#include "python/headgate/b.hpp"', None),
-        ("python/headgate/a.cc", '#include "xray/b.hpp"', None),
-        ("python/headgate/a.cc", '#include "cli/b.hpp"', "an upward include"),
-        ("tests/core/a.cc", '#include "core/b.hpp"', None),
-        ("tests/core/a.cc", "\n" * MAX_LINES, None),
-        ("tests/core/a.cc", "\n" * (MAX_LINES + 1), f"{MAX_LINES + 1} lines"),
+        ("python/headgate/a.cc", '#include "high/b.hpp"', None),
+        ("python/headgate/a.cc", '#include "middle/b.hpp"', "does not link src/middle"),
+        ("tests/low/a.cc", '#include "high/b.hpp"', None),
+        ("tests/low/a.cc", "\n" * MAX_LINES, None),
+        ("tests/low/a.cc", "\n" * (MAX_LINES + 1), f"{MAX_LINES + 1} lines"),
+        ("src/low/CMakeLists.txt", "headgate_library(headgate_low DEPENDS headgate_high)",
+         "in a circle: src/high -> src/middle -> src/low -> src/high"),
     ]
     failures = []
     for path, text, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, path)
-            file.parent.mkdir(parents=True)
-            file.write_text(text, encoding="utf-8")
+            contents = {f"{room}/CMakeLists.txt": cmake for room, cmake in MADE_UP_ROOMS.items()} | {path: text}
+            for name, content in contents.items():
+                Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
+                Path(folder, name).write_text(content, encoding="utf-8")
             _, problems = check_tree(Path(folder))
         fits = not problems if expected is None else len(problems) == 1 and expected in problems[0]
         if not fits:
