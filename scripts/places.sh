@@ -33,7 +33,7 @@ if command -v ccache >/dev/null; then
 fi
 quiet cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
   -DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC -DHEADGATE_INSTALL=OFF "${launcher[@]}"
-quiet cmake --build "$build" --target headgate_tool gates_test metrics_test models_gradients_test models_config_keys_test
+quiet cmake --build "$build" --target headgate_tool core_test metrics_test models_gradients_test models_config_keys_test
 
 headgate=$build/headgate
 says() { # says TEXT COMMAND...: the command succeeds and prints the text
@@ -52,7 +52,7 @@ quiet "$headgate" train --data "$root/README.md" --out "$work/run" --gate g1-hea
 says '"gate_largest": 0\.' "$headgate" eval "$work/run" --text "$root/README.md" --tokens 640 --json
 says wide_sigmoid "$build/tests/models/models_gradients_test" --gtest_list_tests
 quiet "$build/tests/models/models_gradients_test" --gtest_filter='*wide_sigmoid*'
-quiet "$build/tests/gates/gates_test"
+quiet "$build/tests/library/core/core_test"
 quiet "$build/tests/metrics/metrics_test"
 quiet "$build/tests/models/models_config_keys_test"
 quiet "$headgate" verify --problems 50
@@ -60,7 +60,7 @@ quiet "$headgate" verify --problems 50
 # `verify` checks the function: a derivative with the wrong sign is found, in a problem with that gate.
 sed -i '/struct Gate<GateFn::wide_sigmoid>/,/^};/s/return half(d, SigmoidGate::derivative/return hn::Neg(half(d, SigmoidGate::derivative/;
         /struct Gate<GateFn::wide_sigmoid>/,/^};/s/derivative(d, half(d, z)));/derivative(d, half(d, z))));/' \
-  "$tree/src/gates/gate_functions-inl.hpp"
+  "$tree/src/library/core/gate_functions-inl.hpp"
 quiet cmake --build "$build" --target headgate_tool
 if "$headgate" verify --problems 50 >"$work/out" 2>"$work/err"; then fail "verify does not notice a wrong derivative"; fi
 grep -q wide_sigmoid "$work/err" || fail "verify fails elsewhere: $(cat "$work/err")"

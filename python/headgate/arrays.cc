@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.hpp"
 #include "headgate/error.hpp"
+#include "library/core/check.hpp"
 #include "python/headgate/tensors.hpp"
 
 namespace headgate::python {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/words.hpp"
 #include "headgate/tensor.hpp"
+#include "library/core/words.hpp"
 
 // Python's arrays as views: NumPy's, PyTorch's and those of all others that DLPack or the buffer protocol gives.
 // Nothing is copied except tensors with a lazy negation or conjugation.

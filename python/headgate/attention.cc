@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "gates/gate_functions.hpp"
+#include "library/core/gate_functions.hpp"
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/results.hpp"

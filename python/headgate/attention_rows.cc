@@ -6,10 +6,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/precision_words.hpp"
-#include "gates/gate_functions.hpp"
 #include "headgate/error.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/gate_functions.hpp"
+#include "library/core/precision_words.hpp"
 
 namespace headgate::python {
 namespace {

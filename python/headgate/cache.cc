@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"

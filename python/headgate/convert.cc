@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/keywords.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/headgate/keywords.hpp"
 
-#include "core/check.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::python {
 namespace {

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "compare/report.hpp"
-#include "core/rows.hpp"
 #include "explain/problem.hpp"
 #include "explain/solution.hpp"
 #include "explain/text.hpp"
 #include "io/file_error.hpp"
 #include "layers/gate_variant.hpp"
+#include "library/core/rows.hpp"
 #include "metrics/registry.hpp"
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/signals.hpp"

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/keywords.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/statistics_outputs.hpp"
+#include "library/core/statistics_outputs.hpp"
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/results.hpp"

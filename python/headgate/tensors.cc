@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/headgate/tensors.hpp"
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::python {
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "attend/job.hpp"
-#include "core/element.hpp"
 #include "io/npy.hpp"
 #include "io/output_guard.hpp"
 #include "io/staged_file.hpp"
+#include "library/core/element.hpp"
 
 namespace headgate::attend {
 namespace {

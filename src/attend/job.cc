@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.hpp"
-#include "gates/gate_functions.hpp"
 #include "headgate/attention.hpp"
 #include "headgate/error.hpp"
+#include "library/core/check.hpp"
+#include "library/core/gate_functions.hpp"
 
 namespace headgate::attend {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "core/statistics_outputs.hpp"
 #include "headgate/attention.hpp"
 #include "io/npy.hpp"
+#include "library/core/statistics_outputs.hpp"
 
 // What `headgate attend` does: arrays from .npy files, attention forward and backward, results to .npy files.
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/precision_words.hpp"
-#include "core/statistics_outputs.hpp"
+#include "library/core/precision_words.hpp"
+#include "library/core/statistics_outputs.hpp"
 #include "verify/case.hpp"
 #include "verify/tolerance.hpp"
 

@@ -15,8 +15,8 @@
 #include "bench/attention.hpp"
 #include "bench/training.hpp"
 #include "bench/workload.hpp"
-#include "core/statistics_outputs.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/statistics_outputs.hpp"
 
 namespace headgate::bench {
 namespace {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "bench/machine_peak.hpp"
-#include "core/check.hpp"
 #include "layers/blas.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::bench {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/machine_peak.hpp"
 
-#include "core/dispatch.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/dispatch.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/machine_peak.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "core/vec-inl.hpp"
+#include "library/core/vec-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {

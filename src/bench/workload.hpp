@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdint>
 
-#include "core/words.hpp"
 #include "headgate/attention.hpp"
+#include "library/core/words.hpp"
 #include "verify/case.hpp"
 #include "verify/spec.hpp"
 

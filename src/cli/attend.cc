@@ -15,9 +15,9 @@
 #include "cli/enum_option.hpp"
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
-#include "core/dtype_words.hpp"
-#include "core/precision_words.hpp"
-#include "gates/gate_functions.hpp"
+#include "library/core/dtype_words.hpp"
+#include "library/core/gate_functions.hpp"
+#include "library/core/precision_words.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "cli/help.hpp"
 #include "cli/number.hpp"
-#include "core/nearest_word.hpp"
 #include "headgate/error.hpp"
 #include "headgate/version.h"
+#include "library/core/nearest_word.hpp"
 
 namespace headgate::cli {
 namespace {

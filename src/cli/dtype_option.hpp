@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
-#include "core/check.hpp"
-#include "core/nearest_word.hpp"
 #include "headgate/tensor.hpp"
+#include "library/core/check.hpp"
+#include "library/core/nearest_word.hpp"
 
 namespace headgate::cli {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
-#include "core/nearest_word.hpp"
-#include "core/rows.hpp"
 #include "headgate/error.hpp"
+#include "library/core/nearest_word.hpp"
+#include "library/core/rows.hpp"
 
 namespace headgate::cli {
 

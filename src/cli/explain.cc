@@ -12,7 +12,7 @@
 #include "explain/problem.hpp"
 #include "explain/solution.hpp"
 #include "explain/text.hpp"
-#include "gates/gate_functions.hpp"
+#include "library/core/gate_functions.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/check.hpp"
 #include "layers/gate_variant.hpp"
+#include "library/core/check.hpp"
 #include "models/config.hpp"
 
 namespace headgate::cli {

@@ -10,8 +10,8 @@
 
 #include "console/console.hpp"
 #include "console/units.hpp"
-#include "core/check.hpp"
 #include "io/staged_file.hpp"
+#include "library/core/check.hpp"
 #include "train/corpus.hpp"
 #include "train/run_directory.hpp"
 

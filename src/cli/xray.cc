@@ -19,7 +19,7 @@
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "console/progress.hpp"
-#include "core/rows.hpp"
+#include "library/core/rows.hpp"
 #include "models/model_file.hpp"
 #include "page/page.hpp"
 #include "xray/report.hpp"

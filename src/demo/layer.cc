@@ -13,9 +13,9 @@
 #include "bench/machine.hpp"
 #include "bench/timing.hpp"
 #include "bench/workload.hpp"
-#include "core/element.hpp"
 #include "demo/layer.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/element.hpp"
 #include "reference/oracle.hpp"
 #include "verify/tolerance.hpp"
 

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.hpp"
 #include "demo/worked.hpp"
 #include "explain/problem.hpp"
 #include "explain/solution.hpp"
 #include "headgate/attention.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::demo {
 namespace {

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
-#include "gates/gate_functions.hpp"
 #include "io/input_file.hpp"
 #include "io/json.hpp"
+#include "library/core/gate_functions.hpp"
 
 namespace headgate::explain {
 namespace {

@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "core/check.hpp"
 #include "headgate/attention.hpp"
+#include "library/core/check.hpp"
 #include "reference/oracle.hpp"
 
 namespace headgate::explain {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "gates/gate_functions.hpp"
+#include "library/core/gate_functions.hpp"
 
 namespace headgate::explain {
 namespace {

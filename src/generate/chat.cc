@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "tokenize/characters.hpp"
 #include "tokenize/utf8.hpp"
 

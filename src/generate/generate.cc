@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::generate {
 namespace {

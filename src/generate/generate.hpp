@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/words.hpp"
 #include "generate/sampler.hpp"
+#include "library/core/words.hpp"
 #include "models/cached_decoder.hpp"
 #include "tokenize/tokenizer.hpp"
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <numeric>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::generate {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/random.hpp"
+#include "library/core/random.hpp"
 
 namespace headgate::generate {
 

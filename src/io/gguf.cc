@@ -8,8 +8,8 @@
 #include <cstring>
 #include <limits>
 
-#include "core/convert.hpp"
 #include "io/input_file.hpp"
+#include "library/core/convert.hpp"
 
 static_assert(std::endian::native == std::endian::little, "headgate: GGUF files are read without byte swapping");
 

@@ -7,7 +7,7 @@
 #include <cassert>
 #include <cstring>
 
-#include "core/convert.hpp"
+#include "library/core/convert.hpp"
 
 namespace headgate::io {
 namespace {

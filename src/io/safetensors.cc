@@ -12,10 +12,10 @@
 #include <memory>
 #include <utility>
 
-#include "core/convert.hpp"
 #include "io/json.hpp"
 #include "io/npy.hpp"
 #include "io/staged_file.hpp"
+#include "library/core/convert.hpp"
 
 static_assert(std::endian::native == std::endian::little, "headgate: safetensors are read without byte swapping");
 

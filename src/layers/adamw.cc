@@ -5,8 +5,8 @@
 #include <cassert>
 #include <cmath>
 
-#include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/dispatch.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layers/adamw.cc"

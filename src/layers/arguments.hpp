@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/view.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/view.hpp"
 
 // What the functions of all layers have in common. Each is instantiated for float and double and takes outputs, inputs,
 // scalars and last the context, one of resolved(): the same number of threads gives the same bits. Views may have gaps

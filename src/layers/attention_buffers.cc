@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/attention_buffers.hpp"
 
-#include "gates/gate_functions.hpp"
+#include "library/core/gate_functions.hpp"
 
 namespace headgate::layers {
 

@@ -4,11 +4,11 @@
 #include <array>
 #include <cstdint>
 
-#include "core/words.hpp"
-#include "core/workspace.hpp"
 #include "layers/gate_variant.hpp"
 #include "layers/rmsnorm.hpp"
 #include "layers/rope.hpp"
+#include "library/core/words.hpp"
+#include "library/core/workspace.hpp"
 
 // The sizes of a gated attention layer and the memory that it works in: what a layer keeps for its backward pass, and
 // what all layers of a model share.

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/blas_core.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::layers {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/dispatch.hpp"
 
 #ifndef HEADGATE_LAYERS_CROSS_ENTROPY_CALL_  // this file is read once per Highway target
 #define HEADGATE_LAYERS_CROSS_ENTROPY_CALL_

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cassert>
 
-#include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/dispatch.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layers/elementwise.cc"

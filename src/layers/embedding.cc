@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cassert>
 
-#include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
 #include "layers/widen.hpp"
+#include "library/core/dispatch.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layers/embedding.cc"

@@ -6,8 +6,8 @@
 #include <cassert>
 #include <cstddef>
 
-#include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/dispatch.hpp"
 
 #ifndef HEADGATE_LAYERS_GATE_APPLY_CALL_  // this file is read once per Highway target
 #define HEADGATE_LAYERS_GATE_APPLY_CALL_
@@ -43,8 +43,8 @@ struct SharedGateBackward {
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "gates/gate_functions-inl.hpp"
 #include "layers/rows-inl.hpp"
+#include "library/core/gate_functions-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {

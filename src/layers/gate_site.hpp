@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/words.hpp"
+#include "library/core/words.hpp"
 
 // The places of a layer that a gate can act on, a row each.
 

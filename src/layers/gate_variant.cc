@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::layers {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "core/words.hpp"
-#include "gates/gate_functions.hpp"
 #include "layers/gate_site.hpp"
+#include "library/core/gate_functions.hpp"
+#include "library/core/words.hpp"
 
 // Where a layer is gated and how: one small value, with a name. h is the layer's input after its pre-norm, the tensor
 // that q, k and v are projected from; the gate logits are z = h·Wz (+ bias).

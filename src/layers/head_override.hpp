@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/view.hpp"
+#include "library/core/view.hpp"
 
 namespace headgate::layers {
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cassert>
 
-#include "core/cancellation.hpp"
 #include "layers/blas.hpp"
 #include "layers/few_rows.hpp"
 #include "layers/parallel.hpp"
 #include "layers/widen.hpp"
+#include "library/core/cancellation.hpp"
 
 // Products run on our own threads, each calling a single-threaded BLAS on its slice of the result: OpenMP and BLAS
 // threads never compete, and sums have one order.

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/arena.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/arena.hpp"
 
 namespace headgate::layers {
 

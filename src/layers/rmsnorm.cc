@@ -5,8 +5,8 @@
 #include <cassert>
 #include <cmath>
 
-#include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/dispatch.hpp"
 
 #ifndef HEADGATE_LAYERS_RMSNORM_CALL_  // this file is read once per Highway target
 #define HEADGATE_LAYERS_RMSNORM_CALL_

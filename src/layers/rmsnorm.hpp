@@ -3,8 +3,8 @@
 
 #include <array>
 
-#include "core/words.hpp"
 #include "layers/arguments.hpp"
+#include "library/core/words.hpp"
 
 namespace headgate::layers {
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/dispatch.hpp"
 
 #ifndef HEADGATE_LAYERS_ROPE_CALL_  // this file is read once per Highway target
 #define HEADGATE_LAYERS_ROPE_CALL_

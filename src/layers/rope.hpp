@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/words.hpp"
 #include "layers/arguments.hpp"
+#include "library/core/words.hpp"
 
 namespace headgate::layers {
 

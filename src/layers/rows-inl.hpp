@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/vec-inl.hpp"
+#include "library/core/vec-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {

@@ -3,8 +3,8 @@
 
 #include <cassert>
 
-#include "core/dispatch.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/dispatch.hpp"
 
 #ifndef HEADGATE_LAYERS_SWIGLU_CALL_  // this file is read once per Highway target
 #define HEADGATE_LAYERS_SWIGLU_CALL_

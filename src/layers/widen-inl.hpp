@@ -8,8 +8,8 @@
 #define HEADGATE_LAYERS_WIDEN_INL_
 #endif
 
-#include "core/convert.hpp"
 #include "layers/rows-inl.hpp"
+#include "library/core/convert.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/convert.hpp"
+#include "library/core/convert.hpp"
 
 namespace headgate::layers {
 

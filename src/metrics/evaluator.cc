@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/check.hpp"
 #include "layers/cross_entropy.hpp"
+#include "library/core/check.hpp"
 #include "metrics/attention_call.hpp"
 #include "metrics/gates.hpp"
 

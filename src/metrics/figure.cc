@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::metrics {
 

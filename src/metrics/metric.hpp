@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/enum_set.hpp"
-#include "core/view.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/enum_set.hpp"
+#include "library/core/view.hpp"
 #include "metrics/figure.hpp"
 #include "models/decoder.hpp"
 

@@ -6,9 +6,9 @@
 #include <iterator>
 #include <string_view>
 
-#include "core/check.hpp"
-#include "core/nearest_word.hpp"
-#include "core/words.hpp"
+#include "library/core/check.hpp"
+#include "library/core/nearest_word.hpp"
+#include "library/core/words.hpp"
 #include "metrics/attention_entropy.hpp"
 #include "metrics/bos_attention.hpp"
 #include "metrics/bos_attention_gated.hpp"

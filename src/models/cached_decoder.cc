@@ -6,13 +6,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/arena.hpp"
-#include "core/check.hpp"
-#include "core/convert.hpp"
-#include "core/workspace.hpp"
 #include "layers/attention_cache.hpp"
 #include "layers/embedding.hpp"
 #include "layers/linear.hpp"
+#include "library/core/arena.hpp"
+#include "library/core/check.hpp"
+#include "library/core/convert.hpp"
+#include "library/core/workspace.hpp"
 #include "models/decoder_blocks.hpp"
 #include "models/decoder_buffers.hpp"
 #include "models/model_file.hpp"

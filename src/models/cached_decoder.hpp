@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/view.hpp"
 #include "headgate/runtime.hpp"
 #include "headgate/tensor.hpp"
 #include "layers/attention_skip.hpp"
+#include "library/core/view.hpp"
 #include "models/config.hpp"
 
 // A model that goes on from what it has read: keys and values of earlier tokens stay in a cache, so that a new token

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "models/parameters.hpp"
 
 namespace headgate::models {

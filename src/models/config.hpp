@@ -7,12 +7,12 @@
 #include <tuple>
 #include <type_traits>
 
-#include "core/range.hpp"
-#include "core/rows.hpp"
-#include "core/words.hpp"
 #include "layers/attention_buffers.hpp"
 #include "layers/gate_variant.hpp"
 #include "layers/rmsnorm.hpp"
+#include "library/core/range.hpp"
+#include "library/core/rows.hpp"
+#include "library/core/words.hpp"
 
 namespace headgate::models {
 

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/words.hpp"
 #include "io/file_error.hpp"
 #include "io/json.hpp"
+#include "library/core/words.hpp"
 #include "models/config.hpp"
 
 namespace headgate::models {

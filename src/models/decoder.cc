@@ -5,8 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "core/check.hpp"
-#include "core/workspace.hpp"
 #include "layers/cross_entropy.hpp"
 #include "layers/elementwise.hpp"
 #include "layers/embedding.hpp"
@@ -14,6 +12,8 @@
 #include "layers/parallel.hpp"
 #include "layers/rmsnorm.hpp"
 #include "layers/swiglu.hpp"
+#include "library/core/check.hpp"
+#include "library/core/workspace.hpp"
 #include "models/decoder_blocks.hpp"
 #include "models/decoder_buffers.hpp"
 #include "models/weights.hpp"

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "core/enum_set.hpp"
-#include "core/view.hpp"
-#include "core/workspace.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/attention_skip.hpp"
 #include "layers/head_override.hpp"
+#include "library/core/enum_set.hpp"
+#include "library/core/view.hpp"
+#include "library/core/workspace.hpp"
 #include "models/config.hpp"
 #include "models/parameters.hpp"
 

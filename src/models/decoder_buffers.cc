@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::models {
 

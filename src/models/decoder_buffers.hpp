@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/workspace.hpp"
 #include "layers/attention_buffers.hpp"
+#include "library/core/workspace.hpp"
 #include "models/decoder.hpp"
 
 // A decoder's working memory: what it keeps of each layer for the backward pass, and what all layers share.

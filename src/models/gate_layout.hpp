@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/words.hpp"
+#include "library/core/words.hpp"
 #include "models/config.hpp"
 
 // Where the rows of a gate's matrix stand in a file: in a tensor of its own, or in one with the rows of the query

@@ -13,14 +13,14 @@
 #include <set>
 #include <system_error>
 
-#include "core/check.hpp"
-#include "core/convert.hpp"
 #include "io/input_file.hpp"
 #include "io/json.hpp"
 #include "io/npy.hpp"
 #include "io/safetensors.hpp"
 #include "io/staged_directory.hpp"
 #include "io/staged_file.hpp"
+#include "library/core/check.hpp"
+#include "library/core/convert.hpp"
 #include "models/config_file.hpp"
 #include "models/gguf_model.hpp"
 #include "models/modeling_code.hpp"

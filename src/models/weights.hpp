@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/view.hpp"
 #include "layers/gated_attention.hpp"
+#include "library/core/view.hpp"
 #include "models/config.hpp"
 
 // Every tensor of a model in one row: its name in files, its kind and shape, the configs that have it, and the member

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "page/page_files.hpp"
 
 namespace headgate::page {

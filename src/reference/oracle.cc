@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/element.hpp"
-#include "core/sum_blocks.hpp"
+#include "library/core/element.hpp"
+#include "library/core/sum_blocks.hpp"
 #include "reference/gates.hpp"
 #include "reference/packed.hpp"
 #include "reference/sums.hpp"

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/check.hpp"
-#include "core/element.hpp"
 #include "headgate/merge.hpp"
+#include "library/core/check.hpp"
+#include "library/core/element.hpp"
 
 namespace headgate::reference {
 namespace {

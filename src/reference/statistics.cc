@@ -6,8 +6,8 @@
 #include <functional>
 #include <limits>
 
-#include "core/element.hpp"
-#include "core/sum_blocks.hpp"
+#include "library/core/element.hpp"
+#include "library/core/sum_blocks.hpp"
 #include "reference/packed.hpp"
 #include "reference/sums.hpp"
 

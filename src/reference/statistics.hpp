@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/statistics_outputs.hpp"
 #include "headgate/statistics.hpp"
+#include "library/core/statistics_outputs.hpp"
 #include "reference/oracle.hpp"
 
 // Statistics of the oracle's weights: the reference for attention_statistics.

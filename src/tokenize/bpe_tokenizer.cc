@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "tokenize/bpe_stream.hpp"
 #include "tokenize/byte_alphabet.hpp"
 #include "tokenize/error.hpp"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/words.hpp"
+#include "library/core/words.hpp"
 #include "tokenize/held_text.hpp"
 #include "tokenize/normalize.hpp"
 #include "tokenize/pattern.hpp"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "tokenize/byte_alphabet.hpp"
 #include "tokenize/utf8.hpp"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::train {
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "core/check.hpp"
 #include "layers/gate_variant.hpp"
+#include "library/core/check.hpp"
 #include "models/config_file.hpp"
 
 namespace headgate::train {

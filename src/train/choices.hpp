@@ -7,7 +7,7 @@
 #include <string>
 #include <type_traits>
 
-#include "core/rows.hpp"
+#include "library/core/rows.hpp"
 #include "models/config.hpp"
 #include "train/settings.hpp"
 #include "train/task_defaults.hpp"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "train/backcopy.hpp"
 #include "train/corpus.hpp"
 #include "train/text.hpp"

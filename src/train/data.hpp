@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/words.hpp"
+#include "library/core/words.hpp"
 #include "tokenize/tokenizer.hpp"
 #include "train/text_files.hpp"
 

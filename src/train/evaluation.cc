@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/check.hpp"
 #include "layers/cross_entropy.hpp"
+#include "library/core/check.hpp"
 #include "metrics/loss.hpp"
 
 namespace headgate::train {

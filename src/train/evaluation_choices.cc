@@ -10,9 +10,9 @@
 #include <system_error>
 #include <utility>
 
-#include "core/check.hpp"
 #include "io/given_path.hpp"
 #include "io/staged_directory.hpp"
+#include "library/core/check.hpp"
 #include "models/model_file.hpp"
 #include "tokenize/open.hpp"
 #include "train/corpus.hpp"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "train/process_group.hpp"
 
 namespace headgate::train {

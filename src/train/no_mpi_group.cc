@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of mpi_group.cc, in a build without MPI.
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "train/process_group.hpp"
 
 namespace headgate::train {

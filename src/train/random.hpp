@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/random.hpp"
+#include "library/core/random.hpp"
 
 namespace headgate::train {
 

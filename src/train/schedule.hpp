@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/words.hpp"
+#include "library/core/words.hpp"
 
 namespace headgate::train {
 

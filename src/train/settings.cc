@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "core/check.hpp"
 #include "io/input_file.hpp"
 #include "io/json.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::train {
 

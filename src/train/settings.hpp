@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/range.hpp"
-#include "core/rows.hpp"
+#include "library/core/range.hpp"
+#include "library/core/rows.hpp"
 #include "train/data.hpp"
 #include "train/schedule.hpp"
 

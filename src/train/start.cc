@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.hpp"
 #include "headgate/runtime.hpp"
 #include "io/file_error.hpp"
 #include "io/output_guard.hpp"
 #include "layers/blas.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/check.hpp"
 #include "train/checkpoint.hpp"
 #include "train/corpus.hpp"
 #include "train/memory.hpp"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/check.hpp"
+#include "library/core/check.hpp"
 #include "train/random.hpp"
 
 namespace headgate::train {

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <utility>
 
-#include "core/check.hpp"
 #include "io/npy.hpp"
 #include "layers/cross_entropy.hpp"
+#include "library/core/check.hpp"
 #include "train/random.hpp"
 
 namespace headgate::train {

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "core/check.hpp"
 #include "layers/adamw.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::train {
 

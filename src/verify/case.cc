@@ -6,8 +6,8 @@
 #include <limits>
 #include <numeric>
 
-#include "core/element.hpp"
-#include "core/random.hpp"
+#include "library/core/element.hpp"
+#include "library/core/random.hpp"
 #include "verify/gate_threshold.hpp"
 
 namespace headgate::verify {

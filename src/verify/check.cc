@@ -6,8 +6,8 @@
 #include <cmath>
 #include <exception>
 
-#include "core/element.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/element.hpp"
 #include "verify/tolerance.hpp"
 
 namespace headgate::verify {

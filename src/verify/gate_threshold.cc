@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/element.hpp"
+#include "library/core/element.hpp"
 #include "reference/oracle.hpp"
 
 namespace headgate::verify {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/element.hpp"
+#include "library/core/element.hpp"
 
 namespace headgate::verify {
 namespace {

@@ -7,9 +7,9 @@
 #include <array>
 #include <random>
 
-#include "core/precision_words.hpp"
-#include "core/statistics_outputs.hpp"
-#include "gates/gate_functions.hpp"
+#include "library/core/gate_functions.hpp"
+#include "library/core/precision_words.hpp"
+#include "library/core/statistics_outputs.hpp"
 
 namespace headgate::verify {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/words.hpp"
 #include "headgate/attention.hpp"
+#include "library/core/words.hpp"
 
 namespace headgate::verify {
 

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/cancellation.hpp"
 #include "layers/attention_buffers.hpp"
 #include "layers/gate_variant.hpp"
 #include "layers/parallel.hpp"
+#include "library/core/cancellation.hpp"
 #include "metrics/attention_call.hpp"
 #include "metrics/gates.hpp"
 #include "xray/ranks.hpp"

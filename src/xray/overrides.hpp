@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/words.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/gate_variant.hpp"
+#include "library/core/words.hpp"
 #include "metrics/evaluator.hpp"
 #include "metrics/figure.hpp"
 #include "models/decoder.hpp"

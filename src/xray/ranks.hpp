@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/view.hpp"
+#include "library/core/view.hpp"
 
 // How many directions a product of two thin matrices has, from their products with themselves: a head's W_v W_o, and
 // what a head writes to the residual stream over a text.

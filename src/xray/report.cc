@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/check.hpp"
 #include "headgate/version.h"
 #include "io/file_error.hpp"
 #include "layers/cross_entropy.hpp"
 #include "layers/gate_variant.hpp"
+#include "library/core/check.hpp"
 #include "models/decoder.hpp"
 #include "models/parameters.hpp"
 #include "page/page.hpp"

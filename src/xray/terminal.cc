@@ -13,8 +13,8 @@
 
 #include "console/table.hpp"
 #include "console/units.hpp"
-#include "core/words.hpp"
 #include "layers/gate_variant.hpp"
+#include "library/core/words.hpp"
 #include "metrics/attention_entropy.hpp"
 #include "metrics/first_token_attention.hpp"
 #include "metrics/gate_mean.hpp"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/timing.hpp"
-#include "core/element.hpp"
+#include "library/core/element.hpp"
 
 namespace headgate::bench {
 namespace {

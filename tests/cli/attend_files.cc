@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "cli/tool.hpp"
-#include "core/element.hpp"
-#include "gates/gate_functions.hpp"
 #include "io/npy.hpp"
 #include "io/scratch.hpp"
+#include "library/core/element.hpp"
+#include "library/core/gate_functions.hpp"
 
 namespace headgate::testing {
 namespace {

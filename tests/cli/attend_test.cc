@@ -15,11 +15,11 @@
 
 #include "cli/attend_files.hpp"
 #include "cli/tool.hpp"
-#include "core/element.hpp"
-#include "gates/gate_functions.hpp"
 #include "headgate/runtime.hpp"
 #include "io/npy.hpp"
 #include "io/scratch.hpp"
+#include "library/core/element.hpp"
+#include "library/core/gate_functions.hpp"
 #include "verify/case.hpp"
 #include "verify/check.hpp"
 

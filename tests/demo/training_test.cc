@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "console/table.hpp"
-#include "core/check.hpp"
 #include "demo/real_model.hpp"
 #include "io/scratch.hpp"
 #include "layers/gate_variant.hpp"
+#include "library/core/check.hpp"
 #include "train/prose.hpp"
 #include "train/task_defaults.hpp"
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/rows.hpp"
+#include "library/core/rows.hpp"
 #include "models/config.hpp"
 #include "models/weights.hpp"
 #include "train/choices.hpp"

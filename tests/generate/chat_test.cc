@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/check.hpp"
 #include "io/scratch.hpp"
+#include "library/core/check.hpp"
 
 namespace headgate::generate {
 namespace {

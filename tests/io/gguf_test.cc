@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "core/convert.hpp"
 #include "io/gguf_bytes.hpp"
 #include "io/scratch.hpp"
+#include "library/core/convert.hpp"
 
 namespace headgate::io {
 namespace {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/element.hpp"
 #include "io/scratch.hpp"
+#include "library/core/element.hpp"
 
 namespace headgate::io {
 namespace {

@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "core/convert.hpp"
 #include "io/scratch.hpp"
+#include "library/core/convert.hpp"
 
 namespace headgate::io {
 namespace {

@@ -6,9 +6,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/convert.hpp"
 #include "layers/linear.hpp"
 #include "layers/support.hpp"
+#include "library/core/convert.hpp"
 
 namespace headgate::layers {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <iterator>
 
-#include "gates/gate_functions.hpp"
 #include "layers/support.hpp"
+#include "library/core/gate_functions.hpp"
 #include "reference/gates.hpp"
 
 namespace headgate::layers {

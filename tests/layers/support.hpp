@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/view.hpp"
 #include "headgate/runtime.hpp"
 #include "layers/arguments.hpp"
 #include "layers/magnitude.hpp"
+#include "library/core/view.hpp"
 
 // What the tests of layers share: random data, strided tensors, comparisons, a run on every vector target.
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/convert.hpp"
 #include "headgate/error.hpp"
 #include "layers/support.hpp"
+#include "library/core/convert.hpp"
 #include "models/plain_decoder.hpp"
 #include "models/tiny.hpp"
 #include "support/test_runs.hpp"

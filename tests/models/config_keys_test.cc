@@ -7,8 +7,8 @@
 #include <string>
 #include <type_traits>
 
-#include "core/count_fields.hpp"
 #include "headgate/error.hpp"
+#include "library/core/count_fields.hpp"
 #include "models/config.hpp"
 #include "models/config_file.hpp"
 #include "models/tiny.hpp"

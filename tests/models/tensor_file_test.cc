@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "core/convert.hpp"
 #include "io/safetensors.hpp"
 #include "io/scratch.hpp"
+#include "library/core/convert.hpp"
 #include "models/saved_model.hpp"
 
 namespace headgate::models {

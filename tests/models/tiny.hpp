@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/random.hpp"
-#include "gates/gate_functions.hpp"
+#include "library/core/gate_functions.hpp"
+#include "library/core/random.hpp"
 #include "models/decoder.hpp"
 
 // Models small enough for finite differences, with numbers large enough that nothing hides.

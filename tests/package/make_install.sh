@@ -20,5 +20,5 @@ cd "$source"
   -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON -DCMAKE_DISABLE_FIND_PACKAGE_rapidcheck=ON >/dev/null
 objects='(src|tests|examples)/[a-z_/]*CMakeFiles/[^ ]*\.o'
 compiled=$("$cmake" --build "$work" --target headgate_tool -- -n | grep -oE "$objects" || true)
-grep -q '^src/attention/' <<<"$compiled" || fail "the kernels would not be built"
+grep -q '^src/library/attention/' <<<"$compiled" || fail "the kernels would not be built"
 ! grep -v '^src/' <<<"$compiled" || fail "the files above would be compiled too"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/element.hpp"
-#include "gates/gate_functions.hpp"
+#include "library/core/element.hpp"
+#include "library/core/gate_functions.hpp"
 #include "reference/oracle.hpp"
 #include "verify/case.hpp"
 

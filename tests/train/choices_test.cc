@@ -8,9 +8,9 @@
 #include <string>
 #include <type_traits>
 
-#include "core/count_fields.hpp"
 #include "headgate/error.hpp"
 #include "layers/gate_variant.hpp"
+#include "library/core/count_fields.hpp"
 
 namespace headgate::train {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/element.hpp"
+#include "library/core/element.hpp"
 #include "verify/tolerance.hpp"
 
 namespace headgate::verify {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "core/element.hpp"
 #include "headgate/runtime.hpp"
+#include "library/core/element.hpp"
 
 namespace headgate::verify {
 namespace {

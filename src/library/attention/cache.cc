@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/cache.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "headgate/convert.hpp"
+#include "library/core/check.hpp"
+#include "library/core/element.hpp"
+
+namespace headgate {
+namespace {
+
+constexpr std::int64_t kAlignment_bytes = 64;
+
+/// The four tensors of a cache: shape without P, and dtype.
+struct Member {
+  TensorView CacheTensors::*view;
+  const char* name;
+  std::int64_t width;
+  DType dtype;
+};
+
+std::array<Member, 4> members(const CacheShape& s) {
+  const DType scale = s.dtype == DType::i8 ? DType::f32 : DType::none;
+  return {Member{&CacheTensors::k, "k", s.head_dim, s.dtype}, Member{&CacheTensors::v, "v", s.value_dim, s.dtype},
+          Member{&CacheTensors::k_scale, "k_scale", 1, scale}, Member{&CacheTensors::v_scale, "v_scale", 1, scale}};
+}
+
+Shape shape_of(const CacheShape& s, const Member& m) { return {s.pages, s.kv_heads, s.page, m.width}; }
+
+std::int64_t member_bytes(const CacheShape& s, const Member& m) {
+  std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(m.dtype));
+  for (const std::int64_t n : shape_of(s, m)) {
+    require(!__builtin_mul_overflow(bytes, n, &bytes) && bytes <= (std::int64_t{1} << 60),
+            "cache: {} of shape {} is longer than any memory", m.name, shape_text(shape_of(s, m)));
+  }
+  return (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
+}
+
+void check_shape(const CacheShape& s) {
+  const bool known = s.dtype == DType::f32 || s.dtype == DType::f64 || s.dtype == DType::bf16 ||
+                     s.dtype == DType::f16 || s.dtype == DType::i8;
+  require(known, "cache: dtype is {} but must be f32, f64, bf16, f16 or i8", dtype_name(s.dtype));
+  require(s.kv_heads >= 1, "cache: kv_heads is {} but must be at least 1", s.kv_heads);
+  for (const auto& [name, dim] : {std::pair{"head_dim", s.head_dim}, std::pair{"value_dim", s.value_dim}}) {
+    require(dim >= 1 && dim <= kMaxHeadDim, "cache: {} is {} but must be 1 to {}", name, dim, kMaxHeadDim);
+  }
+  require(s.page >= 1, "cache: page is {} but must be at least 1 token", s.page);
+  require(s.pages >= 0 && s.pages <= std::numeric_limits<std::int32_t>::max(), "cache: pages is {} but must be 0 to {}",
+          s.pages, std::numeric_limits<std::int32_t>::max());
+}
+
+CacheShape shape_of(const CacheTensors& t) {
+  const Shape& k = t.k.shape;
+  return {
+      .kv_heads = k[1], .head_dim = k[3], .value_dim = t.v.shape[3], .page = k[2], .pages = k[0], .dtype = t.k.dtype};
+}
+
+/// Throws unless the tensors are those of a cache of `shape`.
+void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
+  check_shape(shape);
+  for (const Member& m : members(shape)) {
+    const TensorView& view = tensors.*m.view;
+    require(view.dtype == m.dtype, "cache: {} has dtype {} but must have {}", m.name, dtype_name(view.dtype),
+            dtype_name(m.dtype));
+    if (m.dtype == DType::none) continue;
+    require(view.shape == shape_of(shape, m), "cache: {} has shape {} but must have {}", m.name, shape_text(view.shape),
+            shape_text(shape_of(shape, m)));
+    require(view.numel() == 0 || view.data != nullptr, "cache: {} has shape {} but null data", m.name,
+            shape_text(view.shape));
+  }
+}
+
+/// Rows [first, first + n) of page `page`, as (1,Hkv,n,width).
+template <typename Void>
+BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t page, std::int64_t first,
+                              std::int64_t n) {
+  BasicTensorView<Void> part = view;
+  const std::int64_t offset = offset_of(view, page, 0, first, 0) * static_cast<std::int64_t>(dtype_bytes(view.dtype));
+  using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+  part.data = static_cast<Byte*>(view.data) + offset;
+  part.shape[0] = 1;
+  part.shape[2] = n;
+  return part;
+}
+
+void copy_rows(const TensorView& to, const TensorView& from) {
+  const auto size = dtype_bytes(to.dtype);
+  for (std::int64_t h = 0; h < to.shape[1]; ++h) {
+    for (std::int64_t j = 0; j < to.shape[2]; ++j) {
+      for (std::int64_t d = 0; d < to.shape[3]; ++d) {
+        std::memcpy(static_cast<std::byte*>(to.data) + offset_of(to, 0, h, j, d) * static_cast<std::int64_t>(size),
+                    static_cast<std::byte*>(from.data) + offset_of(from, 0, h, j, d) * static_cast<std::int64_t>(size),
+                    size);
+      }
+    }
+  }
+}
+
+void check_new_tokens(const char* name, const ConstTensorView& x, const Shape& shape) {
+  const bool known = x.dtype == DType::f32 || x.dtype == DType::f64 || x.dtype == DType::bf16 || x.dtype == DType::f16;
+  require(known, "cache append: {} has dtype {} but must be f32, f64, bf16 or f16", name, dtype_name(x.dtype));
+  require(x.shape == shape, "cache append: {} has shape {} but must have {}", name, shape_text(x.shape),
+          shape_text(shape));
+  require(x.numel() == 0 || x.data != nullptr, "cache append: {} has shape {} but null data", name,
+          shape_text(x.shape));
+}
+
+}  // namespace
+
+std::size_t cache_bytes(const CacheShape& shape) {
+  check_shape(shape);
+  std::int64_t bytes = 0;
+  for (const Member& m : members(shape)) bytes += member_bytes(shape, m);
+  return static_cast<std::size_t>(bytes);
+}
+
+CacheTensors place_cache(void* memory, const CacheShape& shape) {
+  require(memory != nullptr || cache_bytes(shape) == 0, "cache: memory is null");
+  CacheTensors tensors;
+  auto* at = static_cast<std::byte*>(memory);
+  for (const Member& m : members(shape)) {
+    if (m.dtype == DType::none) continue;
+    tensors.*m.view = {at, m.dtype, shape_of(shape, m), contiguous_strides(shape_of(shape, m))};
+    at += member_bytes(shape, m);
+  }
+  return tensors;
+}
+
+void CacheBatch::set(AttentionInputs& inputs) const {
+  const auto B = static_cast<std::int64_t>(key_lengths.size());
+  const std::int64_t M = B > 0 ? static_cast<std::int64_t>(block_table.size()) / B : 0;
+  inputs.k = tensors.k;
+  inputs.v = tensors.v;
+  inputs.k_scale = tensors.k_scale;
+  inputs.v_scale = tensors.v_scale;
+  inputs.block_table = make_view(block_table.data(), Shape{1, 1, B, M});
+  inputs.key_lengths = make_vector_view(key_lengths.data(), B);
+  inputs.query_offsets = make_vector_view(query_offsets.data(), B);
+}
+
+KvCache::KvCache(const CacheTensors& tensors) {
+  check_tensors(tensors, headgate::shape_of(tensors));
+  adopt(tensors, 0);
+}
+
+KvCache::KvCache(const CacheShape& shape) : memory_(new std::byte[cache_bytes(shape)]) {
+  adopt(place_cache(memory_.get(), shape), 0);
+}
+
+/// Goes on with `tensors`, of which the first `pages` pages hold what they did. Does not fail once memory is there.
+void KvCache::adopt(const CacheTensors& tensors, std::int64_t pages) {
+  const CacheShape shape = headgate::shape_of(tensors);
+  users_.resize(static_cast<std::size_t>(shape.pages), 0);
+  free_.reserve(static_cast<std::size_t>(shape.pages));
+  // Pages are taken from the end: the first ones first.
+  std::vector<std::int32_t> all(static_cast<std::size_t>(shape.pages - pages));
+  for (std::size_t n = 0; n < all.size(); ++n)
+    all[n] = static_cast<std::int32_t>(shape.pages - 1) - static_cast<std::int32_t>(n);
+  free_.insert(free_.begin(), all.begin(), all.end());
+  shape_ = shape;
+  tensors_ = tensors;
+}
+
+const KvCache::Tokens& KvCache::tokens(const char* function, std::int64_t sequence) const {
+  const bool known = sequence >= 0 && sequence < static_cast<std::int64_t>(sequences_.size()) &&
+                     sequences_[static_cast<std::size_t>(sequence)].used;
+  require(known, "cache {}: {} is no sequence", function, sequence);
+  return sequences_[static_cast<std::size_t>(sequence)];
+}
+
+std::int64_t KvCache::add_sequence() {
+  const auto unused = std::find_if(sequences_.begin(), sequences_.end(), [](const Tokens& t) { return !t.used; });
+  const auto at = unused - sequences_.begin();
+  if (unused == sequences_.end()) sequences_.emplace_back();
+  sequences_[static_cast<std::size_t>(at)].used = true;
+  return at;
+}
+
+std::int64_t KvCache::fork(std::int64_t sequence) {
+  Tokens copy = tokens("fork", sequence);
+  const std::int64_t made = add_sequence();
+  for (const std::int32_t page : copy.pages) ++users_[static_cast<std::size_t>(page)];
+  sequences_[static_cast<std::size_t>(made)] = std::move(copy);
+  return made;
+}
+
+void KvCache::remove_sequence(std::int64_t sequence) {
+  for (const std::int32_t page : tokens("remove_sequence", sequence).pages) release_page(page);
+  sequences_[static_cast<std::size_t>(sequence)] = {};
+}
+
+std::int32_t KvCache::take_page() {
+  const std::int32_t page = free_.back();
+  free_.pop_back();
+  users_[static_cast<std::size_t>(page)] = 1;
+  return page;
+}
+
+void KvCache::release_page(std::int32_t page) {
+  if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);  // reserved
+}
+
+/// Pages that `more` tokens take, a copy of a shared last page among them.
+std::int64_t KvCache::pages_needed(const Tokens& of, std::int64_t more) const {
+  if (more == 0) return 0;
+  const auto held = static_cast<std::int64_t>(of.pages.size());
+  const bool shared_end = of.length < held * shape_.page && users_[static_cast<std::size_t>(of.pages.back())] > 1;
+  return (of.length + more + shape_.page - 1) / shape_.page - held + (shared_end ? 1 : 0);
+}
+
+void KvCache::copy_page(std::int32_t to, std::int32_t from, std::int64_t rows) {
+  for (const Member& m : members(shape_)) {
+    if (m.dtype == DType::none) continue;
+    copy_rows(rows_of(tensors_.*m.view, to, 0, rows), rows_of(tensors_.*m.view, from, 0, rows));
+  }
+}
+
+void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorView& k, const ConstTensorView& v) {
+  const auto B = static_cast<std::int64_t>(sequences.size());
+  const std::int64_t T = k.shape[2];
+  require(T >= 0, "cache append: k has shape {} but sizes must be at least 0", shape_text(k.shape));
+  check_new_tokens("k", k, {B, shape_.kv_heads, T, shape_.head_dim});
+  check_new_tokens("v", v, {B, shape_.kv_heads, T, shape_.value_dim});
+  require(T <= shape_.page * std::max<std::int64_t>(shape_.pages, 1),
+          "cache append: {} tokens do not fit {} pages of {}", T, shape_.pages, shape_.page);
+  std::int64_t needed = 0;
+  for (auto s = sequences.begin(); s != sequences.end(); ++s) {
+    needed += pages_needed(tokens("append", *s), T);
+    require(std::find(sequences.begin(), s, *s) == s, "cache append: sequence {} is there twice", *s);
+  }
+  require(needed <= free_pages(), "cache append: {} tokens for each of {} sequences need {} pages but {} are free", T,
+          B, needed, free_pages());
+  for (const std::int64_t s : sequences) {  // all that can fail, before anything changes
+    Tokens& t = sequences_[static_cast<std::size_t>(s)];
+    t.pages.reserve(t.pages.size() + static_cast<std::size_t>(needed));
+  }
+  for (std::int64_t b = 0; b < B; ++b) {
+    Tokens& t = sequences_[static_cast<std::size_t>(sequences[static_cast<std::size_t>(b)])];
+    for (std::int64_t done = 0; done < T;) {
+      const std::int64_t row = t.length % shape_.page;
+      if (t.length == static_cast<std::int64_t>(t.pages.size()) * shape_.page) {
+        t.pages.push_back(take_page());
+      } else if (users_[static_cast<std::size_t>(t.pages.back())] > 1) {
+        const std::int32_t own = take_page();
+        copy_page(own, t.pages.back(), row);
+        release_page(t.pages.back());
+        t.pages.back() = own;
+      }
+      const std::int64_t n = std::min(T - done, shape_.page - row);
+      const std::int32_t page = t.pages.back();
+      for (const auto& [to, scale, from] :
+           {std::tuple{tensors_.k, tensors_.k_scale, k}, std::tuple{tensors_.v, tensors_.v_scale, v}}) {
+        const ConstTensorView rows = rows_of(from, b, done, n);
+        if (shape_.dtype == DType::i8) {
+          quantize(rows_of(to, page, row, n), rows_of(scale, page, row, n), rows);
+        } else {
+          convert(rows_of(to, page, row, n), rows);
+        }
+      }
+      done += n;
+      t.length += n;
+    }
+  }
+}
+
+void KvCache::truncate(std::int64_t sequence, std::int64_t length) {
+  const std::int64_t held = tokens("truncate", sequence).length;
+  require(length >= 0 && length <= held, "cache truncate: length is {} but must be 0 to {}", length, held);
+  Tokens& t = sequences_[static_cast<std::size_t>(sequence)];
+  const std::int64_t pages = (length + shape_.page - 1) / shape_.page;
+  for (; static_cast<std::int64_t>(t.pages.size()) > pages; t.pages.pop_back()) release_page(t.pages.back());
+  t.length = length;
+  if (length > t.dropped_at) return;
+  t.dropped = 0;
+  t.dropped_at = -1;
+}
+
+void KvCache::slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window) {
+  const Tokens& now = tokens("slide", sequence);
+  require(sinks >= 0 && sinks <= std::numeric_limits<std::int64_t>::max() / 2,
+          "cache slide: sinks is {} but must be at least 0", sinks);
+  require(window >= 0, "cache slide: window is {} but must be at least 0", window);
+  const std::int64_t sink_pages = (sinks + shape_.page - 1) / shape_.page;
+  require(now.dropped == 0 || now.dropped_at == sink_pages * shape_.page,
+          "cache slide: {} sinks fill {} tokens of pages but sequence {} has kept {} so far", sinks,
+          sink_pages * shape_.page, sequence, now.dropped_at);
+  const std::int64_t window_page = std::max<std::int64_t>(now.length - window, 0) / shape_.page;
+  if (window_page <= sink_pages) return;
+  Tokens& t = sequences_[static_cast<std::size_t>(sequence)];
+  const auto first = t.pages.begin() + sink_pages;
+  const auto last = t.pages.begin() + window_page;
+  for (auto page = first; page != last; ++page) release_page(*page);
+  t.pages.erase(first, last);
+  const std::int64_t gone = (window_page - sink_pages) * shape_.page;
+  t.length -= gone;
+  t.dropped += gone;
+  t.dropped_at = sink_pages * shape_.page;
+}
+
+std::int64_t KvCache::length(std::int64_t sequence) const { return tokens("length", sequence).length; }
+
+std::int64_t KvCache::position(std::int64_t sequence) const {
+  const Tokens& t = tokens("position", sequence);
+  return t.length + t.dropped;
+}
+
+std::span<const std::int32_t> KvCache::pages(std::int64_t sequence) const { return tokens("pages", sequence).pages; }
+
+std::int64_t KvCache::free_pages() const { return static_cast<std::int64_t>(free_.size()); }
+
+CacheBatch KvCache::batch(std::span<const std::int64_t> sequences, std::int64_t T) const {
+  require(T >= 0, "cache batch: T is {} but must be at least 0", T);
+  CacheBatch batch;
+  batch.tensors = tensors_;
+  std::size_t most = 0;
+  for (const std::int64_t s : sequences) {
+    const Tokens& t = tokens("batch", s);
+    require(T <= t.length, "cache batch: T is {} but sequence {} has {} tokens", T, s, t.length);
+    most = std::max(most, t.pages.size());
+    batch.key_lengths.push_back(t.length);
+    batch.query_offsets.push_back(t.length - T);
+  }
+  batch.block_table.assign(sequences.size() * most, -1);
+  for (std::size_t b = 0; b < sequences.size(); ++b) {
+    const Tokens& t = tokens("batch", sequences[b]);
+    std::copy(t.pages.begin(), t.pages.end(), batch.block_table.begin() + static_cast<std::ptrdiff_t>(b * most));
+  }
+  return batch;
+}
+
+void KvCache::grow(std::int64_t pages) {
+  require(memory_ != nullptr, "cache grow: the memory is the caller's; move_to goes on in another");
+  CacheShape shape = shape_;
+  shape.pages = pages;
+  require(pages >= shape_.pages, "cache grow: pages is {} but there are {}", pages, shape_.pages);
+  std::unique_ptr<std::byte[]> memory(new std::byte[cache_bytes(shape)]);
+  move_to(place_cache(memory.get(), shape));
+  memory_ = std::move(memory);
+}
+
+void KvCache::move_to(const CacheTensors& tensors) {
+  CacheShape shape = shape_;
+  shape.pages = tensors.k.shape[0];
+  check_tensors(tensors, shape);
+  require(shape.pages >= shape_.pages, "cache move_to: k has shape {} but the cache has {} pages",
+          shape_text(tensors.k.shape), shape_.pages);
+  const CacheTensors old = tensors_;
+  const std::int64_t old_pages = shape_.pages;
+  adopt(tensors, old_pages);
+  for (const Member& m : members(shape_)) {
+    for (std::int64_t page = 0; m.dtype != DType::none && page < old_pages; ++page) {
+      if (users_[static_cast<std::size_t>(page)] == 0) continue;
+      copy_rows(rows_of(tensors_.*m.view, page, 0, shape_.page), rows_of(old.*m.view, page, 0, shape_.page));
+    }
+  }
+}
+
+}  // namespace headgate

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headgate/attention.hpp"
+#include "headgate/tensor.hpp"
+#include "library/attention/overlap.hpp"
+#include "library/core/check.hpp"
+#include "library/core/gate_functions.hpp"
+
+// The checks that every tensor argument of a call goes through.
+
+namespace headgate {
+
+/// A view may span this many bytes: beyond any address space (57 bits), and sums of a few spans still fit in int64.
+inline constexpr std::int64_t kMaxSpanBytes = std::int64_t{1} << 60;
+
+struct Argument {
+  const char* name = "";
+  ConstTensorView view;
+};
+
+inline std::string dtype_text(DType dtype) {
+  if (dtype == DType::none || dtype_bytes(dtype) != 0) return dtype_name(dtype);
+  return fmt::format("unknown ({})", static_cast<std::int32_t>(dtype));
+}
+
+inline std::string dtypes_text(std::initializer_list<DType> dtypes) {
+  std::string text;
+  for (auto dtype = dtypes.begin(); dtype != dtypes.end(); ++dtype) {
+    if (std::find(dtypes.begin(), dtype, *dtype) != dtype) continue;
+    text += fmt::format("{}{}", text.empty() ? "" : " or ", dtype_name(*dtype));
+  }
+  return text;
+}
+
+/// Whether max(dim, 1) over `shape` multiplies up without overflow.
+inline bool product_fits(const Shape& shape) {
+  std::int64_t product = 1;
+  for (const std::int64_t dim : shape) {
+    if (__builtin_mul_overflow(product, std::max<std::int64_t>(dim, 1), &product)) return false;
+  }
+  return true;
+}
+
+inline bool span_fits(const ConstTensorView& view) {
+  const std::int64_t bytes = dtype_bytes(view.dtype);
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  for (std::size_t d = 0; d < 4; ++d) {
+    std::int64_t reach = 0;
+    if (view.shape[d] <= 1) continue;
+    if (__builtin_mul_overflow(view.shape[d] - 1, view.strides[d], &reach)) return false;
+    if (__builtin_mul_overflow(reach, bytes, &reach)) return false;
+    if (reach < -kMaxSpanBytes || reach > kMaxSpanBytes) return false;
+    (reach < 0 ? low : high) += reach;
+  }
+  if (high - low > kMaxSpanBytes) return false;
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  return static_cast<std::uintptr_t>(-low) <= address &&
+         static_cast<std::uintptr_t>(high + bytes) <= std::numeric_limits<std::uintptr_t>::max() - address;
+}
+
+/// Whether sorting by stride proves that no two elements share memory: each stride is longer than all that lies
+/// below it. Refuses also the few interleavings that are free of overlap without being nested.
+inline bool elements_disjoint(const ConstTensorView& view) {
+  std::array<std::pair<std::int64_t, std::int64_t>, 4> dims{};  // |stride|, extent − 1
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (view.shape[d] > 1) dims[d] = {std::abs(view.strides[d]), view.shape[d] - 1};
+  }
+  std::sort(dims.begin(), dims.end());
+  std::int64_t span = 0;
+  for (const auto& [stride, steps] : dims) {
+    if (steps == 0) continue;
+    if (stride <= span) return false;
+    span += stride * steps;
+  }
+  return true;
+}
+
+/// A call's arguments, without an allocation where they are as many as attention has.
+class ArgumentList {
+ public:
+  void add(const Argument& arg) {
+    if (count_ < kMost) {
+      arguments_[count_] = arg;
+    } else {
+      if (count_ == kMost) more_.assign(arguments_.begin(), arguments_.end());
+      more_.push_back(arg);
+    }
+    ++count_;
+  }
+  const Argument* begin() const { return count_ > kMost ? more_.data() : arguments_.data(); }
+  const Argument* end() const { return begin() + count_; }
+
+ private:
+  static constexpr std::size_t kMost = 24;  // q k v gate bias mask, small vectors, a cache, and what backward reads: 20
+  std::array<Argument, kMost> arguments_;
+  std::vector<Argument> more_;  // all of them
+  std::size_t count_ = 0;
+};
+
+/// The checks of one call. Every failure is one line that begins with the function's name.
+class Call {
+ public:
+  explicit Call(const char* function) : function_(function) {}
+
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    throw Error(fmt::format("{}: ", function_) + fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  /// False for an absent tensor; one without a dtype must not carry data.
+  bool given(const Argument& arg) const {
+    if (!arg.view.present() && arg.view.data != nullptr) fail("{} has data but dtype none", arg.name);
+    return arg.view.present();
+  }
+
+  void require_given(const Argument& arg) const {
+    if (!given(arg)) fail("{} is required but absent", arg.name);
+  }
+
+  /// What holds for every view: dtype, sizes, memory.
+  void input(const Argument& arg, std::initializer_list<DType> dtypes) {
+    check(arg, dtypes);
+    inputs_.add(arg);
+  }
+
+  void output(const Argument& arg, std::initializer_list<DType> dtypes) {
+    check(arg, dtypes);
+    outputs_.add(arg);
+  }
+
+  void shape(const Argument& arg, const char* letters, const Shape& expected) const {
+    if (arg.view.shape != expected) {
+      fail("{} has shape {} but {} is {}", arg.name, shape_text(arg.view.shape), letters, shape_text(expected));
+    }
+  }
+
+  /// Every leading dimension is full or 1, the last one full.
+  void broadcastable(const Argument& arg, const Shape& full) const {
+    for (std::size_t d = 0; d < 4; ++d) {
+      if (arg.view.shape[d] != full[d] && (d == 3 || arg.view.shape[d] != 1)) {
+        fail("{} has shape {} but (B|1,Hq|1,T|1,S) is needed and (B,Hq,T,S) is {}", arg.name,
+             shape_text(arg.view.shape), shape_text(full));
+      }
+    }
+  }
+
+  void same_dim(const Argument& a, const Argument& b, std::size_t dim, const char* letter) const {
+    if (a.view.shape[dim] != b.view.shape[dim]) {
+      fail("{} has shape {} but {} has shape {}: {} is {} and {}", a.name, shape_text(a.view.shape), b.name,
+           shape_text(b.view.shape), letter, a.view.shape[dim], b.view.shape[dim]);
+    }
+  }
+
+  /// Refuses an output that shares memory with itself, an input or another output. Views that interleave in one
+  /// buffer, such as the parts of a fused projection, pass.
+  void no_overlap() const {
+    for (const Argument& output : outputs_) {
+      const auto& [name, view] = output;
+      if (view.numel() > 0 && !elements_disjoint(view)) {
+        fail("{} has shape {} and strides {} under which elements overlap", name, shape_text(view.shape),
+             shape_text(view.strides));
+      }
+      for (const Argument& other : inputs_) disjoint(output, other);
+      for (const Argument* other = outputs_.begin(); other != &output; ++other) disjoint(output, *other);
+    }
+  }
+
+ private:
+  void check(const Argument& arg, std::initializer_list<DType> dtypes) const {
+    const ConstTensorView& view = arg.view;
+    if (std::find(dtypes.begin(), dtypes.end(), view.dtype) == dtypes.end()) {
+      fail("{} has dtype {} but must be {}", arg.name, dtype_text(view.dtype), dtypes_text(dtypes));
+    }
+    if (std::any_of(view.shape.begin(), view.shape.end(), [](std::int64_t dim) { return dim < 0; })) {
+      fail("{} has shape {} but sizes must be at least 0", arg.name, shape_text(view.shape));
+    }
+    if (!product_fits(view.shape)) {
+      fail("{} has shape {} whose number of elements overflows 64 bits", arg.name, shape_text(view.shape));
+    }
+    check_memory(arg);
+  }
+
+  void check_memory(const Argument& arg) const {
+    const ConstTensorView& view = arg.view;
+    if (view.numel() > 0 && view.data == nullptr) {
+      fail("{} has shape {} but null data", arg.name, shape_text(view.shape));
+    }
+    if (view.numel() > 0 && reinterpret_cast<std::uintptr_t>(view.data) % dtype_bytes(view.dtype) != 0) {
+      fail("{} has data {} which is not aligned to the {} bytes of {}", arg.name, view.data, dtype_bytes(view.dtype),
+           dtype_name(view.dtype));
+    }
+    // An empty view reaches no element, but kernels may still step over its outer dimensions.
+    ConstTensorView reach = view;
+    if (view.numel() == 0) reach.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 62);
+    if (!span_fits(reach)) {
+      fail("{} has shape {} and strides {} which reach outside the address space", arg.name, shape_text(view.shape),
+           shape_text(view.strides));
+    }
+  }
+
+  void disjoint(const Argument& a, const Argument& b) const {
+    if (provably_overlap(a.view, b.view)) {
+      fail("{} overlaps {} in memory: {} has shape {} and strides {}, {} has shape {} and strides {}", a.name, b.name,
+           a.name, shape_text(a.view.shape), shape_text(a.view.strides), b.name, shape_text(b.view.shape),
+           shape_text(b.view.strides));
+    }
+  }
+
+  const char* function_;
+  ArgumentList inputs_;
+  ArgumentList outputs_;
+};
+
+template <typename Enum>
+void check_enum(const Call& call, const char* name, Enum value, Enum last) {
+  const auto code = static_cast<std::int32_t>(value);
+  if (code < 0 || code > static_cast<std::int32_t>(last)) {
+    call.fail("{} is {} but must be 0 to {}", name, code, static_cast<std::int32_t>(last));
+  }
+}
+
+/// Gate logits: (B,Hq,T,1) or `elementwise`, which is (B,Hq,T,Dv); of `dtype` or f32.
+inline void check_gate_logits(Call& call, const Argument& gate, DType dtype, const Shape& elementwise) {
+  call.input(gate, {dtype, DType::f32});
+  const Shape headwise{elementwise[0], elementwise[1], elementwise[2], 1};
+  if (gate.view.shape != headwise && gate.view.shape != elementwise) {
+    call.fail("gate has shape {} but must be (B,Hq,T,1) = {} or (B,Hq,T,Dv) = {}", shape_text(gate.view.shape),
+              shape_text(headwise), shape_text(elementwise));
+  }
+}
+
+template <typename T>
+void check_rows_computed_of(const Call& call, const Argument& lse) {
+  const auto& [B, Hq, rows, one] = lse.view.shape;
+  const auto& [b_stride, h_stride, stride, last_stride] = lse.view.strides;
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t h = 0; h < Hq; ++h) {
+      const T* head = static_cast<const T*>(lse.view.data) + b * b_stride + h * h_stride;
+      for (std::int64_t i = 0; i < rows; ++i) {
+        if (head[i * stride] != std::numeric_limits<T>::infinity()) continue;
+        call.fail(
+            "{}[{},{},{}] is inf: gate_threshold left this row out of the forward pass, or its scores or sinks "
+            "overflowed",
+            lse.name, b, h, i);
+      }
+    }
+  }
+}
+
+/// Refuses an lse (B,Hq,T,1) that is +∞ somewhere. It has been checked otherwise.
+inline void check_rows_computed(const Call& call, const Argument& lse) {
+  if (lse.view.numel() == 0) return;
+  if (lse.view.dtype == DType::f64) return check_rows_computed_of<double>(call, lse);
+  check_rows_computed_of<float>(call, lse);
+}
+
+inline void check_gate_choice(const Call& call, GateFn fn, GateOp op) {
+  if (fn != GateFn::none && gate_row(fn) >= kGateFunctions.size()) {
+    call.fail("gate_fn is {} but must be 0 to {}", static_cast<std::int32_t>(fn), kGateFunctions.size());
+  }
+  check_enum(call, "gate_op", op, GateOp::add);
+}
+
+}  // namespace headgate

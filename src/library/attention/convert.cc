@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/convert.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+
+#include "library/core/check.hpp"
+#include "library/core/convert.hpp"
+#include "library/core/element.hpp"
+
+namespace headgate {
+namespace {
+
+void check_view(const char* function, const char* name, const ConstTensorView& view,
+                std::initializer_list<DType> dtypes) {
+  const bool known = std::find(dtypes.begin(), dtypes.end(), view.dtype) != dtypes.end();
+  require(known, "{}: {} has dtype {} but must be {}", function, name, dtype_name(view.dtype),
+          dtypes.size() == 1 ? dtype_name(*dtypes.begin()) : "f32, f64, bf16 or f16");
+  const bool sized = std::all_of(view.shape.begin(), view.shape.end(), [](std::int64_t n) { return n >= 0; });
+  require(sized, "{}: {} has shape {} but sizes must be at least 0", function, name, shape_text(view.shape));
+  require(view.numel() == 0 || view.data != nullptr, "{}: {} has shape {} but null data", function, name,
+          shape_text(view.shape));
+}
+
+void check_shape(const char* function, const char* name, const ConstTensorView& view, const Shape& shape) {
+  require(view.shape == shape, "{}: {} has shape {} but must have {}", function, name, shape_text(view.shape),
+          shape_text(shape));
+}
+
+/// visit(i0, i1, i2) for every row.
+template <class Visit>
+void for_each_row(const Shape& shape, const Visit& visit) {
+  for (std::int64_t a = 0; a < shape[0]; ++a) {
+    for (std::int64_t b = 0; b < shape[1]; ++b) {
+      for (std::int64_t c = 0; c < shape[2]; ++c) visit(a, b, c);
+    }
+  }
+}
+
+float widened(float x) { return x; }
+double widened(double x) { return x; }
+float widened(BFloat16 x) { return to_f32(x); }
+float widened(Float16 x) { return to_f32(x); }
+
+template <typename To, typename From>
+To rounded(From x) {
+  if constexpr (std::is_same_v<To, BFloat16>) {
+    return to_bf16(static_cast<float>(widened(x)));
+  } else if constexpr (std::is_same_v<To, Float16>) {
+    return to_f16(static_cast<float>(widened(x)));
+  } else {
+    return static_cast<To>(widened(x));
+  }
+}
+
+template <typename To, typename From>
+void convert_rows(const TensorView& to, const ConstTensorView& from) {
+  const std::int64_t n = to.shape[3], to_step = to.strides[3], from_step = from.strides[3];
+  for_each_row(to.shape, [&](std::int64_t a, std::int64_t b, std::int64_t c) {
+    To* out = static_cast<To*>(to.data) + offset_of(to, a, b, c, 0);
+    const From* in = static_cast<const From*>(from.data) + offset_of(from, a, b, c, 0);
+    if (to_step == 1 && from_step == 1) {
+      for (std::int64_t i = 0; i < n; ++i) out[i] = rounded<To>(in[i]);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) out[i * to_step] = rounded<To>(in[i * from_step]);
+    }
+  });
+}
+
+template <typename To>
+void convert_to(const TensorView& to, const ConstTensorView& from) {
+  switch (from.dtype) {
+    case DType::f64: return convert_rows<To, double>(to, from);
+    case DType::bf16: return convert_rows<To, BFloat16>(to, from);
+    case DType::f16: return convert_rows<To, Float16>(to, from);
+    default: return convert_rows<To, float>(to, from);
+  }
+}
+
+template <typename From>
+void quantize_rows(const TensorView& to, const TensorView& scale, const ConstTensorView& from) {
+  constexpr float kLargest = 127.0F;
+  const std::int64_t n = from.shape[3];
+  for_each_row(from.shape, [&](std::int64_t a, std::int64_t b, std::int64_t c) {
+    const From* in = static_cast<const From*>(from.data) + offset_of(from, a, b, c, 0);
+    auto* out = static_cast<std::int8_t*>(to.data) + offset_of(to, a, b, c, 0);
+    float largest = 0.0F;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float x = std::abs(static_cast<float>(widened(in[i * from.strides[3]])));
+      if (x > largest || std::isnan(x)) largest = x;  // NaN stays: nothing is larger
+    }
+    const float s = largest / kLargest;
+    const bool divides = s > 0.0F && std::isfinite(s);
+    // A scale below the smallest normal number has lost bits: the quotient could then leave the range.
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float x = divides ? static_cast<float>(widened(in[i * from.strides[3]])) / s : 0.0F;
+      out[i * to.strides[3]] = static_cast<std::int8_t>(std::lrint(std::clamp(x, -kLargest, kLargest)));
+    }
+    static_cast<float*>(scale.data)[offset_of(scale, a, b, c, 0)] = s;
+  });
+}
+
+}  // namespace
+
+void convert(const TensorView& to, const ConstTensorView& from) {
+  check_view("convert", "from", from, {DType::f32, DType::f64, DType::bf16, DType::f16});
+  check_view("convert", "to", to, {DType::f32, DType::f64, DType::bf16, DType::f16});
+  check_shape("convert", "to", to, from.shape);
+  switch (to.dtype) {
+    case DType::f64: return convert_to<double>(to, from);
+    case DType::bf16: return convert_to<BFloat16>(to, from);
+    case DType::f16: return convert_to<Float16>(to, from);
+    default: return convert_to<float>(to, from);
+  }
+}
+
+void quantize(const TensorView& to, const TensorView& scale, const ConstTensorView& from) {
+  check_view("quantize", "from", from, {DType::f32, DType::f64, DType::bf16, DType::f16});
+  check_view("quantize", "to", to, {DType::i8});
+  check_view("quantize", "scale", scale, {DType::f32});
+  check_shape("quantize", "to", to, from.shape);
+  check_shape("quantize", "scale", scale, {from.shape[0], from.shape[1], from.shape[2], 1});
+  switch (from.dtype) {
+    case DType::f64: return quantize_rows<double>(to, scale, from);
+    case DType::bf16: return quantize_rows<BFloat16>(to, scale, from);
+    case DType::f16: return quantize_rows<Float16>(to, scale, from);
+    default: return quantize_rows<float>(to, scale, from);
+  }
+}
+
+}  // namespace headgate

@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "library/attention/problem.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "headgate/runtime.hpp"
+#include "library/attention/call.hpp"
+#include "library/core/check.hpp"
+#include "library/core/element.hpp"
+#include "library/core/gate_functions.hpp"
+#include "library/core/statistics_outputs.hpp"
+
+namespace headgate {
+namespace {
+
+/// The shape of the block table, a row for each sequence, which sets S.
+void check_pages(Call& call, const AttentionInputs& in, Problem& p) {
+  const Argument table{"block_table", in.block_table};
+  if (!call.given(table)) return;
+  call.input(table, {DType::i32});
+  const std::int64_t entries = table.view.shape[3];
+  call.shape(table, p.packed() ? "(1,1,N,M)" : "(1,1,B,M)", {1, 1, p.N, entries});
+  p.page = in.k.shape[2];
+  if (p.page == 0) call.fail("k has shape {}: pages of 0 tokens", shape_text(in.k.shape));
+  if (__builtin_mul_overflow(entries, p.page, &p.S)) {
+    call.fail("block_table has shape {} and k has shape {}: S = M·page overflows 64 bits",
+              shape_text(in.block_table.shape), shape_text(in.k.shape));
+  }
+}
+
+/// q, k and v: their dtypes.
+void check_qkv_dtypes(Call& call, const AttentionInputs& in) {
+  const Argument q{"q", in.q};
+  const Argument k{"k", in.k};
+  const Argument v{"v", in.v};
+  call.require_given(q);
+  call.input(q, {DType::f32, DType::f64, DType::bf16, DType::f16});
+  for (const Argument* arg : {&k, &v}) {
+    call.require_given(*arg);
+    call.input(*arg, {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i8});
+  }
+  if (in.k.dtype != in.q.dtype && in.k.dtype != DType::i8) {
+    call.fail("k has dtype {} but q has dtype {}", dtype_name(in.k.dtype), dtype_name(in.q.dtype));
+  }
+  if (in.v.dtype != in.k.dtype) {
+    const bool with_q = in.k.dtype == in.q.dtype;
+    call.fail("v has dtype {} but {} has dtype {}", dtype_name(in.v.dtype), with_q ? "q" : "k", dtype_name(in.k.dtype));
+  }
+}
+
+/// q, k and v, and the sizes they set.
+void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
+  const Argument q{"q", in.q};
+  const Argument k{"k", in.k};
+  const Argument v{"v", in.v};
+  check_qkv_dtypes(call, in);
+  const bool paged = call.given({"block_table", in.block_table});
+  if (!paged) call.same_dim(k, q, 0, "B");
+  call.same_dim(k, q, 3, "D");
+  call.same_dim(v, k, 0, paged ? "P" : "B");
+  call.same_dim(v, k, 1, "Hkv");
+  call.same_dim(v, k, 2, paged ? "page" : "S");
+  for (const Argument* arg : {&q, &v}) {
+    const std::int64_t dim = arg->view.shape[3];
+    if (dim < 1 || dim > kMaxHeadDim) {
+      call.fail("{} has shape {}: {} is {} but must be 1 to {}", arg->name, shape_text(arg->view.shape),
+                arg == &q ? "D" : "Dv", dim, kMaxHeadDim);
+    }
+  }
+  p.B = in.q.shape[0];
+  p.Hq = in.q.shape[1];
+  p.Hkv = in.k.shape[1];
+  p.T = in.q.shape[2];
+  p.S = in.k.shape[2];
+  p.D = in.q.shape[3];
+  p.Dv = in.v.shape[3];
+  if (p.Hkv == 0 ? p.Hq != 0 : p.Hq % p.Hkv != 0) {
+    call.fail("q has shape {} but k has shape {}: Hq = {} is not a multiple of Hkv = {}", shape_text(in.q.shape),
+              shape_text(in.k.shape), p.Hq, p.Hkv);
+  }
+  p.group = p.Hkv == 0 ? 1 : p.Hq / p.Hkv;
+}
+
+/// What scores, and sums over them, are counted by.
+void check_size_of_scores(const Call& call, const AttentionInputs& in, const Problem& p) {
+  const std::int64_t batches = p.page > 0 ? p.N : p.B;
+  if (product_fits({batches, p.Hq, p.T, p.S})) return;
+  call.fail("q has shape {} and k has shape {}: {}·Hq·T·S overflows 64 bits", shape_text(in.q.shape),
+            shape_text(in.k.shape), batches == p.B ? "B" : "N");
+}
+
+/// The scales of int8 keys and values, which have the rows of k and v.
+void check_scales(Call& call, const AttentionInputs& in) {
+  for (const auto& [scale, of] : {std::pair{Argument{"k_scale", in.k_scale}, Argument{"k", in.k}},
+                                  std::pair{Argument{"v_scale", in.v_scale}, Argument{"v", in.v}}}) {
+    const bool needed = of.view.dtype == DType::i8;
+    if (call.given(scale) && !needed) {
+      call.fail("{} is given but {} has dtype {} and not i8", scale.name, of.name, dtype_name(of.view.dtype));
+    }
+    if (!needed) continue;
+    if (!call.given(scale)) call.fail("{} is required by {} of dtype i8 but absent", scale.name, of.name);
+    call.input(scale, {DType::f32});
+    call.shape(scale, in.block_table.present() ? "(P,Hkv,page,1)" : "(B,Hkv,S,1)",
+               {of.view.shape[0], of.view.shape[1], of.view.shape[2], 1});
+  }
+}
+
+/// Least and greatest magnitudes of the type that scores are computed in.
+struct ScoreRange {
+  double tiny, huge;
+  const char* name;
+};
+
+ScoreRange score_range(DType dtype) {
+  if (dtype == DType::f64) return {std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), "f64"};
+  return {std::numeric_limits<float>::min(), std::numeric_limits<float>::max(), "f32"};
+}
+
+void check_options(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
+  p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
+  if (!(std::abs(p.scale) <= range.huge)) call.fail("scale is {} but must be finite in {}", p.scale, range.name);
+  p.softcap = options.softcap;
+  if (!(p.softcap == 0.0 || (p.softcap >= range.tiny && p.softcap <= range.huge))) {
+    call.fail("softcap is {} but must be 0 for none, or positive, finite and normal in {}", p.softcap, range.name);
+  }
+  check_enum(call, "causality", options.causality, Causality::causal);
+  check_enum(call, "precision", options.precision, Precision::native16);
+  p.precision = options.precision;
+  if (p.precision == Precision::native16 && p.inputs.q.dtype != DType::bf16) {
+    call.fail("precision is native16 but q is {}, not bf16", dtype_name(p.inputs.q.dtype));
+  }
+  check_gate_choice(call, options.gate_fn, options.gate_op);
+  for (const auto& [name, window] :
+       {std::pair{"window_left", options.window_left}, std::pair{"window_right", options.window_right}}) {
+    if (window < -1) call.fail("{} is {} but must be at least -1", name, window);
+  }
+  try {
+    p.context = resolved(options.context);
+  } catch (const Error& error) {
+    call.fail("{}", error.what());
+  }
+
+  p.window_left = options.window_left;
+  p.window_right = options.causality == Causality::causal ? 0 : options.window_right;
+  if (p.inputs.query_offsets.present()) return;
+  // Windows that hide nothing are none.
+  if (p.window_left >= p.S - 1) p.window_left = -1;
+  if (p.window_right >= p.T - 1) p.window_right = -1;
+}
+
+void check_gate(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {
+  const Argument gate{"gate", in.gate};
+  if (!call.given(gate)) return;
+  check_gate_logits(call, gate, in.q.dtype, {p.B, p.Hq, p.T, p.Dv});
+  p.gate_headwise = gate.view.shape[3] == 1;
+  p.gate_fn = options.gate_fn;
+  p.gate_op = options.gate_op;
+  if (p.gate_fn == GateFn::none) p.inputs.gate = {};
+}
+
+void check_gate_threshold(const Call& call, const AttentionOptions& options, const ScoreRange& range, Problem& p) {
+  p.gate_threshold = options.gate_threshold;
+  if (!(p.gate_threshold >= 0.0 && p.gate_threshold <= range.huge)) {
+    call.fail("gate_threshold is {} but must be at least 0 and finite in {}", p.gate_threshold, range.name);
+  }
+  if (p.gate_threshold > 0.0 && (p.gate_fn == GateFn::none || p.gate_op != GateOp::mul)) {
+    call.fail("gate_threshold is {} but there is no gate that multiplies", p.gate_threshold);
+  }
+}
+
+void check_bias_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
+  const Shape full{p.B, p.Hq, p.T, p.S};
+  const Argument bias{"bias", in.bias};
+  if (call.given(bias)) {
+    call.input(bias, {in.q.dtype, DType::f32});
+    call.broadcastable(bias, full);
+    p.inputs.bias = broadcast_to(in.bias, full);
+  }
+  const Argument mask{"mask", in.mask};
+  if (call.given(mask)) {
+    call.input(mask, {DType::boolean});
+    call.broadcastable(mask, full);
+    p.inputs.mask = broadcast_to(in.mask, full);
+  }
+}
+
+/// The bounds of packed sequences: 0, never decreasing, `total` last.
+void check_bounds(Call& call, const Argument& bounds, const char* letter, std::int64_t total) {
+  call.input(bounds, {DType::i32, DType::i64});
+  const std::int64_t last = bounds.view.shape[3] - 1;
+  if (last < 0) call.fail("{} has shape {} but must be (1,1,1,N+1)", bounds.name, shape_text(bounds.view.shape));
+  call.shape(bounds, "(1,1,1,N+1)", {1, 1, 1, last + 1});
+  std::int64_t before = 0;
+  for (std::int64_t n = 0; n <= last; ++n) {
+    const std::int64_t at = load_index(bounds.view, n);
+    if (n == 0 && at != 0) call.fail("{}[0] is {} but must be 0", bounds.name, at);
+    if (at < before) call.fail("{}[{}] is {} but {}[{}] is {}", bounds.name, n, at, bounds.name, n - 1, before);
+    if (at > total || (n == last && at != total)) {
+      call.fail("{}[{}] is {} but {} {} = {}", bounds.name, n, at, n == last ? "must be" : "must be at most", letter,
+                total);
+    }
+    before = at;
+  }
+}
+
+/// The bounds of packed queries, which say how many sequences there are.
+void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
+  const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
+  p.N = p.B;
+  if (!call.given(queries)) return;
+  if (p.B != 1)
+    call.fail("cu_seqlens_q is given but q has shape {}: B is {} but must be 1", shape_text(in.q.shape), p.B);
+  check_bounds(call, queries, "T", p.T);
+  p.N = queries.view.shape[3] - 1;
+}
+
+/// The bounds of packed keys; those of a cache lie in pages instead.
+void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
+  const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
+  const Argument keys{"cu_seqlens_k", in.cu_seqlens_k};
+  if (call.given(keys) && p.page > 0) {
+    call.fail("cu_seqlens_k is given together with block_table: key_lengths say how many keys a sequence has in pages");
+  }
+  if (call.given(keys) != p.packs_keys()) {
+    call.fail("{} is given but {} is absent", p.packed() ? queries.name : keys.name,
+              p.packed() ? keys.name : queries.name);
+  }
+  if (!p.packs_keys()) return;
+  check_bounds(call, keys, "S", p.S);
+  call.same_dim(keys, queries, 3, "N + 1");
+}
+
+/// The shape of a vector with an entry for each sequence.
+const char* sequences_letters(const Problem& p) { return p.packed() ? "(1,1,1,N)" : "(1,1,1,B)"; }
+
+void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) {
+  const Argument lengths{"key_lengths", in.key_lengths};
+  if (!call.given(lengths)) return;
+  call.input(lengths, {DType::i32, DType::i64});
+  call.shape(lengths, sequences_letters(p), {1, 1, 1, p.N});
+  for (std::int64_t n = 0; n < p.N; ++n) {
+    const std::int64_t keys = load_index(in.key_lengths, n);
+    const std::int64_t most = p.packs_keys() ? p.sequence(n).S : p.S;
+    if (keys < 0 || keys > most) {
+      call.fail("key_lengths[{}] is {} but must be 0 to S{} = {}", n, keys, p.packs_keys() ? "_n" : "", most);
+    }
+  }
+}
+
+void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p) {
+  const Argument offsets{"query_offsets", in.query_offsets};
+  if (!call.given(offsets)) return;
+  call.input(offsets, {DType::i32, DType::i64});
+  call.shape(offsets, sequences_letters(p), {1, 1, 1, p.N});
+  for (std::int64_t n = 0; n < p.N; ++n) {
+    const std::int64_t at = load_index(in.query_offsets, n);
+    if (at < -kMaxQueryOffset || at > kMaxQueryOffset) {
+      call.fail("query_offsets[{}] is {} but must be {} to {}", n, at, -kMaxQueryOffset, kMaxQueryOffset);
+    }
+  }
+}
+
+/// The entries that lead to keys before the lengths.
+void check_block_table(const Call& call, const AttentionInputs& in, const Problem& p) {
+  if (!in.block_table.present()) return;
+  if (!in.key_lengths.present()) call.fail("block_table is given but key_lengths is absent");
+  const std::int64_t pages = in.k.shape[0];
+  for (std::int64_t b = 0; b < p.N; ++b) {
+    const std::int64_t keys = load_index(in.key_lengths, b);
+    const std::int64_t used = keys / p.page + (keys % p.page != 0 ? 1 : 0);
+    for (std::int64_t m = 0; m < used; ++m) {
+      const std::int64_t e = page_of(in.block_table, b, m);
+      if (e < 0 || e >= pages) {
+        call.fail("block_table[{},{}] is {} but must be 0 to {}: k has P = {} pages", b, m, e, pages - 1, pages);
+      }
+    }
+  }
+}
+
+/// One value per query head; −∞ passes where `may_hide`.
+void check_per_head(Call& call, const Argument& arg, const ScoreRange& range, bool may_hide, const Problem& p) {
+  if (!call.given(arg)) return;
+  call.input(arg, {DType::f32, DType::f64});
+  call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
+  for (std::int64_t h = 0; h < p.Hq; ++h) {
+    const double value = load(arg.view, 0, 0, 0, h);
+    const bool hides = may_hide && value == -std::numeric_limits<double>::infinity();
+    if (!hides && !(std::abs(value) <= range.huge)) {
+      call.fail("{}[{}] is {} but must be finite in {}{}", arg.name, h, value, range.name, may_hide ? ", or -inf" : "");
+    }
+  }
+}
+
+Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptions& options) {
+  Problem p;
+  p.inputs = in;
+  check_qkv(call, in, p);
+  check_query_bounds(call, in, p);
+  check_pages(call, in, p);
+  check_size_of_scores(call, in, p);
+  check_scales(call, in);
+  const ScoreRange range = score_range(in.q.dtype);
+  check_options(call, options, range, p);
+  check_gate(call, in, options, p);
+  check_gate_threshold(call, options, range, p);
+  check_bias_and_mask(call, in, p);
+  check_key_bounds(call, in, p);
+  check_key_lengths(call, in, p);
+  check_block_table(call, in, p);
+  check_query_offsets(call, in, p);
+  check_per_head(call, {"alibi_slopes", in.alibi_slopes}, range, false, p);
+  check_per_head(call, {"sinks", in.sinks}, range, true, p);
+  return p;
+}
+
+/// Saved tensors are read: y and lse always, attn where it cannot be had from y.
+void check_saved(Call& call, const AttentionInputs& in, const AttentionSaved& saved, bool needs_attn,
+                 const Problem& p) {
+  const Argument y{"y", saved.y};
+  const Argument lse{"lse", saved.lse};
+  const Argument attn{"attn", saved.attn};
+  call.require_given(y);
+  call.input(y, {in.q.dtype});
+  call.shape(y, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  call.require_given(lse);
+  call.input(lse, {DType::f32, DType::f64});
+  call.shape(lse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+  if (needs_attn && !call.given(attn)) {
+    call.fail("attn is required by dgate under a {} gate that multiplies but absent", word_of(p.gate_fn));
+  }
+  if (call.given(attn)) {
+    call.input(attn, {in.q.dtype});
+    call.shape(attn, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  }
+}
+
+void check_incoming(Call& call, const AttentionInputs& in, const AttentionIncoming& incoming, const Problem& p) {
+  const Argument dy{"dy", incoming.dy};
+  call.require_given(dy);
+  call.input(dy, {in.q.dtype});
+  call.shape(dy, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  const Argument dlse{"dlse", incoming.dlse};
+  if (call.given(dlse)) {
+    call.input(dlse, {DType::f32, DType::f64});
+    call.shape(dlse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+  }
+}
+
+/// A gradient has the shape and dtype of what it is the gradient of, which must be there.
+void check_gradient(Call& call, const Argument& gradient, const Argument& of) {
+  if (!call.given(gradient)) return;
+  if (!of.view.present()) call.fail("{} is asked for but {} is absent", gradient.name, of.name);
+  call.output(gradient, {of.view.dtype});
+  if (gradient.view.shape != of.view.shape) {
+    call.fail("{} has shape {} but {} has shape {}", gradient.name, shape_text(gradient.view.shape), of.name,
+              shape_text(of.view.shape));
+  }
+}
+
+/// Indices in [0, size), any number of them: `letters` is their shape.
+void check_indices(Call& call, const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
+  if (!call.given(arg)) return;
+  call.input(arg, {DType::i32, DType::i64});
+  call.shape(arg, letters, {1, 1, 1, arg.view.shape[3]});
+  for (std::int64_t n = 0; n < arg.view.shape[3]; ++n) {
+    const std::int64_t index = load_index(arg.view, n);
+    if (index < 0 || index >= size) {
+      call.fail("{}[{}] is {} but must be at least 0 and less than {} = {}", arg.name, n, index, letter, size);
+    }
+  }
+}
+
+/// What of the inputs statistics read. Nothing of v: k stands in for its sizes, with the gate's Dv.
+AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
+                                   const AttentionOptions& options) {
+  AttentionInputs in = given;
+  if (!wants_figure(outputs, kFirstGated)) {
+    in.gate = {};
+  } else if (!in.gate.present()) {
+    call.fail("first_gated is asked for but gate is absent");
+  } else if (options.gate_fn == GateFn::none) {
+    call.fail("first_gated is asked for but gate_fn is none");
+  } else if (options.gate_op == GateOp::add) {
+    call.fail("first_gated is asked for but gate_op is add, and nothing passes a gate that is added");
+  }
+  in.v = in.k;
+  in.v_scale = in.k_scale;
+  in.v.shape[3] = in.gate.present() ? std::clamp<std::int64_t>(in.gate.shape[3], 1, kMaxHeadDim) : 1;
+  in.v.strides[3] = 0;
+  return in;
+}
+
+void check_selection(Call& call, const AttentionStatistics& outputs, const StatisticsSelection& selection,
+                     const Problem& p) {
+  check_indices(call, {"keys", selection.keys}, "(1,1,1,J)", "S", p.S);
+  check_indices(call, {"queries", selection.queries}, "(1,1,1,R)", "T", p.T);
+  for (const TensorView AttentionStatistics::*member :
+       {&AttentionStatistics::key_weights, &AttentionStatistics::mean_key_weights}) {
+    if ((outputs.*member).present() && !selection.keys.present()) {
+      call.fail("{} is asked for but keys is absent",
+                member == &AttentionStatistics::key_weights ? "key_weights" : "mean_key_weights");
+    }
+  }
+  if (outputs.rows.present() && !selection.queries.present()) call.fail("rows is asked for but queries is absent");
+  if (wants_figure(outputs, kWindowShare) && selection.window < 0) {
+    call.fail("window is {} but must be at least 0", selection.window);
+  }
+}
+
+/// Empty sequences need no work, however many there are.
+void leave_out_empty(Problem& p) {
+  if (p.T == 0 && p.S == 0) p.B = p.N = 0;
+}
+
+}  // namespace
+
+ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
+                             const AttentionOptions& options) {
+  Call call("attention_forward");
+  ForwardProblem p{check_common(call, inputs, options), outputs};
+  const Argument y{"y", outputs.y};
+  call.require_given(y);
+  call.output(y, {inputs.q.dtype});
+  call.shape(y, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  const Argument lse{"lse", outputs.lse};
+  if (call.given(lse)) {
+    call.output(lse, {DType::f32, DType::f64});
+    call.shape(lse, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+  }
+  const Argument attn{"attn", outputs.attn};
+  if (call.given(attn)) {
+    call.output(attn, {inputs.q.dtype});
+    call.shape(attn, "(B,Hq,T,Dv)", {p.B, p.Hq, p.T, p.Dv});
+  }
+  const Argument weights{"weights", outputs.weights};
+  if (call.given(weights)) {
+    call.output(weights, {inputs.q.dtype});
+    call.shape(weights, "(B,Hq,T,S)", {p.B, p.Hq, p.T, p.S});
+  }
+  call.no_overlap();
+  leave_out_empty(p);
+  if (p.T == 0) p.N = 0;
+  return p;
+}
+
+BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
+                               const AttentionSaved& saved, const AttentionIncoming& incoming,
+                               const AttentionOptions& options) {
+  Call call("attention_backward");
+  for (const Argument& arg : {Argument{"block_table", inputs.block_table}, Argument{"k_scale", inputs.k_scale},
+                              Argument{"v_scale", inputs.v_scale}}) {
+    if (call.given(arg))
+      call.fail("{} is given, but a cache has no gradients: the forward pass alone reads it", arg.name);
+  }
+  BackwardProblem p{check_common(call, inputs, options), saved, incoming, gradients};
+  if (p.gate_threshold > 0.0) {
+    call.fail("gate_threshold is {} but must be 0: rows that are not computed have no gradients", p.gate_threshold);
+  }
+  if (gradients.dgate.present() && inputs.gate.present() && p.gate_fn == GateFn::none) {
+    call.fail("dgate is asked for but gate_fn is none");
+  }
+  check_saved(call, inputs, saved, loses_output(p.gate_fn, p.gate_op) && gradients.dgate.present(), p);
+  check_incoming(call, inputs, incoming, p);
+  check_gradient(call, {"dq", gradients.dq}, {"q", inputs.q});
+  check_gradient(call, {"dk", gradients.dk}, {"k", inputs.k});
+  check_gradient(call, {"dv", gradients.dv}, {"v", inputs.v});
+  check_gradient(call, {"dgate", gradients.dgate}, {"gate", inputs.gate});
+  check_gradient(call, {"dbias", gradients.dbias}, {"bias", inputs.bias});
+  check_gradient(call, {"dsinks", gradients.dsinks}, {"sinks", inputs.sinks});
+  call.no_overlap();
+  check_rows_computed(call, {"lse", saved.lse});
+  leave_out_empty(p);
+  return p;
+}
+
+StatisticsProblem check_statistics(const AttentionStatistics& outputs, const AttentionInputs& inputs,
+                                   const ConstTensorView& lse, const StatisticsSelection& selection,
+                                   const AttentionOptions& options) {
+  Call call("attention_statistics");
+  AttentionOptions all_rows = options;  // what the forward pass has left out is told by lse
+  all_rows.gate_threshold = 0.0;
+  StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows), lse, selection,
+                      outputs};
+  p.inputs.v = p.inputs.v_scale = {};
+  const Argument log_sum{"lse", lse};
+  call.require_given(log_sum);
+  call.input(log_sum, {DType::f32, DType::f64});
+  call.shape(log_sum, "(B,Hq,T,1)", {p.B, p.Hq, p.T, 1});
+  check_selection(call, outputs, selection, p);
+
+  const ConstTensorView top = outputs.topk_index.present() ? outputs.topk_index : outputs.topk_weight;
+  StatisticsSizes sizes{p.B, p.Hq, p.T, p.S};
+  sizes.sequences = p.N;
+  sizes.key_batches = p.packs_keys() ? p.B : p.N;
+  sizes.chosen_keys = selection.keys.shape[3];
+  sizes.chosen_rows = selection.queries.shape[3];
+  sizes.top_keys = top.shape[3];
+  if (top.present() && (sizes.top_keys < 1 || sizes.top_keys > kMaxTopKeys)) {
+    call.fail("{} has shape {}: K is {} but must be 1 to {}",
+              outputs.topk_index.present() ? "topk_index" : "topk_weight", shape_text(top.shape), sizes.top_keys,
+              kMaxTopKeys);
+  }
+  if (top.present() && p.S > std::numeric_limits<std::int32_t>::max()) {
+    call.fail("k has shape {} but top keys are counted in 32 bits", shape_text(inputs.k.shape));
+  }
+  bool sums = false;
+  const char* const sequences = p.packed() ? "N" : "B";
+  for (const StatisticsOutput& output : kStatisticsOutputs) {
+    const Argument arg{output.name, outputs.*output.member};
+    if (!call.given(arg)) continue;
+    if (output.is_index()) {
+      call.output(arg, {DType::i32, DType::i64});
+    } else {
+      call.output(arg, {DType::f32, DType::f64});
+    }
+    call.shape(arg, letters_of(output, sequences, p.packs_keys() ? "B" : sequences).c_str(), sizes.shape(output));
+    sums = sums || output.third == StatisticsDim::one;
+  }
+  call.no_overlap();
+  if (!sums) leave_out_empty(p);
+  return p;
+}
+
+}  // namespace headgate

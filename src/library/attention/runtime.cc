@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/runtime.hpp"
+
+#include <omp.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headgate/version.h"
+#include "hwy/highway.h"
+#include "library/core/arena.hpp"
+#include "library/core/check.hpp"
+#include "library/core/dispatch.hpp"
+
+namespace headgate {
+namespace {
+
+std::vector<std::string> names_of(std::int64_t mask) {
+  std::vector<std::string> names;
+  for (const TargetRow& row : kTargetRows) {
+    if ((row.bit & mask) != 0) names.emplace_back(row.name);
+  }
+  return names;
+}
+
+/// The portable fallback runs everywhere, whether or not the detection lists it.
+std::int64_t supported_mask() {
+  return (hwy::SupportedTargets() | HWY_EMU128 | HWY_SCALAR | HWY_STATIC_TARGET) & HWY_TARGETS;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::int64_t supported_bit(const std::string& name, const char* origin) {
+  for (const TargetRow& row : kTargetRows) {
+    if (name == row.name && (row.bit & supported_mask()) != 0) return row.bit;
+  }
+  throw Error(fmt::format("{} names vector target '{}', but this CPU and build can run: {}", origin, name,
+                          joined(names_of(supported_mask()))));
+}
+
+std::int64_t default_bit() {
+  const char* forced = std::getenv("HEADGATE_ISA");
+  if (forced != nullptr && *forced != '\0') return supported_bit(forced, "HEADGATE_ISA");
+  for (const TargetRow& row : kTargetRows) {
+    if ((row.bit & supported_mask()) != 0) return row.bit;
+  }
+  return HWY_STATIC_TARGET;
+}
+
+thread_local bool left_by_fork = false;
+
+/// Registered when the library is loaded: a program may fork before its first call, with threads of another library's.
+const bool kForkHandlerFailed = pthread_atfork(nullptr, nullptr, [] { left_by_fork = true; }) != 0;
+
+/// 0 until the first use.
+std::atomic<std::int64_t> active_bit{0};
+
+}  // namespace
+
+const char* version() { return HEADGATE_VERSION; }
+
+std::vector<std::string> compiled_targets() { return names_of(HWY_TARGETS); }
+
+std::vector<std::string> supported_targets() { return names_of(supported_mask()); }
+
+std::int64_t active_target_bit() {
+  std::int64_t bit = active_bit.load(std::memory_order_acquire);
+  if (bit == 0) {
+    bit = default_bit();
+    active_bit.store(bit, std::memory_order_release);
+  }
+  return bit;
+}
+
+std::string active_target() { return names_of(active_target_bit()).front(); }
+
+void set_target(const std::string& name) {
+  active_bit.store(name.empty() ? default_bit() : supported_bit(name, "set_target"), std::memory_order_release);
+}
+
+std::int64_t find_target(const std::string& name) { return supported_bit(name, "find_target"); }
+
+int max_threads() {
+  constexpr int kPerProcessor = 4;
+  constexpr int kAlways = 16;
+  return std::max(kAlways, kPerProcessor * omp_get_num_procs());
+}
+
+int default_threads() { return std::min(omp_get_max_threads(), max_threads()); }
+
+// Where there was no memory for the handler every thread is taken for one that a fork left.
+bool forked_thread() { return left_by_fork || kForkHandlerFailed; }
+
+ExecutionContext resolved(const ExecutionContext& context) {
+  require(context.threads >= 0, "threads is {} but must be at least 0", context.threads);
+  const bool one_bit = std::has_single_bit(static_cast<std::uint64_t>(context.target));
+  if (context.target != 0 && (!one_bit || (context.target & supported_mask()) == 0)) {
+    throw Error(fmt::format("target is {:#x} but must be the bit of one target that this CPU and build can run: {}",
+                            context.target, joined(names_of(supported_mask()))));
+  }
+  ExecutionContext result = context;
+  // Bounded: an OpenMP runtime that cannot create a thread ends the process.
+  result.threads = context.threads == 0 ? default_threads() : std::min(context.threads, max_threads());
+  if (context.target == 0) result.target = active_target_bit();
+  return result;
+}
+
+void release_workspace() { Arena::release(); }
+
+}  // namespace headgate

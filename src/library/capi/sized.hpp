@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+#include "library/core/check.hpp"
+
+namespace headgate::capi {
+
+/// No version has a larger struct: a struct_size above this is uninitialised memory, and the struct is not read.
+constexpr std::size_t kMaxStructSize = 8192;
+
+/// The caller's struct as this library knows it. `older_sizes` are those that it had before: another struct_size below
+/// today's is a mistake, and might end in the middle of a field. Fields that an older caller does not have are zero;
+/// bytes that a newer caller has beyond ours must be zero.
+template <typename Struct>
+Struct read_sized(const Struct* given, const char* name, std::initializer_list<std::size_t> older_sizes = {}) {
+  static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);
+  require(given != nullptr, "{} is null", name);
+  const std::size_t size = given->struct_size;
+  std::string older;
+  for (const std::size_t older_size : older_sizes) older += fmt::format("{}, or ", older_size);
+  const bool is_older = std::find(older_sizes.begin(), older_sizes.end(), size) != older_sizes.end();
+  require(is_older || (size >= sizeof(Struct) && size <= kMaxStructSize), "{}.struct_size is {} but must be {}{} to {}",
+          name, size, older, sizeof(Struct), kMaxStructSize);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (std::size_t at = sizeof(Struct); at < size; ++at) {
+    require(bytes[at] == 0, "{} is of a newer version: its byte {} is {}, and this library knows {} bytes", name, at,
+            bytes[at], sizeof(Struct));
+  }
+  Struct known{};
+  std::memcpy(&known, bytes, std::min(size, sizeof(Struct)));
+  return known;
+}
+
+}  // namespace headgate::capi

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "library/capi/status.hpp"
+
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+namespace headgate::capi {
+namespace {
+
+/// A fixed buffer, so that reporting a lack of memory needs none.
+constexpr std::size_t kMaxErrorBytes = 1024;
+thread_local char error_text[kMaxErrorBytes] = "";
+
+/// What follows the function's name in a message that begins with it and a colon, a space as good as an underscore;
+/// else all.
+const char* after_function(const char* function, const char* message) {
+  const char* at = message;
+  for (; *function != '\0'; ++function, ++at) {
+    if (*at != *function && !(*function == '_' && *at == ' ')) return message;
+  }
+  return *at == ':' ? at : message;
+}
+
+}  // namespace
+
+const char* last_error() noexcept { return error_text; }
+
+void clear_last_error() noexcept { error_text[0] = '\0'; }
+
+void set_last_error(const char* function, const char* message) noexcept {
+  const char* text = after_function(function + std::strlen("headgate_"), message);
+  const int length = std::snprintf(error_text, kMaxErrorBytes, "%s%s%s", function, *text == ':' ? "" : ": ", text);
+  if (length < static_cast<int>(kMaxErrorBytes)) return;
+  // A cut must not leave half a UTF-8 character: drop the last one if it has more than one byte.
+  std::size_t end = kMaxErrorBytes - 1;
+  while (end > 0 && (static_cast<unsigned char>(error_text[end - 1]) & 0xC0U) == 0x80U) --end;
+  if (end > 0 && (static_cast<unsigned char>(error_text[end - 1]) & 0x80U) != 0) --end;
+  error_text[end] = '\0';
+}
+
+}  // namespace headgate::capi

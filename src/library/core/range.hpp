@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "library/core/check.hpp"
+
+namespace headgate {
+
+enum class Bound { included, excluded };
+
+/// The values that a field may hold: all, where they are no numbers.
+template <typename T>
+struct Range {};
+
+/// Bounds are included unless said otherwise; NaN and infinity never are in a range.
+template <typename T>
+requires std::is_arithmetic_v<T>
+struct Range<T> {
+  T least = std::numeric_limits<T>::lowest();
+  T most = std::numeric_limits<T>::max();
+  Bound at_least = Bound::included;
+  Bound at_most = Bound::included;
+
+  constexpr bool has(T value) const {
+    return (at_least == Bound::included ? value >= least : value > least) &&
+           (at_most == Bound::included ? value <= most : value < most);
+  }
+
+  /// "from 1 to 512", "from 0 to below 1", "a finite number above 0".
+  std::string text() const {
+    const char* above = at_least == Bound::included ? "from " : "above ";
+    if (most == std::numeric_limits<T>::max()) {
+      if (least == std::numeric_limits<T>::lowest()) return "a finite number";
+      return fmt::format("a finite number {}{}{}", above, least, at_least == Bound::included ? " on" : "");
+    }
+    return fmt::format("{}{} to {}{}", above, least, at_most == Bound::included ? "" : "below ", most);
+  }
+};
+
+/// Throws Error, "NAME is VALUE but must be RANGE", unless the range has the value.
+template <typename T>
+void require_in(const Range<T>& range, std::string_view name, const T& value) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    require(range.has(value), "{} is {} but must be {}", name, value, range.text());
+  }
+}
+
+}  // namespace headgate

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "library/core/range.hpp"
+#include "library/core/words.hpp"
+
+// Tables of fields: a constexpr std::tuple with one row for each field of a struct. A row has a `member`, a pointer to
+// the field, and all that files, command lines, checks and documents say of it; they walk the table.
+
+namespace headgate {
+
+/// How users meet a field.
+struct FieldText {
+  std::string_view name;         ///< in code
+  std::string_view key = {};     ///< in files; empty: the name
+  std::string_view option = {};  ///< "--dim"; empty: no option sets it
+  std::string_view type = {};    ///< what --help calls the option's value
+  std::string_view help = {};
+  const char* default_text = nullptr;  ///< null: the default itself; "": `help` says it
+  std::string_view remark = {};        ///< what follows the default: "0: never"
+};
+
+constexpr FieldText with_key(FieldText text) {
+  if (text.key.empty()) text.key = text.name;
+  return text;
+}
+
+/// The words of an enum on a command line, where they are not those of files.
+template <typename Enum>
+struct OptionWords : Words<Enum> {};
+
+/// The word of `value` on the command line.
+template <typename Enum>
+std::string_view option_word_of(Enum value) {
+  for (const auto& row : OptionWords<Enum>::kAll) {
+    if (row.value == value) return row.word;
+  }
+  return word_of(value);
+}
+
+/// The value that the option's text means: a word of OptionWords or of Words. Throws Error, as parse_word does.
+template <typename Enum>
+Enum parse_option_word(std::string_view option, std::string_view text) {
+  std::string known;
+  for (const auto& row : OptionWords<Enum>::kAll) {
+    if (is_word(text, row.word)) return row.value;
+    known += (known.empty() ? "" : ", ") + std::string(row.word);
+  }
+  const std::optional<Enum> found = find_word<Enum>(text);
+  require(found.has_value(), "{}: '{}' is none of {}", option, text, known);
+  return *found;
+}
+
+/// visit(row) for each row of a table, in its order.
+template <typename... Rows, class Visit>
+constexpr void for_each_row(const std::tuple<Rows...>& rows, const Visit& visit) {
+  std::apply([&visit](const auto&... row) { (visit(row), ...); }, rows);
+}
+
+/// Where the row of `member` stands; the number of rows where there is none.
+template <typename... Rows, typename Member>
+constexpr std::size_t index_of_row(const std::tuple<Rows...>& rows, Member member) {
+  std::size_t index = 0, found = sizeof...(Rows);
+  for_each_row(rows, [&](const auto& row) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(row.member)>, Member>) {
+      if (row.member == member) found = index;
+    }
+    ++index;
+  });
+  return found;
+}
+
+/// The row of a field: row_of<kConfigKeys, &DecoderConfig::dim>().option.
+template <const auto& kRows, auto kMember>
+constexpr const auto& row_of() {
+  constexpr std::size_t kIndex = index_of_row(kRows, kMember);
+  static_assert(kIndex < std::tuple_size_v<std::remove_cvref_t<decltype(kRows)>>, "the table has no such row");
+  return std::get<kIndex>(kRows);
+}
+
+/// The type of a row's field.
+template <class Row>
+using ValueOf = typename Row::Value;
+
+template <typename T>
+struct IsList : std::false_type {};
+template <typename Element>
+struct IsList<std::vector<Element>> : std::true_type {};
+template <typename T>
+inline constexpr bool kIsList = IsList<T>::value;
+
+/// What was given of a table's fields, on a command line for instance: an std::optional for each row, but for lists,
+/// where an empty one stands for what was not given.
+template <const auto& kRows>
+class Given {
+ public:
+  template <typename T>
+  using Slot = std::conditional_t<kIsList<T>, T, std::optional<T>>;
+
+  /// What was given of the field that `kMember` points to: given.of<&DecoderConfig::dim>() = 64.
+  template <auto kMember>
+  auto& of() {
+    return std::get<index<kMember>()>(slots_);
+  }
+  template <auto kMember>
+  const auto& of() const {
+    return std::get<index<kMember>()>(slots_);
+  }
+
+  /// visit(row, slot) for each row.
+  template <class Visit>
+  void for_each(const Visit& visit) {
+    for_each_of(*this, visit, kIndices);
+  }
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for_each_of(*this, visit, kIndices);
+  }
+
+  template <typename T>
+  static bool is_given(const std::optional<T>& slot) {
+    return slot.has_value();
+  }
+  template <typename Element>
+  static bool is_given(const std::vector<Element>& slot) {
+    return !slot.empty();
+  }
+  template <typename T>
+  static const T& value(const std::optional<T>& slot) {
+    return *slot;
+  }
+  template <typename Element>
+  static const std::vector<Element>& value(const std::vector<Element>& slot) {
+    return slot;
+  }
+
+  bool any() const {
+    bool found = false;
+    for_each([&found](const auto&, const auto& slot) { found = found || is_given(slot); });
+    return found;
+  }
+
+  /// Writes what was given to `object`, where row.of(object) is the row's field.
+  template <class Object>
+  void put_into(Object& object) const {
+    for_each([&object](const auto& row, const auto& slot) {
+      if (is_given(slot)) row.of(object) = value(slot);
+    });
+  }
+
+ private:
+  using Rows = std::remove_cvref_t<decltype(kRows)>;
+  static constexpr auto kIndices = std::make_index_sequence<std::tuple_size_v<Rows>>();
+
+  template <auto kMember>
+  static constexpr std::size_t index() {
+    constexpr std::size_t kFound = index_of_row(kRows, kMember);
+    static_assert(kFound < std::tuple_size_v<Rows>, "the table has no row for this field");
+    return kFound;
+  }
+
+  template <class Self, class Visit, std::size_t... kIndex>
+  static void for_each_of(Self& self, const Visit& visit, std::index_sequence<kIndex...>) {
+    (visit(std::get<kIndex>(kRows), std::get<kIndex>(self.slots_)), ...);
+  }
+
+  template <typename... Row>
+  static std::tuple<Slot<ValueOf<Row>>...> slots_of(const std::tuple<Row...>&);
+
+  decltype(slots_of(kRows)) slots_;
+};
+
+}  // namespace headgate

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Per-target vector helpers; included once per Highway target.
+#if defined(HEADGATE_CORE_VEC_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_CORE_VEC_INL_
+#undef HEADGATE_CORE_VEC_INL_
+#else
+#define HEADGATE_CORE_VEC_INL_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "library/core/convert.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <typename T>
+using Tag = hn::ScalableTag<T>;
+
+/// Lanes of one vector of T.
+template <typename T>
+constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
+
+/// n / by, rounded up; n ≥ 0.
+constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return n / by + (n % by != 0 ? 1 : 0); }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return divide_up(n, to) * to; }
+
+/// A vector of bf16 as f32.
+HWY_INLINE hn::Vec<Tag<float>> load_bf16(const BFloat16* from) {
+  const Tag<float> d;
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(d, to_f32(*from));
+#else
+  const hn::RebindToUnsigned<Tag<float>> wide;
+  const hn::Rebind<std::uint16_t, Tag<float>> half;
+  const auto bits = hn::PromoteTo(wide, hn::LoadU(half, reinterpret_cast<const std::uint16_t*>(from)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+#endif
+}
+
+/// Rounds a vector as to_bf16 does.
+HWY_INLINE void store_bf16(hn::Vec<Tag<float>> x, BFloat16* to) {
+#if HWY_TARGET == HWY_SCALAR
+  *to = to_bf16(hn::GetLane(x));
+#else
+  const hn::RebindToUnsigned<Tag<float>> du;
+  const hn::RebindToSigned<Tag<float>> di;
+  const hn::Rebind<std::uint16_t, Tag<float>> half;
+  const auto bits = hn::BitCast(du, x);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto bias = hn::Add(hn::And(high, hn::Set(du, 1U)), hn::Set(du, 0x7FFFU));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, bias));
+  const auto quiet_nan = hn::Or(high, hn::Set(du, 0x40U));
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(x));
+  const auto result = hn::IfThenElse(is_nan, quiet_nan, rounded);
+  hn::StoreU(hn::DemoteTo(half, hn::BitCast(di, result)), half, reinterpret_cast<std::uint16_t*>(to));
+#endif
+}
+
+/// A vector of T from storage of T or bf16.
+template <typename T, typename Stored>
+HWY_INLINE hn::Vec<Tag<T>> load_as(const Stored* from) {
+  if constexpr (std::is_same_v<Stored, BFloat16>) {
+    return load_bf16(from);
+  } else {
+    return hn::LoadU(Tag<T>(), from);
+  }
+}
+template <typename T, typename Stored>
+HWY_INLINE void store_as(hn::Vec<Tag<T>> x, Stored* to) {
+  if constexpr (std::is_same_v<Stored, BFloat16>) {
+    store_bf16(x, to);
+  } else {
+    hn::StoreU(x, Tag<T>(), to);
+  }
+}
+
+inline constexpr double kLog2e = 1.4426950408889634074;
+inline constexpr double kLn2 = 0.69314718055994530942;
+
+/// max(low, x), NaN for NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_least(D d, hn::TFromD<D> low, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  return hn::Max(hn::Set(d, low), x);  // MAXPS gives its second operand where either is NaN
+#else
+  const V bound = hn::Set(d, low);
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+#endif
+}
+
+/// Whether exp2_fast gives ∞ where 2^x is too large, not only below the bound that it states.
+template <typename T>
+inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
+
+#if HWY_TARGET == HWY_AVX3
+/// exp2_fast in fewer instructions: AVX-512 splits off the fraction f, 0 ≤ f < 1, in one and scales by 2^⌊x⌋ in one.
+HWY_INLINE hn::Vec<Tag<float>> exp2_scaled(hn::Vec<Tag<float>> x) {
+  const Tag<float> d;
+  // VREDUCEPS is x less x rounded down; 0 for ±∞.
+  const hn::Vec<Tag<float>> f{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF)};
+  // Minimax in the relative error of 2^f with the constant term held at 1: 8.5e-8 before rounding.
+  auto q = hn::Set(d, 0x1.e9b604p-10F);
+  q = hn::MulAdd(q, f, hn::Set(d, 0x1.2769bap-7F));
+  q = hn::MulAdd(q, f, hn::Set(d, 0x1.c91ecep-5F));
+  q = hn::MulAdd(q, f, hn::Set(d, 0x1.ebdb4ap-3F));
+  q = hn::MulAdd(q, f, hn::Set(d, 0x1.62e4bap-1F));
+  q = hn::MulAdd(q, f, hn::Set(d, 1.0F));
+  // Zero instead of what is not normal, which takes hundreds of cycles to make.
+  const __mmask16 normal = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
+  return hn::Vec<Tag<float>>{_mm512_maskz_scalef_ps(normal, q.raw, x.raw)};
+}
+#endif
+
+/// 2^x for x < 127.5 (f64: 1023.5). Relative error below 2e-7 (f64: 4e-16), absolute below 2^−126 where x < −126.
+/// Exactly 0 for x ≤ −127 (f64: −1023) and for −∞; NaN for NaN. Splits x = n + f with |f| ≤ ½ and gives 2^n + 2^n f
+/// q(f), 2^f ≈ 1 + f q(f): the clamp makes the exponent field of 2^n zero, hence an exact zero.
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<D, Tag<float>>) return exp2_scaled(x);
+#endif
+  using T = hn::TFromD<D>;
+  const hn::RebindToUnsigned<D> du;
+  constexpr bool kSingle = sizeof(T) == 4;
+  constexpr int kMantissaBits = kSingle ? 23 : 52;
+  constexpr int kBias = kSingle ? 127 : 1023;
+  // 1.5 · 2^mantissa bits + bias: the sum's low mantissa bits hold round(x) + bias.
+  constexpr T kMagic = (kSingle ? T{12582912.0} : T{6755399441055744.0}) + kBias;
+  x = at_least(d, static_cast<T>(-kBias), x);
+  const auto magic = hn::Set(d, kMagic);
+  const auto shifted = hn::Add(x, magic);
+  const auto f = hn::Sub(x, hn::Sub(shifted, magic));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<kMantissaBits>(hn::BitCast(du, shifted)));
+  hn::Vec<D> q;
+  if constexpr (kSingle) {
+    // Minimax in the relative error of 2^f on [−½, ½] with the constant term held at 1: 9.2e-8 before rounding.
+    q = hn::Set(d, 0x1.5bba14p-10F);
+    q = hn::MulAdd(q, f, hn::Set(d, 0x1.3cea88p-7F));
+    q = hn::MulAdd(q, f, hn::Set(d, 0x1.c6b752p-5F));
+    q = hn::MulAdd(q, f, hn::Set(d, 0x1.ebf9bcp-3F));
+    q = hn::MulAdd(q, f, hn::Set(d, 0x1.62e42ap-1F));
+  } else {
+    // Taylor series, terms ln(2)^k / k!; the remainder on [−½, ½] is below 4e-18.
+    constexpr double kTerms[] = {1.3691488853904128881e-12, 2.5678435993488205142e-11, 4.4455382718708114976e-10,
+                                 7.0549116208011233299e-9,  1.0178086009239699728e-7,  1.3215486790144309488e-6,
+                                 1.5252733804059840280e-5,  1.5403530393381609954e-4,  1.3333558146428443423e-3,
+                                 9.6181291076284771620e-3,  5.5504108664821579953e-2,  2.4022650695910071233e-1,
+                                 6.9314718055994530942e-1};
+    q = hn::Set(d, kTerms[0]);
+    for (std::size_t k = 1; k < std::size(kTerms); ++k) q = hn::MulAdd(q, f, hn::Set(d, kTerms[k]));
+  }
+  return hn::MulAdd(q, hn::Mul(f, power), power);
+}
+
+/// 1 / x for 1 ≤ x ≤ 2, NaN for NaN, within one unit in the last place: a division keeps AVX-512's multiplier for as
+/// long as eight multiply-adds.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V inverse_of(D d, V x) {
+  const V one = hn::Set(d, hn::TFromD<D>{1});
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<D, Tag<float>>) {
+    const V guess = hn::ApproximateReciprocal(x);  // 14 bits, which a step of Newton's doubles
+    return hn::MulAdd(guess, hn::NegMulAdd(guess, x, one), guess);
+  }
+#endif
+  return hn::Div(one, x);
+}
+
+/// σ(z) and 1 − σ(z), each with full relative accuracy in both tails: from e = exp(−|z|), which cannot overflow.
+template <class D, class V = hn::Vec<D>>
+struct SigmoidPair {
+  V sigma, complement, e;
+  HWY_INLINE SigmoidPair(D d, V z) {
+    using T = hn::TFromD<D>;
+    e = exp2_fast(d, hn::Mul(hn::Abs(z), hn::Set(d, static_cast<T>(-kLog2e))));
+    const V inverse = inverse_of(d, hn::Add(hn::Set(d, T{1}), e));
+    const V small = hn::Mul(e, inverse);
+    const auto positive = hn::Ge(z, hn::Zero(d));
+    sigma = hn::IfThenElse(positive, inverse, small);
+    complement = hn::IfThenElse(positive, small, inverse);
+  }
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_CORE_VEC_INL_

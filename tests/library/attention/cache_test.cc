@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "headgate/cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <iterator>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "headgate/convert.hpp"
+#include "library/core/element.hpp"
+#include "library/core/random.hpp"
+
+// A cache holds, page by page, what a list of tokens for each sequence says, whatever was done to it; and attention
+// over it is attention over those tokens, bit for bit.
+
+namespace headgate::testing {
+namespace {
+
+constexpr std::int64_t kHkv = 2, kD = 6, kDv = 5;
+
+/// The element of key or value row `token`, head h, column d.
+float element(std::int64_t token, bool value, std::int64_t h, std::int64_t d) {
+  const auto key = static_cast<std::uint64_t>(((token * 10 + h) * 10 + d) * 2 + (value ? 1 : 0));
+  return static_cast<float>(4.0 * SplitMix64(key * kSplitMix64Step).uniform() - 2.0);
+}
+
+/// (B,Hkv,T,width) of the tokens of each sequence.
+std::vector<float> rows_of(const std::vector<std::vector<std::int64_t>>& tokens, bool value) {
+  std::vector<float> out;
+  for (const auto& sequence : tokens) {
+    for (std::int64_t h = 0; h < kHkv; ++h) {
+      for (const std::int64_t token : sequence) {
+        for (std::int64_t d = 0; d < (value ? kDv : kD); ++d) out.push_back(element(token, value, h, d));
+      }
+    }
+  }
+  return out;
+}
+
+CacheShape shape_with(DType dtype, std::int64_t page, std::int64_t pages) {
+  return {.kv_heads = kHkv, .head_dim = kD, .value_dim = kDv, .page = page, .pages = pages, .dtype = dtype};
+}
+
+void append(KvCache& cache, const std::vector<std::int64_t>& sequences,
+            const std::vector<std::vector<std::int64_t>>& tokens) {
+  const auto B = static_cast<std::int64_t>(sequences.size());
+  const auto T = static_cast<std::int64_t>(tokens.front().size());
+  const std::vector<float> k = rows_of(tokens, false);
+  const std::vector<float> v = rows_of(tokens, true);
+  cache.append(sequences, make_view(k.data(), Shape{B, kHkv, T, kD}), make_view(v.data(), Shape{B, kHkv, T, kDv}));
+}
+
+/// The rows that the cache should hold of `tokens`: (1,Hkv,n,width) in its dtype, and their scales.
+struct Stored {
+  std::vector<std::uint8_t> bytes;
+  std::vector<float> scale;
+  TensorView view, scale_view;
+
+  Stored(DType dtype, const std::vector<std::int64_t>& tokens, bool value) {
+    const Shape shape{1, kHkv, static_cast<std::int64_t>(tokens.size()), value ? kDv : kD};
+    const std::vector<float> rows = rows_of({tokens}, value);
+    bytes.resize(rows.size() * dtype_bytes(dtype));
+    view = {bytes.data(), dtype, shape, contiguous_strides(shape)};
+    if (dtype == DType::i8) {
+      scale.resize(tokens.size() * kHkv);
+      scale_view = make_view(scale.data(), Shape{1, kHkv, shape[2], 1});
+      quantize(view, scale_view, make_view(rows.data(), shape));
+    } else {
+      convert(view, make_view(rows.data(), shape));
+    }
+  }
+};
+
+void expect_rows(const KvCache& cache, std::int64_t sequence, const TensorView& held, const TensorView& wanted) {
+  for (std::int64_t h = 0; wanted.present() && h < kHkv; ++h) {
+    for (std::int64_t j = 0; j < wanted.shape[2]; ++j) {
+      const std::int64_t page = cache.pages(sequence)[static_cast<std::size_t>(j / cache.shape().page)];
+      for (std::int64_t d = 0; d < wanted.shape[3]; ++d) {
+        ASSERT_EQ(load(held, page, h, j % cache.shape().page, d), load(wanted, 0, h, j, d))
+            << "sequence " << sequence << " head " << h << " token " << j;
+      }
+    }
+  }
+}
+
+void expect_tokens(const KvCache& cache, std::int64_t sequence, const std::vector<std::int64_t>& tokens) {
+  ASSERT_EQ(cache.length(sequence), static_cast<std::int64_t>(tokens.size()));
+  const Stored k(cache.shape().dtype, tokens, false);
+  const Stored v(cache.shape().dtype, tokens, true);
+  expect_rows(cache, sequence, cache.tensors().k, k.view);
+  expect_rows(cache, sequence, cache.tensors().v, v.view);
+  expect_rows(cache, sequence, cache.tensors().k_scale, k.scale_view);
+  expect_rows(cache, sequence, cache.tensors().v_scale, v.scale_view);
+}
+
+std::string said_by(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+/// A random story of a cache beside lists of tokens.
+class Story {
+ public:
+  Story(DType dtype, std::int64_t page, std::uint32_t seed) : random_(seed), cache_(shape_with(dtype, page, 12)) {}
+
+  void step() {
+    const std::int64_t kind = below(8);
+    if (model_.empty() || kind == 0) {
+      model_[cache_.add_sequence()];
+      return;
+    }
+    auto it = model_.begin();
+    std::advance(it, below(static_cast<std::int64_t>(model_.size())));
+    auto& [sequence, tokens] = *it;
+    const auto length = static_cast<std::int64_t>(tokens.size());
+    if (kind == 1) {
+      const std::vector<std::int64_t> copy = tokens;
+      model_[cache_.fork(sequence)] = copy;
+    } else if (kind == 2) {
+      const std::int64_t left = below(length + 1);
+      cache_.truncate(sequence, left);
+      tokens.resize(static_cast<std::size_t>(left));
+    } else if (kind == 3 && below(3) == 0) {
+      cache_.remove_sequence(sequence);
+      model_.erase(it);
+    } else if (kind == 4 && below(20) == 0) {
+      cache_.grow(cache_.shape().pages + below(3));
+    } else {
+      add_tokens(sequence, tokens);
+    }
+  }
+
+  void expect_right() const {
+    for (const auto& [sequence, tokens] : model_) expect_tokens(cache_, sequence, tokens);
+  }
+
+ private:
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(n)); }
+
+  void add_tokens(std::int64_t sequence, std::vector<std::int64_t>& tokens) {
+    std::vector<std::int64_t> more(static_cast<std::size_t>(1 + below(7)));
+    for (std::int64_t& token : more) token = next_token_++;
+    const std::int64_t free = cache_.free_pages();
+    try {
+      append(cache_, {sequence}, {more});
+      tokens.insert(tokens.end(), more.begin(), more.end());
+    } catch (const Error&) {  // out of pages: nothing has changed
+      EXPECT_EQ(cache_.free_pages(), free);
+      EXPECT_LE(free, 8);
+    }
+  }
+
+  std::mt19937 random_;
+  KvCache cache_;
+  std::map<std::int64_t, std::vector<std::int64_t>> model_;
+  std::int64_t next_token_ = 1;
+};
+
+TEST(Cache, HoldsWhatWasAppendedWhateverWasDone) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
+    for (const std::int64_t page : {1, 3, 16}) {
+      Story story(dtype, page, static_cast<std::uint32_t>(page) + 7);
+      for (int n = 0; n < 120; ++n) {
+        story.step();
+        if (n % 4 == 3) story.expect_right();
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Cache, AttentionOverPagesIsAttentionOverRows) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
+    KvCache cache(shape_with(dtype, 3, 40));
+    const std::int64_t a = cache.add_sequence();
+    std::vector<std::int64_t> tokens{1, 2, 3, 4, 5, 6, 7};
+    append(cache, {a}, {tokens});
+    const std::int64_t b = cache.fork(a);
+    append(cache, {a, b}, {{8, 9}, {10, 11}});
+    tokens.insert(tokens.end(), {10, 11});
+    const CacheBatch batch = cache.batch(std::vector<std::int64_t>{b}, 2);
+    const DType q_dtype = dtype == DType::i8 ? DType::f32 : dtype;
+    const Shape q_shape{1, 2 * kHkv, 2, kD};
+    const Shape y_shape{1, 2 * kHkv, 2, kDv};
+    std::vector<std::uint8_t> q(2 * 2 * kHkv * kD * 4, 0x3E), paged(2 * 2 * kHkv * kDv * 4), plain(paged.size());
+    AttentionOptions options;
+    options.causality = Causality::causal;
+    AttentionInputs in;
+    in.q = {q.data(), q_dtype, q_shape, contiguous_strides(q_shape)};
+    batch.set(in);
+    AttentionOutputs out;
+    out.y = {paged.data(), q_dtype, y_shape, contiguous_strides(y_shape)};
+    attention_forward(out, in, options);
+
+    const Stored k(dtype, tokens, false);
+    const Stored v(dtype, tokens, true);
+    AttentionInputs rows;
+    rows.q = in.q;
+    rows.k = k.view;
+    rows.v = v.view;
+    rows.k_scale = k.scale_view;
+    rows.v_scale = v.scale_view;
+    out.y.data = plain.data();
+    attention_forward(out, rows, options);
+    EXPECT_EQ(paged, plain) << dtype_name(dtype);
+  }
+}
+
+TEST(Cache, ASlidingWindowKeepsSinksAndPositions) {
+  KvCache cache(shape_with(DType::f32, 4, 10));
+  const std::int64_t s = cache.add_sequence();
+  append(cache, {s}, {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}});
+  cache.slide(s, 2, 5);  // tokens 13 … 17 stay, and with them the page of 12
+  expect_tokens(cache, s, {0, 1, 2, 3, 12, 13, 14, 15, 16, 17});
+  EXPECT_EQ(cache.position(s), 18);
+  EXPECT_EQ(cache.free_pages(), 7);
+  append(cache, {s}, {{18, 19, 20, 21}});
+  cache.slide(s, 4, 5);
+  expect_tokens(cache, s, {0, 1, 2, 3, 16, 17, 18, 19, 20, 21});
+  EXPECT_EQ(cache.position(s), 22);
+  EXPECT_EQ(said_by([&] { cache.slide(s, 5, 5); }),
+            "cache slide: 5 sinks fill 8 tokens of pages but sequence 0 has kept 4 so far");
+  cache.truncate(s, 6);
+  EXPECT_EQ(cache.position(s), 18);
+  cache.truncate(s, 4);
+  EXPECT_EQ(cache.position(s), 4);
+}
+
+TEST(Cache, RefusesWhatDoesNotFitAndStaysAsItWas) {
+  KvCache cache(shape_with(DType::f32, 4, 3));
+  const std::int64_t s = cache.add_sequence();
+  append(cache, {s}, {{1, 2, 3, 4, 5}});
+  const std::int64_t other = cache.add_sequence();
+  EXPECT_EQ(said_by([&] {
+              append(cache, {s, other}, {{6, 7, 8, 9}, {6, 7, 8, 9}});
+            }),
+            "cache append: 4 tokens for each of 2 sequences need 2 pages but 1 are free");
+  expect_tokens(cache, s, {1, 2, 3, 4, 5});
+  expect_tokens(cache, other, {});
+  EXPECT_EQ(said_by([&] { append(cache, {s, s}, {{6}, {7}}); }), "cache append: sequence 0 is there twice");
+  EXPECT_EQ(said_by([&] { append(cache, {s, 5}, {{6}, {7}}); }), "cache append: 5 is no sequence");
+  EXPECT_EQ(said_by([&] { cache.truncate(s, 6); }), "cache truncate: length is 6 but must be 0 to 5");
+  EXPECT_EQ(said_by([&] { cache.batch(std::vector<std::int64_t>{s}, 6); }),
+            "cache batch: T is 6 but sequence 0 has 5 tokens");
+  EXPECT_EQ(said_by([&] { KvCache(shape_with(DType::f32, 0, 3)); }), "cache: page is 0 but must be at least 1 token");
+  EXPECT_EQ(said_by([&] { KvCache(shape_with(DType::i32, 1, 3)); }),
+            "cache: dtype is i32 but must be f32, f64, bf16, f16 or i8");
+  cache.grow(4);
+  append(cache, {s, other}, {{6, 7, 8, 9}, {6, 7, 8, 9}});
+  expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+}
+
+TEST(Cache, LiesInMemoryOfTheCallers) {
+  const CacheShape small = shape_with(DType::i8, 4, 2);
+  const CacheShape large = shape_with(DType::i8, 4, 5);
+  std::vector<double> memory(cache_bytes(small) / sizeof(double) + 1), more(cache_bytes(large) / sizeof(double) + 1);
+  KvCache cache(place_cache(memory.data(), small));
+  const std::int64_t s = cache.add_sequence();
+  append(cache, {s}, {{1, 2, 3, 4, 5, 6}});
+  EXPECT_EQ(said_by([&] { cache.grow(5); }), "cache grow: the memory is the caller's; move_to goes on in another");
+  cache.move_to(place_cache(more.data(), large));
+  std::fill(memory.begin(), memory.end(), 0.0);
+  append(cache, {s}, {{7, 8, 9, 10}});
+  expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+}
+
+TEST(Convert, RoundsAndQuantizes) {
+  const std::vector<float> x{0.0F, 1.0F, -3.14159F, 65504.0F, 1e-8F, 100.3F};
+  const auto n = static_cast<std::int64_t>(x.size());
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f64}) {
+    std::vector<double> stored(x.size());
+    std::vector<float> back(x.size());
+    const TensorView view{stored.data(), dtype, {1, 1, 1, n}, contiguous_strides({1, 1, 1, n})};
+    convert(view, make_vector_view(x.data(), n));
+    convert(make_vector_view(back.data(), n), view);
+    std::vector<double> one(1);
+    for (std::int64_t i = 0; i < n; ++i) {
+      store_element(one.data(), dtype, 0, x[static_cast<std::size_t>(i)]);
+      EXPECT_EQ(back[static_cast<std::size_t>(i)], load_element(one.data(), dtype, 0)) << dtype_name(dtype);
+    }
+  }
+  std::vector<std::int8_t> bytes(6);
+  std::vector<float> scale(2);
+  const std::vector<float> rows{1.0F, -2.0F, 0.5F, 0.0F, 0.0F, 0.0F};
+  quantize(make_view(bytes.data(), Shape{1, 1, 2, 3}), make_view(scale.data(), Shape{1, 1, 2, 1}),
+           make_view(rows.data(), Shape{1, 1, 2, 3}));
+  EXPECT_EQ(bytes, (std::vector<std::int8_t>{64, -127, 32, 0, 0, 0}));
+  EXPECT_EQ(scale, (std::vector<float>{2.0F / 127.0F, 0.0F}));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> broken{kNaN, 5.0F, 1.0F, 1.0F, -kInfinity, 2.0F};
+  quantize(make_view(bytes.data(), Shape{1, 1, 2, 3}), make_view(scale.data(), Shape{1, 1, 2, 1}),
+           make_view(broken.data(), Shape{1, 1, 2, 3}));
+  EXPECT_EQ(bytes, std::vector<std::int8_t>(6, 0));
+  EXPECT_TRUE(std::isnan(scale[0])) << scale[0];
+  EXPECT_EQ(scale[1], kInfinity);
+  EXPECT_EQ(said_by([&] { convert(make_vector_view(scale.data(), 2), make_vector_view(x.data(), n)); }),
+            "convert: to has shape (1,1,1,2) but must have (1,1,1,6)");
+  EXPECT_EQ(said_by([&] { quantize(make_vector_view(scale.data(), 2), {}, make_vector_view(x.data(), n)); }),
+            "quantize: to has dtype f32 but must be i8");
+}
+
+TEST(Views, OfTokensByHeads) {
+  std::vector<float> memory(2 * 3 * 4 * 5);
+  const TensorView view = make_bthd_view(memory.data(), 2, 3, 4, 5);
+  EXPECT_EQ(view.shape, (Shape{2, 4, 3, 5}));
+  EXPECT_EQ(offset_of(view, 1, 2, 1, 3), ((1 * 3 + 1) * 4 + 2) * 5 + 3);
+}
+
+}  // namespace
+}  // namespace headgate::testing

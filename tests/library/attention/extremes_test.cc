@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers and sizes at the ends of their ranges, forward and backward, on every vector target.
+
+#include <cmath>
+#include <limits>
+
+#include "library/attention/property.hpp"
+#include "library/core/convert.hpp"
+#include "library/core/element.hpp"
+
+namespace headgate {
+namespace {
+
+using verify::CaseSpec;
+using verify::check_backward_case;
+using verify::check_forward_case;
+using verify::Values;
+
+TEST(Extremes, LogitsAndGatesInTheThousands) {
+  for (const DType dtype : kDTypes) {
+    for (int fn = 0; fn < 7; ++fn) {
+      for (const GateOp op : {GateOp::mul, GateOp::add}) {
+        CaseSpec spec = sized(20, 37, 16, 16);
+        spec.Hkv = 2;
+        spec.dtype = dtype;
+        spec.values = Values::extreme;
+        spec.gate_fn = static_cast<GateFn>(fn);
+        spec.gate_op = op;
+        spec.gate_f32 = fn % 2 == 0;
+        spec.bias = {true, false, true, true};
+        spec.sinks = DType::f32;
+        spec.attn = true;
+        spec.seed = 100 + static_cast<std::uint64_t>(fn);
+        expect_both(spec);
+        spec.softcap = 20.0;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
+TEST(Extremes, Denormals) {
+  for (const DType dtype : kDTypes) {
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      CaseSpec spec = sized(19, 23, 12, 12);
+      spec.dtype = dtype;
+      spec.values = Values::denormal;
+      spec.seed = seed;
+      expect_both(spec);
+    }
+  }
+}
+
+/// y (8 heads, one query, 40 keys of D = 32) as f32: every q is 2¹²⁶, key j is j · 2⁻¹³³, a denormal bf16, and its
+/// value j / 40.
+template <typename T, class Convert>
+std::vector<float> outputs_of_denormal_keys(const Convert& convert) {
+  constexpr std::int64_t kHeads = 8, kKeys = 40, kDim = 32;
+  std::vector<T> q(kHeads * kDim, convert(0x1p126F)), k(kKeys * kDim), v(kKeys), y(kHeads);
+  for (std::int64_t j = 0; j < kKeys; ++j) {
+    std::fill_n(k.begin() + j * kDim, kDim, convert(static_cast<float>(j) * 0x1p-133F));
+    v[j] = convert(static_cast<float>(j) / kKeys);
+  }
+  AttentionInputs in;
+  in.q = make_view(q.data(), Shape{1, kHeads, 1, kDim});
+  in.k = make_view(k.data(), Shape{1, 1, kKeys, kDim});
+  in.v = make_view(v.data(), Shape{1, 1, kKeys, 1});
+  AttentionOutputs out;
+  out.y = make_view(y.data(), Shape{1, kHeads, 1, 1});
+  attention_forward(out, in);
+  std::vector<float> widened;
+  for (const T& x : y) {
+    if constexpr (std::is_same_v<T, float>) {
+      widened.push_back(x);
+    } else {
+      widened.push_back(to_f32(x));
+    }
+  }
+  return widened;
+}
+
+TEST(Extremes, DenormalKeysCountBesideHugeQueries) {
+  const TargetGuard guard;
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    const auto exact = outputs_of_denormal_keys<float>([](float x) { return x; });
+    const auto rounded = outputs_of_denormal_keys<BFloat16>([](float x) { return to_bf16(x); });
+    EXPECT_GT(exact[0], 0.6F) << target;  // without the keys' numbers the mean, 0.49
+    for (std::size_t h = 0; h < exact.size(); ++h) EXPECT_NEAR(rounded[h], exact[h], 0.01F) << target;
+  }
+}
+
+/// y of queries of 32 elements each and keys of −20 … 20 units, values j: in int8 with scales or in f32.
+std::vector<float> outputs_of_counting_keys(std::vector<float> q, float unit, bool quantized) {
+  constexpr std::int64_t kKeys = 41, kDim = 32;
+  const auto heads = static_cast<std::int64_t>(q.size()) / kDim;
+  std::vector<float> k(kKeys * kDim), v(kKeys), y(heads), k_scale(kKeys, unit), v_scale(kKeys, 1.0F);
+  std::vector<std::int8_t> k_bytes(k.size()), v_bytes(v.size());
+  for (std::int64_t j = 0; j < kKeys; ++j) {
+    std::fill_n(k_bytes.begin() + j * kDim, kDim, static_cast<std::int8_t>(j - 20));
+    std::fill_n(k.begin() + j * kDim, kDim, static_cast<float>(j - 20) * unit);
+    v[j] = v_bytes[j] = static_cast<std::int8_t>(j);
+  }
+  AttentionInputs in;
+  in.q = make_view(q.data(), Shape{1, heads, 1, kDim});
+  if (quantized) {
+    in.k = make_view(k_bytes.data(), Shape{1, 1, kKeys, kDim});
+    in.v = make_view(v_bytes.data(), Shape{1, 1, kKeys, 1});
+    in.k_scale = make_view(k_scale.data(), Shape{1, 1, kKeys, 1});
+    in.v_scale = make_view(v_scale.data(), Shape{1, 1, kKeys, 1});
+  } else {
+    in.k = make_view(k.data(), Shape{1, 1, kKeys, kDim});
+    in.v = make_view(v.data(), Shape{1, 1, kKeys, 1});
+  }
+  AttentionOutputs out;
+  out.y = make_view(y.data(), Shape{1, heads, 1, 1});
+  attention_forward(out, in);
+  return y;
+}
+
+TEST(Extremes, QueriesOfInt8KeysOfAnySize) {
+  constexpr std::int64_t kDim = 32;
+  const TargetGuard guard;
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    for (const std::int64_t heads : {1, 4, 8}) {
+      std::vector<float> sizes = {0x1p-100F, 0x1p-79F, 0x1p60F, 0x1p100F};
+      for (float size = 1; size <= 2; size *= 1.002F) sizes.push_back(size);  // every leading digit
+      for (const float size : sizes) {
+        std::vector<float> q(heads * kDim);
+        for (std::int64_t h = 0; h < heads; ++h) std::fill_n(q.begin() + h * kDim, kDim, h % 2 == 0 ? size : -size);
+        const float unit = 0x1p-10F / size;
+        const auto exact = outputs_of_counting_keys(q, unit, false),
+                   quantized = outputs_of_counting_keys(q, unit, true);
+        EXPECT_GT(exact[0], 20.5F) << target;  // without the keys' numbers the mean, 20
+        for (std::size_t h = 0; h < exact.size(); ++h)
+          EXPECT_NEAR(quantized[h], exact[h], 1e-3F) << target << ' ' << heads << ' ' << size;
+      }
+    }
+  }
+}
+
+TEST(Extremes, QueriesOfZerosAndNaNOfInt8Keys) {
+  constexpr std::int64_t kDim = 32, kHeads = 4;
+  const TargetGuard guard;
+  for (const std::string& target : supported_targets()) {
+    set_target(target);
+    std::vector<float> q(kHeads * kDim, 0.0F);
+    for (const float y : outputs_of_counting_keys(q, 1.0F, true)) EXPECT_FLOAT_EQ(y, 20.0F) << target;
+    q[kDim + 5] = std::numeric_limits<float>::quiet_NaN();
+    const auto y = outputs_of_counting_keys(q, 1.0F, true);
+    EXPECT_FLOAT_EQ(y[0], 20.0F) << target;
+    EXPECT_TRUE(std::isnan(y[1])) << target;
+    EXPECT_FLOAT_EQ(y[3], 20.0F) << target;
+  }
+}
+
+/// −∞ in the bias hides the key, whole rows and whole keys among them.
+TEST(Extremes, BiasOfMinusInfinityHides) {
+  for (const DType dtype : kDTypes) {
+    for (const bool bias_f32 : {false, true}) {
+      for (const DType sinks : {DType::none, DType::f32}) {
+        CaseSpec spec = sized(70, 300, 16, 16);
+        spec.dtype = dtype;
+        spec.bias = {true, true, true, true};
+        spec.bias_f32 = bias_f32;
+        spec.bias_hides = true;
+        spec.sinks = sinks;
+        spec.dlse = DType::f32;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
+TEST(Extremes, BiasOfInfinityOrNaNBreaksItsRowsAlone) {
+  for (const DType dtype : kDTypes) {
+    for (const bool sinks : {false, true}) {
+      CaseSpec spec = sized(40, 50, 16, 16);
+      spec.Hkv = 2;
+      spec.dtype = dtype;
+      spec.bias = {true, true, true, true};
+      spec.bias_breaks = true;
+      spec.sinks = sinks ? DType::f64 : DType::none;
+      spec.attn = spec.weights = true;
+      expect_right(spec, check_forward_case);
+      // A key's gradient sums over queries, the broken ones among them; a query's is its own.
+      spec.absent_gradients = 63U & ~verify::kDq;
+      expect_right(spec, check_backward_case);
+    }
+  }
+}
+
+/// One NaN among the scores of a row reaches all of its output, wherever it lies, and no other row.
+void expect_nan_in_its_rows(std::int64_t T, std::int64_t S, std::int64_t target) {
+  constexpr std::int64_t kD = 16, kDv = 8;
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> q(T * kD, 0.5F), k(S * kD, 0.25F), v(S * kDv, 1.0F), y(T * kDv);
+  q[kD + 1] = kNaN;        // of query 1
+  k[(S - 1) * kD] = kNaN;  // which the last query alone sees
+  AttentionInputs in;
+  in.q = make_view<const float>(q.data(), Shape{1, 1, T, kD});
+  in.k = make_view<const float>(k.data(), Shape{1, 1, S, kD});
+  in.v = make_view<const float>(v.data(), Shape{1, 1, S, kDv});
+  AttentionOutputs out;
+  out.y = make_view(y.data(), Shape{1, 1, T, kDv});
+  AttentionOptions options;
+  options.causality = Causality::causal;
+  options.context.target = target;
+  attention_forward(out, in, options);
+  for (std::int64_t n = 0; n < T * kDv; ++n) {
+    const std::int64_t i = n / kDv;
+    if (i == 1 || i == T - 1) {
+      EXPECT_TRUE(std::isnan(y[n])) << "query " << i << " of " << T << ", " << S << " keys: " << y[n];
+    } else {
+      EXPECT_NEAR(y[n], 1.0F, 1e-5F) << "query " << i << " of " << T << ", " << S << " keys";
+    }
+  }
+}
+
+TEST(Extremes, NaNInAQueryOrAKeyBreaksTheRowsThatSeeItAlone) {
+  for (const std::string& target : supported_targets()) {
+    SCOPED_TRACE(target);
+    for (const std::int64_t T : {3, 8, 70, 200}) {
+      for (const std::int64_t S : {T, T + 7, T + 1100}) expect_nan_in_its_rows(T, S, find_target(target));
+    }
+  }
+}
+
+TEST(Extremes, EmptyDimensions) {
+  for (const DType dtype : kDTypes) {
+    for (const bool sinks : {false, true}) {
+      CaseSpec spec = sized(5, 6, 4, 3);
+      spec.dtype = dtype;
+      spec.bias = {true, true, true, true};
+      spec.sinks = sinks ? DType::f32 : DType::none;
+      spec.dlse = DType::f32;
+      spec.attn = spec.weights = true;
+      for (const auto size : {&CaseSpec::B, &CaseSpec::Hkv, &CaseSpec::T, &CaseSpec::S}) {
+        CaseSpec empty = spec;
+        empty.*size = 0;
+        expect_both(empty);
+      }
+    }
+  }
+}
+
+TEST(Extremes, SizesAtTheirEnds) {
+  for (const DType dtype : kDTypes) {
+    for (const auto& [T, S] : {std::pair{1, 1}, {1, 300}, {300, 1}, {2, 513}, {193, 257}}) {
+      CaseSpec spec = sized(T, S, 8, 8);
+      spec.dtype = dtype;
+      expect_both(spec);
+      spec.causality = Causality::causal;
+      expect_both(spec);
+    }
+    for (const auto& [D, Dv] : {std::pair{1, 1}, {512, 512}, {1, 512}, {512, 1}, {511, 509}}) {
+      CaseSpec spec = sized(17, 33, D, Dv);
+      spec.dtype = dtype;
+      expect_both(spec);
+    }
+  }
+}
+
+/// k, v and bias hold NaN at and beyond the key length (Case sees to it): none of it may reach a result.
+TEST(Extremes, NothingBeyondTheKeyLengthIsRead) {
+  for (const DType dtype : kDTypes) {
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+      CaseSpec spec = sized(40, 310, 16, 24);
+      spec.B = 3;
+      spec.dtype = dtype;
+      spec.key_lengths = seed % 2 == 0 ? DType::i32 : DType::i64;
+      spec.bias = {seed > 2, true, false, true};
+      spec.causality = seed > 4 ? Causality::causal : Causality::none;
+      spec.seed = seed;
+      spec.weights = true;
+      expect_both(spec);
+    }
+  }
+}
+
+/// ALiBi lets the largest score of a row move from block to block, by hundreds.
+TEST(Extremes, RowMaximumThatKeepsMoving) {
+  for (const DType dtype : kDTypes) {
+    for (const Causality causality : {Causality::none, Causality::causal}) {
+      CaseSpec spec = sized(5, 900, 8, 8);
+      spec.group = 3;
+      spec.dtype = dtype;
+      spec.alibi_slopes = DType::f32;
+      spec.causality = causality;
+      spec.weights = true;
+      expect_both(spec);
+      spec.sinks = DType::f32;
+      expect_both(spec);
+    }
+  }
+}
+
+TEST(Extremes, WindowsBeyondTheSequence) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [left, right] : {std::pair{kHuge, kHuge}, {kHuge, std::int64_t{0}}, {std::int64_t{0}, kHuge}}) {
+    CaseSpec spec = sized(30, 41, 8, 8);
+    spec.window_left = left;
+    spec.window_right = right;
+    expect_both(spec);
+  }
+}
+
+}  // namespace
+}  // namespace headgate

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass against the oracle, on every vector target, by the tolerance rule of docs/NUMERICS.md.
+
+#include "library/attention/property.hpp"
+
+namespace headgate {
+namespace {
+
+using verify::CaseSpec;
+using verify::check_forward_case;
+using verify::GateInput;
+
+class Forward : public ::testing::TestWithParam<DType> {};
+
+TEST_P(Forward, RandomProblems) {
+  EXPECT_TRUE(holds_on_random_problems("forward is the oracle's", GetParam(), check_forward_case));
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryDType, Forward, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
+                         dtype_test_name);
+
+TEST(Forward, StandardCases) {
+  for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_forward_case);
+}
+
+/// A split of the keys that ends within a vector, after a whole one has left its weights in the same memory.
+TEST(Forward, FewQueriesOfKeysThatFillNoVector) {
+  CaseSpec whole = sized(1, 2048, 16, 16);
+  for (const std::int64_t heads : {1, 4, 8}) {
+    whole.group = heads;
+    for (const bool quantized : {false, true}) {
+      whole.quantized = quantized;
+      for (const DType dtype : kDTypes) {
+        whole.dtype = dtype;
+        for (const std::int64_t S : {1, 4, 12, 20, 1028}) {
+          CaseSpec spec = whole;
+          spec.S = S;
+          expect_right(whole, check_forward_case);
+          expect_right(spec, check_forward_case);
+        }
+      }
+    }
+  }
+}
+
+// Up to eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row; rows longer than
+// their sums allow are not.
+TEST(Forward, FewQueriesOfBytes) {
+  for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+    for (const std::int64_t D : {16, 48, 64, 80, 128, 496, 512}) {
+      for (const std::int64_t S : {15, 16, 130}) {
+        CaseSpec spec = sized(T, S, D, 32);
+        spec.quantized = true;
+        expect_right(spec, check_forward_case);
+        spec.causality = Causality::causal;
+        spec.softcap = 2.0;
+        expect_right(spec, check_forward_case);
+      }
+    }
+  }
+}
+
+// Rows are cut into register tiles of eight, four and what is left; columns into lines, vectors and what is left.
+TEST(Forward, FewQueriesOfEveryNumberOfRows) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14}) {
+      for (const std::int64_t S : {9, 70, 1030}) {
+        for (const std::int64_t D : {8, 16, 40, 48, 128, 176}) {
+          CaseSpec spec = sized(T, S, D, D);
+          spec.dtype = dtype;
+          expect_right(spec, check_forward_case);
+        }
+      }
+    }
+  }
+}
+
+// Long sequences are cut into longer splits.
+TEST(Forward, FewQueriesOfLongSequences) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t S : {16380, 16384, 18436}) {
+      CaseSpec spec = sized(3, S, 16, 16);
+      spec.dtype = dtype;
+      expect_right(spec, check_forward_case);
+      spec.causality = Causality::causal;
+      spec.window_left = 2500;
+      expect_right(spec, check_forward_case);
+    }
+  }
+}
+
+TEST(Forward, EveryChoiceOfOptionalOutputs) {
+  CaseSpec spec;
+  spec.B = spec.Hkv = spec.group = 2;
+  spec.T = 21;
+  spec.S = 34;
+  spec.D = spec.Dv = 16;
+  spec.gate_input = GateInput::elementwise;
+  for (const DType lse : {DType::none, DType::f32, DType::f64}) {
+    for (const bool attn : {false, true}) {
+      for (const bool weights : {false, true}) {
+        spec.lse = lse;
+        spec.attn = attn;
+        spec.weights = weights;
+        expect_right(spec, check_forward_case);
+      }
+    }
+  }
+}
+
+/// Asking for more does not change what else is computed.
+TEST(Forward, OptionalOutputsLeaveYAlone) {
+  CaseSpec spec;
+  spec.T = 40;
+  spec.S = 300;
+  spec.D = spec.Dv = 24;
+  spec.gate_input = GateInput::headwise;
+  verify::Case problem(spec);
+  const AttentionOutputs all = problem.saving_outputs();
+  const auto* y = static_cast<const float*>(all.y.data);
+  attention_forward(all, problem.inputs(), problem.options());
+  const std::vector<float> among_others(y, y + all.y.numel());
+  AttentionOutputs alone;
+  alone.y = all.y;
+  problem.poison_outputs();
+  attention_forward(alone, problem.inputs(), problem.options());
+  EXPECT_EQ(among_others, std::vector<float>(y, y + all.y.numel()));
+}
+
+}  // namespace
+}  // namespace headgate

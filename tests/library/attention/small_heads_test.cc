@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small heads, forward and backward, on every vector target: the sizes at which they are cut, what else they can be
+// asked for, and where they end and the other kernels begin.
+
+#include "library/attention/cpu/small_heads.hpp"
+
+#include <array>
+#include <vector>
+
+#include "library/attention/property.hpp"
+#include "verify/case.hpp"
+
+namespace headgate {
+namespace {
+
+using verify::CaseSpec;
+using verify::check_backward_case;
+using verify::check_forward_case;
+using verify::GateInput;
+using verify::Layout;
+
+/// As many heads as share out among threads without being cut, and more than the backward pass asks for.
+CaseSpec many_heads(CaseSpec spec) {
+  spec.B = 2;
+  spec.Hkv = 4;
+  return spec;
+}
+
+/// y of a forward pass that asks for the weights too, which the other kernels compute, or does not.
+std::vector<std::uint8_t> bytes_of_y(CaseSpec spec, bool weights) {
+  spec.weights = weights;
+  verify::Case problem(spec);
+  const AttentionOutputs out = problem.outputs();
+  attention_forward(out, problem.inputs(), problem.options());
+  const auto* y = static_cast<const std::uint8_t*>(out.y.data);
+  return {y, y + out.y.numel() * static_cast<std::int64_t>(sizeof(float))};
+}
+
+bool has_bits_of_its_own(std::int64_t T, std::int64_t S, std::int64_t D) {
+  const CaseSpec spec = sized(T, S, D, D);
+  return bytes_of_y(spec, false) != bytes_of_y(spec, true);
+}
+
+TEST(SmallHeads, HaveKernelsOfTheirOwnUpToTheirSizes) {
+  static_assert(kSmallHeadRows == 256 && kSmallHeadDim == 256);
+  EXPECT_TRUE(has_bits_of_its_own(256, 256, 64));
+  EXPECT_TRUE(has_bits_of_its_own(100, 200, 256));
+  EXPECT_TRUE(has_bits_of_its_own(9, 40, 64));
+  EXPECT_FALSE(has_bits_of_its_own(257, 256, 64));
+  EXPECT_FALSE(has_bits_of_its_own(256, 257, 64));
+  EXPECT_FALSE(has_bits_of_its_own(100, 200, 272));
+}
+
+TEST(SmallHeads, AreTheSequencesThatAreShortAndPlain) {
+  BackwardProblem plain;
+  plain.B = 2;
+  plain.Hkv = 4;
+  plain.D = plain.Dv = 64;
+  const Sequence longest{.T = 256, .S = 256, .keys = 256};
+  EXPECT_TRUE(suits_small_heads(plain, longest));
+  for (const Sequence& other : {Sequence{.T = 257, .S = 256}, {.T = 256, .S = 257}, {.T = 0, .S = 9}, {.T = 9, .S = 0}})
+    EXPECT_FALSE(suits_small_heads(plain, other)) << other.T << " " << other.S;
+  std::array<BackwardProblem, 8> others;
+  others.fill(plain);
+  float number = 0;
+  const TensorView some(&number, DType::f32, Shape{1, 1, 1, 1}, Shape{1, 1, 1, 1});
+  others[0].D = 257;
+  others[1].Dv = 257;
+  others[2].softcap = 1.0;
+  others[3].inputs.alibi_slopes = some;
+  others[4].inputs.bias = some;
+  others[5].inputs.mask = some;
+  others[6].inputs.sinks = some;
+  others[7].Hkv = 3;  // fewer than eight heads of more than 192 keys
+  for (const BackwardProblem& other : others) {
+    EXPECT_FALSE(suits_small_heads(other, longest)) << &other - others.data();
+    EXPECT_EQ(has_small_heads(other, longest), &other >= &others[6]) << &other - others.data();
+  }
+  EXPECT_TRUE(suits_small_heads(others[7], {.T = 256, .S = 192}));
+}
+
+/// At the ends of panels, of register tiles and of their units, and of the sizes themselves.
+TEST(SmallHeads, AtTheEndsOfTheirPieces) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t T : {9, 12, 13, 16, 17, 20, 31, 32, 33, 45, 96, 97}) {
+      for (const std::int64_t S : {1, 4, 5, 11, 12, 13, 16, 17, 28, 40}) {
+        CaseSpec spec = sized(T, S, 16, 16);
+        spec.dtype = dtype;
+        if (S % 2 == 0) spec.causality = Causality::causal;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
+TEST(SmallHeads, AtTheirLargest) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const Causality causality : {Causality::none, Causality::causal}) {
+      for (const auto& [T, S] : {std::pair{255, 255}, {255, 256}, {256, 256}, {256, 257}, {257, 256}, {191, 193}}) {
+        CaseSpec spec = many_heads(sized(T, S, 16, 16));
+        spec.dtype = dtype;
+        spec.causality = causality;
+        expect_both(spec);
+      }
+      for (const auto& [D, Dv] : {std::pair{256, 256}, {255, 241}, {256, 16}, {3, 256}, {257, 256}, {256, 257}}) {
+        CaseSpec spec = sized(40, 36, D, Dv);
+        spec.dtype = dtype;
+        spec.causality = causality;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
+/// Rows that lie dense and close are read and written in place, others are copied.
+TEST(SmallHeads, InEveryLayoutAndType) {
+  for (const DType dtype : kDTypes) {
+    for (int layout = 0; layout < 6; ++layout) {
+      for (const auto& [D, Dv] : {std::pair{64, 64}, {64, 48}, {20, 12}}) {
+        CaseSpec spec = sized(37, 29, D, Dv);
+        spec.B = 2;
+        spec.Hkv = 3;
+        spec.group = 2;
+        spec.dtype = dtype;
+        spec.layout = static_cast<Layout>(layout);
+        spec.dlse = DType::f32;
+        spec.attn = D == Dv;
+        expect_both(spec);
+      }
+    }
+  }
+}
+
+TEST(SmallHeads, UnderEveryGate) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (int fn = 0; fn < 7; ++fn) {
+      for (const GateOp op : {GateOp::mul, GateOp::add}) {
+        for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
+          CaseSpec spec = sized(35, 35, 32, 32);
+          spec.dtype = dtype;
+          spec.gate_fn = static_cast<GateFn>(fn);
+          spec.gate_op = op;
+          spec.gate_input = grain;
+          expect_both(spec);
+          spec.attn = true;
+          expect_both(spec);
+        }
+      }
+    }
+  }
+  CaseSpec spec = sized(35, 35, 32, 32);
+  spec.gate_input = GateInput::none;
+  expect_both(spec);
+}
+
+/// Causal, windows, key lengths, offsets: rows that see nothing, keys that nobody sees, panels that see few keys.
+TEST(SmallHeads, WhateverIsHidden) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const DType sinks : {DType::none, DType::f32}) {
+      for (const auto& [left, right] : {std::pair{-1, -1}, {20, 0}, {3, 5}, {-1, 2}, {0, -1}, {0, 0}}) {
+        for (const bool offsets : {false, true}) {
+          CaseSpec spec = sized(70, offsets ? 90 : 40, 32, 32);
+          spec.B = 3;
+          spec.dtype = dtype;
+          spec.window_left = left;
+          spec.window_right = right;
+          spec.sinks = sinks;
+          spec.dlse = DType::f64;
+          if (offsets) spec.query_offsets = DType::i32;
+          expect_both(spec);
+          spec.key_lengths = DType::i64;
+          expect_both(spec);
+        }
+      }
+    }
+  }
+}
+
+TEST(SmallHeads, EachGradientAloneAndEachAbsent) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CaseSpec spec = sized(100, 40, 32, 16);  // more than a tile of queries
+    spec.group = 2;
+    spec.dtype = dtype;
+    for (unsigned bit = 1; bit <= verify::kDgate; bit <<= 1) {
+      spec.absent_gradients = bit;
+      expect_right(spec, check_backward_case);
+      spec.absent_gradients = 15U & ~bit;
+      expect_right(spec, check_backward_case);
+    }
+  }
+}
+
+/// Packed batches in which some sequences are small, some long, some of few queries, some empty.
+TEST(SmallHeads, BesideOtherSequences) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t page : {0, 16}) {
+      CaseSpec spec = sized(257 + 256 + 40 + 1 + 12, 256 + 257 + 30 + 9, 16, 16);
+      spec.Hkv = 2;
+      spec.dtype = dtype;
+      spec.causality = Causality::causal;
+      spec.cu_seqlens = DType::i32;
+      spec.packed = 6;
+      spec.packed_queries = {257, 256, 0, 40, 1, 12};
+      if (page == 0) {
+        spec.packed_keys = {256, 257, 0, 30, 9, 0};
+      } else {
+        spec.page = page;
+        spec.S = 256;
+        spec.key_lengths = DType::i32;
+      }
+      spec.threads = 2;
+      page == 0 ? expect_both(spec) : expect_right(spec, check_forward_case);
+    }
+  }
+}
+
+TEST(SmallHeads, OverPagesAndInt8) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const std::int64_t page : {0, 1, 16}) {
+      for (const bool quantized : {false, true}) {
+        CaseSpec spec = sized(33, 48, 32, 20);
+        spec.B = spec.Hkv = spec.group = 2;
+        spec.dtype = dtype;
+        spec.page = page;
+        spec.quantized = quantized;
+        if (page > 0) spec.key_lengths = DType::i32;
+        spec.causality = Causality::causal;
+        expect_right(spec, check_forward_case);
+      }
+    }
+  }
+}
+
+/// Rows that a gate threshold closes, in panels of rows that do not follow each other.
+TEST(SmallHeads, UnderAGateThreshold) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::f16}) {
+    for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
+      for (const double share : {0.0, 0.3, 0.9, 1.0}) {
+        for (const int threads : {1, 4}) {
+          CaseSpec spec = sized(150, 130, 32, 32);
+          spec.group = 3;
+          spec.dtype = dtype;
+          spec.gate_input = grain;
+          spec.closed_share = share;
+          spec.causality = Causality::causal;
+          spec.window_left = 60;
+          spec.threads = threads;
+          expect_right(spec, check_forward_case);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headgate

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "headgate/headgate.h"
+#include "headgate/headgate.hpp"
+#include "library/attention/sample_call.hpp"
+#include "library/core/element.hpp"
+#include "library/core/gate_functions.hpp"
+
+// The C API computes what the C++ API computes, bit for bit.
+
+namespace headgate::testing {
+namespace {
+
+headgate_tensor to_c(const TensorView& view) {
+  headgate_tensor tensor = HEADGATE_ABSENT;
+  tensor.data = view.data;
+  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
+  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
+  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
+  return tensor;
+}
+
+headgate_const_tensor to_c(const ConstTensorView& view) {
+  headgate_const_tensor tensor = HEADGATE_ABSENT;
+  tensor.data = view.data;
+  tensor.dtype = static_cast<headgate_dtype>(view.dtype);
+  std::copy(view.shape.begin(), view.shape.end(), tensor.shape);
+  std::copy(view.strides.begin(), view.strides.end(), tensor.strides);
+  return tensor;
+}
+
+headgate_attention_options to_c(const AttentionOptions& options) {
+  headgate_attention_options c = HEADGATE_ATTENTION_OPTIONS_INIT;
+  c.has_scale = options.scale.has_value() ? 1 : 0;
+  c.scale = options.scale.value_or(0.0);
+  c.softcap = options.softcap;
+  c.has_window = 1;
+  c.window_left = options.window_left;
+  c.window_right = options.window_right;
+  c.causality = static_cast<headgate_causality>(options.causality);
+  c.gate_fn = options.gate_fn == GateFn::none ? HEADGATE_GATE_FN_NONE : static_cast<headgate_gate_fn>(options.gate_fn);
+  c.gate_op = static_cast<headgate_gate_op>(options.gate_op);
+  c.threads = options.context.threads;
+  c.gate_threshold = options.gate_threshold;
+  c.precision = static_cast<headgate_precision>(options.precision);
+  return c;
+}
+
+headgate_attention_inputs to_c(const AttentionInputs& in) {
+  headgate_attention_inputs c = HEADGATE_ATTENTION_INPUTS_INIT;
+  c.q = to_c(in.q);
+  c.k = to_c(in.k);
+  c.v = to_c(in.v);
+  c.gate = to_c(in.gate);
+  c.bias = to_c(in.bias);
+  c.mask = to_c(in.mask);
+  c.key_lengths = to_c(in.key_lengths);
+  c.query_offsets = to_c(in.query_offsets);
+  c.cu_seqlens_q = to_c(in.cu_seqlens_q);
+  c.cu_seqlens_k = to_c(in.cu_seqlens_k);
+  c.alibi_slopes = to_c(in.alibi_slopes);
+  c.sinks = to_c(in.sinks);
+  c.block_table = to_c(in.block_table);
+  c.k_scale = to_c(in.k_scale);
+  c.v_scale = to_c(in.v_scale);
+  return c;
+}
+
+headgate_status forward_by_c(const SampleCall& call, const headgate_attention_options& options) {
+  headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+  outputs.y = to_c(call.out.y);
+  outputs.lse = to_c(call.out.lse);
+  outputs.attn = to_c(call.out.attn);
+  outputs.weights = to_c(call.out.weights);
+  const headgate_attention_inputs inputs = to_c(call.in);
+  return headgate_attention_forward(&outputs, &inputs, &options);
+}
+
+headgate_status forward_by_c(const SampleCall& call) { return forward_by_c(call, to_c(call.options)); }
+
+headgate_status backward_by_c(const SampleCall& call) {
+  headgate_attention_gradients gradients = HEADGATE_ATTENTION_GRADIENTS_INIT;
+  gradients.dq = to_c(call.grad.dq);
+  gradients.dk = to_c(call.grad.dk);
+  gradients.dv = to_c(call.grad.dv);
+  gradients.dgate = to_c(call.grad.dgate);
+  gradients.dbias = to_c(call.grad.dbias);
+  gradients.dsinks = to_c(call.grad.dsinks);
+  headgate_attention_saved saved = HEADGATE_ATTENTION_SAVED_INIT;
+  saved.y = to_c(call.saved.y);
+  saved.lse = to_c(call.saved.lse);
+  saved.attn = to_c(call.saved.attn);
+  headgate_attention_incoming incoming = HEADGATE_ATTENTION_INCOMING_INIT;
+  incoming.dy = to_c(call.incoming.dy);
+  incoming.dlse = to_c(call.incoming.dlse);
+  const headgate_attention_inputs inputs = to_c(call.in);
+  const headgate_attention_options options = to_c(call.options);
+  return headgate_attention_backward(&gradients, &inputs, &saved, &incoming, &options);
+}
+
+headgate_status statistics_by_c(const SampleCall& call) {
+  headgate_attention_statistics_outputs outputs = HEADGATE_ATTENTION_STATISTICS_OUTPUTS_INIT;
+  const AttentionStatistics& s = call.statistics;
+  outputs.row_max = to_c(s.row_max);
+  outputs.entropy = to_c(s.entropy);
+  outputs.first = to_c(s.first);
+  outputs.first_gated = to_c(s.first_gated);
+  outputs.window_share = to_c(s.window_share);
+  outputs.key_weights = to_c(s.key_weights);
+  outputs.mean_row_max = to_c(s.mean_row_max);
+  outputs.mean_entropy = to_c(s.mean_entropy);
+  outputs.mean_first = to_c(s.mean_first);
+  outputs.mean_first_gated = to_c(s.mean_first_gated);
+  outputs.mean_window_share = to_c(s.mean_window_share);
+  outputs.mean_key_weights = to_c(s.mean_key_weights);
+  outputs.key_mass = to_c(s.key_mass);
+  outputs.topk_index = to_c(s.topk_index);
+  outputs.topk_weight = to_c(s.topk_weight);
+  outputs.rows = to_c(s.rows);
+  headgate_statistics_selection selection = HEADGATE_STATISTICS_SELECTION_INIT;
+  selection.keys = to_c(call.selection.keys);
+  selection.queries = to_c(call.selection.queries);
+  selection.window = call.selection.window;
+  const headgate_attention_inputs inputs = to_c(call.in);
+  const headgate_attention_options options = to_c(call.options);
+  const headgate_const_tensor lse = to_c(call.saved.lse);
+  return headgate_attention_statistics(&outputs, &inputs, &lse, &selection, &options);
+}
+
+/// A call on random numbers, the same for the same seed, with options away from their defaults.
+struct RandomCall : SampleCall {
+  RandomCall(DType dtype, std::uint32_t seed) : SampleCall(dtype), random(seed) {
+    for (const ConstTensorView& view : {in.q, in.k, in.v, in.gate, in.bias, incoming.dy, incoming.dlse}) fill(view);
+    options.scale = 0.7;
+    options.softcap = 3.0;
+    options.causality = Causality::causal;
+    options.window_left = 3;
+    options.gate_fn = GateFn::silu;
+    saved = {out.y, out.lse, out.attn};
+  }
+
+  void fill(const ConstTensorView& view) {
+    std::normal_distribution<double> normal;
+    for (std::int64_t i = 0; i < view.numel(); ++i) {
+      store_element(const_cast<void*>(view.data), view.dtype, i, normal(random));
+    }
+  }
+
+  std::mt19937 random;
+};
+
+class SameBits : public ::testing::TestWithParam<DType> {};
+
+TEST_P(SameBits, InBothPasses) {
+  const RandomCall cpp(GetParam(), 42);
+  const RandomCall c(GetParam(), 42);
+  const RandomCall before(GetParam(), 42);
+  cpp.forward();
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(before.snapshot()));
+  const auto between = c.snapshot();
+  cpp.backward();
+  ASSERT_EQ(backward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(between));
+  const auto after = c.snapshot();
+  cpp.look();
+  ASSERT_EQ(statistics_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(after));
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, SameBits, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
+                         [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
+
+/// Ranges of keys, their merge and its gradients.
+struct MergeCall : RandomCall {
+  static constexpr std::size_t kParts = 2;
+  static constexpr std::int64_t kCut = 2;
+  TensorView attn[kParts], lse[kParts], d_attn[kParts], d_lse[kParts];
+
+  MergeCall() : RandomCall(DType::f32, 11) {
+    out.weights = {};
+    for (auto* views : {attn, d_attn}) {
+      for (std::size_t n = 0; n < kParts; ++n) views[n] = tensor(DType::f32, {kB, kHq, kT, kDv});
+    }
+    for (auto* views : {lse, d_lse}) {
+      for (std::size_t n = 0; n < kParts; ++n) views[n] = tensor(DType::f32, {kB, kHq, kT, 1});
+    }
+  }
+
+  std::pair<std::int64_t, std::int64_t> keys(std::size_t n) const {
+    return n == 0 ? std::pair{std::int64_t{0}, kCut} : std::pair{kCut, kS};
+  }
+
+  void by_cpp() const {
+    std::vector<MergePart> parts;
+    std::vector<MergePartGradients> gradients;
+    for (std::size_t n = 0; n < kParts; ++n) {
+      KeyRangeVectors vectors;
+      AttentionInputs range = narrow_keys(in, keys(n).first, keys(n).second, vectors);
+      range.gate = {};
+      AttentionOutputs outputs;
+      outputs.y = attn[n];
+      outputs.lse = lse[n];
+      attention_forward(outputs, range, options);
+      parts.push_back({attn[n], lse[n]});
+      gradients.push_back({d_attn[n], d_lse[n]});
+    }
+    attention_merge(out, parts, in.gate, options);
+    attention_merge_backward(gradients, grad.dgate, parts, in.gate, incoming, options);
+  }
+
+  void by_c() const {
+    const headgate_attention_inputs inputs = to_c(in);
+    const headgate_attention_options c_options = to_c(options);
+    std::vector<headgate_merge_part> parts;
+    std::vector<headgate_merge_part_gradients> gradients;
+    for (std::size_t n = 0; n < kParts; ++n) {
+      std::int64_t offsets[kB], lengths[kB];
+      headgate_attention_inputs range = HEADGATE_ATTENTION_INPUTS_INIT;
+      ASSERT_EQ(headgate_narrow_keys(&range, &inputs, keys(n).first, keys(n).second, offsets, lengths), HEADGATE_OK)
+          << headgate_last_error();
+      range.gate = HEADGATE_ABSENT;
+      headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+      outputs.y = to_c(attn[n]);
+      outputs.lse = to_c(lse[n]);
+      ASSERT_EQ(headgate_attention_forward(&outputs, &range, &c_options), HEADGATE_OK) << headgate_last_error();
+      parts.push_back({to_c(ConstTensorView(attn[n])), to_c(ConstTensorView(lse[n]))});
+      gradients.push_back({to_c(d_attn[n]), to_c(d_lse[n])});
+    }
+    headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+    outputs.y = to_c(out.y);
+    outputs.lse = to_c(out.lse);
+    outputs.attn = to_c(out.attn);
+    headgate_attention_incoming c_incoming = HEADGATE_ATTENTION_INCOMING_INIT;
+    c_incoming.dy = to_c(incoming.dy);
+    c_incoming.dlse = to_c(incoming.dlse);
+    const headgate_tensor dgate = to_c(grad.dgate);
+    ASSERT_EQ(headgate_attention_merge(&outputs, parts.data(), kParts, &inputs.gate, &c_options), HEADGATE_OK)
+        << headgate_last_error();
+    ASSERT_EQ(headgate_attention_merge_backward(gradients.data(), &dgate, parts.data(), kParts, &inputs.gate,
+                                                &c_incoming, &c_options),
+              HEADGATE_OK)
+        << headgate_last_error();
+  }
+};
+
+TEST(Merge, HasTheSameBits) {
+  const MergeCall cpp, c, before;
+  cpp.by_cpp();
+  c.by_c();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(before.snapshot()));
+}
+
+TEST(Merge, RefusesNullAndSaysWhy) {
+  const MergeCall call;
+  headgate_attention_outputs outputs = HEADGATE_ATTENTION_OUTPUTS_INIT;
+  outputs.y = to_c(call.out.y);
+  EXPECT_EQ(headgate_attention_merge(&outputs, nullptr, 1, nullptr, nullptr), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_STREQ(headgate_last_error(), "headgate_attention_merge: parts is null but count is 1");
+  EXPECT_EQ(headgate_attention_merge(&outputs, nullptr, 0, nullptr, nullptr), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_STREQ(headgate_last_error(), "headgate_attention_merge: parts is empty but must have at least one part");
+  const headgate_attention_inputs inputs = to_c(call.in);
+  headgate_attention_inputs range = HEADGATE_ATTENTION_INPUTS_INIT;
+  std::int64_t offsets[kB];
+  EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, offsets, nullptr), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_STREQ(headgate_last_error(), "headgate_narrow_keys: key_lengths is null but receives 2 numbers");
+}
+
+TEST(SameBitsOfCaches, PagedAndInt8) {
+  const auto as_cache = [](RandomCall& call) {
+    call.in.k.dtype = call.in.v.dtype = DType::i8;
+    for (ConstTensorView* scale : {&call.in.k_scale, &call.in.v_scale}) {
+      *scale = call.tensor(DType::f32, {kB, kHkv, kS, 1});
+      call.fill(*scale);
+    }
+    call.in.block_table = call.vector<std::int32_t>({1, 0});
+    call.in.block_table.shape = {1, 1, kB, 1};
+    call.in.block_table.strides = {2, 2, 1, 1};
+  };
+  RandomCall cpp(DType::f32, 11);
+  RandomCall c(DType::f32, 11);
+  as_cache(cpp);
+  as_cache(c);
+  const auto before = c.snapshot();
+  cpp.forward();
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  EXPECT_FALSE(c.unchanged_since(before));
+  EXPECT_EQ(backward_by_c(c), HEADGATE_INVALID_ARGUMENT);
+}
+
+TEST(SameDefaults, AStructOfZerosWithItsSizeIsTheCppDefault) {
+  RandomCall cpp(DType::f32, 7);
+  cpp.options = AttentionOptions{};
+  cpp.forward();
+  headgate_attention_options zeros{};
+  zeros.struct_size = sizeof(zeros);
+  headgate_attention_options own_key_alone = zeros;
+  own_key_alone.has_window = 1;
+  for (const headgate_attention_options& options :
+       {zeros, headgate_attention_options HEADGATE_ATTENTION_OPTIONS_INIT, own_key_alone}) {
+    const RandomCall c(DType::f32, 7);
+    ASSERT_EQ(forward_by_c(c, options), HEADGATE_OK) << headgate_last_error();
+    EXPECT_EQ(c.unchanged_since(cpp.snapshot()), options.has_window == 0);
+  }
+}
+
+TEST(SameGates, EveryFunctionHasItsNumber) {
+  for (const auto& [gate_fn, word] : Words<GateFn>::kAll) {
+    RandomCall cpp(DType::f32, 7);
+    RandomCall c(DType::f32, 7);
+    cpp.options.gate_fn = c.options.gate_fn = gate_fn;
+    cpp.forward();
+    ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+    EXPECT_TRUE(c.unchanged_since(cpp.snapshot())) << static_cast<int>(gate_fn);
+  }
+}
+
+TEST(SameThreshold, ClosesTheSameRows) {
+  RandomCall cpp(DType::f32, 7);
+  RandomCall c(DType::f32, 7);
+  cpp.options.gate_threshold = c.options.gate_threshold = 0.6;
+  cpp.forward();
+  const auto* lse = static_cast<const float*>(cpp.out.lse.data);
+  const auto closed = std::count(lse, lse + kB * kHq * kT, std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(closed > 0 && closed < kB * kHq * kT) << closed;
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  c.saved.lse = c.out.lse;
+  c.options.gate_threshold = 0.0;
+  EXPECT_EQ(backward_by_c(c), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("] is inf: gate_threshold left this row out"), std::string::npos);
+}
+
+TEST(SamePrecision, Native16GivesTheSameBits) {
+  RandomCall cpp(DType::bf16, 7);
+  RandomCall c(DType::bf16, 7);
+  cpp.options.precision = Precision::native16;
+  c.options = cpp.options;
+  cpp.forward();
+  ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
+  EXPECT_TRUE(c.unchanged_since(cpp.snapshot()));
+  RandomCall f32(DType::f32, 7);
+  f32.options.precision = Precision::native16;
+  EXPECT_EQ(forward_by_c(f32), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("precision is native16 but q is f32, not bf16"), std::string::npos);
+}
+
+TEST(SameRuntime, Native16ProductsAgree) {
+  const char* now = nullptr;
+  for (const std::string& name : supported_native16_products()) {
+    ASSERT_EQ(headgate_set_native16_products(name.c_str()), HEADGATE_OK);
+    ASSERT_EQ(headgate_native16_products(&now), HEADGATE_OK);
+    EXPECT_EQ(now, active_target() == "avx3" ? name : "");
+  }
+  ASSERT_EQ(headgate_set_native16_products(nullptr), HEADGATE_OK);
+  ASSERT_EQ(headgate_native16_products(&now), HEADGATE_OK);
+  EXPECT_EQ(now, native16_products());
+  EXPECT_EQ(headgate_set_native16_products("abacus"), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("set_native16_products names 'abacus'"), std::string::npos);
+}
+
+TEST(SameWords, TheCMessageIsTheCppOneUnderItsOwnName) {
+  SampleCall call;
+  call.in.gate.shape[2] = 1;
+  const auto before = call.snapshot();
+  std::string cpp;
+  try {
+    call.backward();
+  } catch (const Error& error) {
+    cpp = error.what();
+  }
+  EXPECT_EQ(backward_by_c(call), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_EQ(headgate_last_error(), "headgate_" + cpp);
+  EXPECT_TRUE(call.unchanged_since(before));
+}
+
+TEST(SameRuntime, ListsVersionAndThreadsAgree) {
+  EXPECT_STREQ(headgate_version(), version());
+  EXPECT_EQ(headgate_default_threads(), default_threads());
+  const char* active = nullptr;
+  ASSERT_EQ(headgate_active_target(&active), HEADGATE_OK);
+  EXPECT_EQ(active, active_target());
+  for (const auto& [list, want] : {std::pair{&headgate_compiled_targets, compiled_targets()},
+                                   std::pair{&headgate_supported_targets, supported_targets()},
+                                   std::pair{&headgate_supported_native16_products, supported_native16_products()},
+                                   std::pair{&headgate_supported_backends, supported_backends()}}) {
+    std::vector<const char*> names(want.size());
+    std::size_t count = 0;
+    ASSERT_EQ(list(names.data(), names.size(), &count), HEADGATE_OK);
+    EXPECT_EQ(std::vector<std::string>(names.begin(), names.end()), want);
+    EXPECT_EQ(count, want.size());
+  }
+}
+
+TEST(SameRuntime, ForcesABackend) {
+  for (const std::string& name : supported_backends()) EXPECT_EQ(headgate_set_backend(name.c_str()), HEADGATE_OK);
+  EXPECT_EQ(headgate_set_backend("abacus"), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos);
+  EXPECT_EQ(headgate_set_backend(nullptr), HEADGATE_OK);
+}
+
+TEST(SameRuntime, OptionsNameTargetAndBackend) {
+  const RandomCall call(DType::f32, 7);
+  headgate_attention_options options = to_c(call.options);
+  for (const std::string& name : supported_targets()) {
+    options.target = name.c_str();
+    options.backend = "cpu";
+    EXPECT_EQ(forward_by_c(call, options), HEADGATE_OK) << headgate_last_error();
+  }
+  options.target = "avx9";
+  EXPECT_EQ(forward_by_c(call, options), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("'avx9'"), std::string::npos) << headgate_last_error();
+  options.target = "";
+  options.backend = "abacus";
+  EXPECT_EQ(forward_by_c(call, options), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos) << headgate_last_error();
+}
+
+/// Bytes that this process holds from malloc; 0 where a sanitizer has its own.
+std::size_t bytes_held() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST(SameRuntime, ReleasesTheWorkspaceOfTheThread) {
+  RandomCall call(DType::f32, 7);
+  ASSERT_EQ(forward_by_c(call), HEADGATE_OK) << headgate_last_error();
+  const std::size_t kept = bytes_held();
+  if (kept == 0) GTEST_SKIP() << "malloc belongs to the sanitizer";
+  headgate_release_workspace();
+  EXPECT_LT(bytes_held(), kept);
+}
+
+TEST(LastError, BelongsToItsThread) {
+  ASSERT_EQ(headgate_set_target("abacus"), HEADGATE_INVALID_ARGUMENT);
+  const std::string mine = headgate_last_error();
+  std::string at_start = "unset";
+  std::string after = "unset";
+  std::thread([&] {
+    at_start = headgate_last_error();
+    headgate_active_target(nullptr);
+    after = headgate_last_error();
+  }).join();
+  EXPECT_EQ(at_start, "");
+  EXPECT_NE(after.find("name is null"), std::string::npos);
+  EXPECT_NE(mine.find("abacus"), std::string::npos);
+  EXPECT_EQ(headgate_last_error(), mine);
+  ASSERT_EQ(headgate_set_target(""), HEADGATE_OK);
+  EXPECT_STREQ(headgate_last_error(), "");
+}
+
+}  // namespace
+}  // namespace headgate::testing
