@@ -16,7 +16,7 @@
 #include "demo/layer.hpp"
 #include "headgate/runtime.hpp"
 #include "library/core/element.hpp"
-#include "reference/oracle.hpp"
+#include "verify/oracle/oracle.hpp"
 #include "verify/tolerance.hpp"
 
 namespace headgate::demo {

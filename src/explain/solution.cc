@@ -9,7 +9,7 @@
 
 #include "headgate/attention.hpp"
 #include "library/core/check.hpp"
-#include "reference/oracle.hpp"
+#include "verify/oracle/oracle.hpp"
 
 namespace headgate::explain {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "headgate/attention.hpp"
 #include "headgate/statistics.hpp"
-#include "reference/oracle.hpp"
-#include "reference/statistics.hpp"
+#include "verify/oracle/oracle.hpp"
+#include "verify/oracle/statistics.hpp"
 #include "verify/slab.hpp"
 #include "verify/spec.hpp"
 

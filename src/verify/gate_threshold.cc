@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "library/core/element.hpp"
-#include "reference/oracle.hpp"
+#include "verify/oracle/oracle.hpp"
 
 namespace headgate::verify {
 namespace {

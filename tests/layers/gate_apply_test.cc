@@ -5,7 +5,7 @@
 
 #include "layers/support.hpp"
 #include "library/core/gate_functions.hpp"
-#include "reference/gates.hpp"
+#include "verify/oracle/gates.hpp"
 
 namespace headgate::layers {
 namespace {

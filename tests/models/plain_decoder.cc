@@ -5,7 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "reference/gates.hpp"
+#include "verify/oracle/gates.hpp"
 
 namespace headgate::models {
 

@@ -12,7 +12,7 @@
 
 #include "library/attention/elementary.hpp"
 #include "library/core/gate_functions.hpp"
-#include "reference/gates.hpp"
+#include "verify/oracle/gates.hpp"
 
 // The bounds that docs/NUMERICS.md states for 2^x and the gate functions, on every vector target.
 

@@ -14,8 +14,8 @@
 
 #include "library/attention/property.hpp"
 #include "library/core/element.hpp"
-#include "reference/oracle.hpp"
 #include "verify/case.hpp"
+#include "verify/oracle/oracle.hpp"
 
 namespace headgate {
 namespace {

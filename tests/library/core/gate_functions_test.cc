@@ -6,7 +6,7 @@
 #include <set>
 #include <string_view>
 
-#include "reference/gates.hpp"
+#include "verify/oracle/gates.hpp"
 
 namespace headgate {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reference/packed.hpp"
+#include "verify/oracle/packed.hpp"
 
 #include <cstdint>
 #include <vector>

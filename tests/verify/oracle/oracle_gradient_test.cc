@@ -9,8 +9,8 @@
 
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
-#include "reference/oracle.hpp"
 #include "verify/case.hpp"
+#include "verify/oracle/oracle.hpp"
 
 namespace headgate {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "headgate/attention.hpp"
-#include "reference/gates.hpp"
+#include "verify/oracle/gates.hpp"
 
 // Gated attention in f64, forward and backward, by plain loops over materialised softmax rows: the reference for the
 // kernels. Arguments are assumed to be valid (attention_forward and attention_backward check them); any dtype and any

@@ -8,7 +8,7 @@
 
 #include "headgate/statistics.hpp"
 #include "library/core/statistics_outputs.hpp"
-#include "reference/oracle.hpp"
+#include "verify/oracle/oracle.hpp"
 
 // Statistics of the oracle's weights: the reference for attention_statistics.
 

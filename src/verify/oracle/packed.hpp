@@ -2,8 +2,8 @@
 #pragma once
 
 #include "headgate/attention.hpp"
-#include "reference/oracle.hpp"
-#include "reference/statistics.hpp"
+#include "verify/oracle/oracle.hpp"
+#include "verify/oracle/statistics.hpp"
 
 namespace headgate::reference {
 

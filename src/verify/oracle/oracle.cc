@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reference/oracle.hpp"
+#include "verify/oracle/oracle.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,9 +7,9 @@
 
 #include "library/core/element.hpp"
 #include "library/core/sum_blocks.hpp"
-#include "reference/gates.hpp"
-#include "reference/packed.hpp"
-#include "reference/sums.hpp"
+#include "verify/oracle/gates.hpp"
+#include "verify/oracle/packed.hpp"
+#include "verify/oracle/sums.hpp"
 
 namespace headgate::reference {
 namespace {

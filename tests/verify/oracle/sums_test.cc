@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reference/sums.hpp"
+#include "verify/oracle/sums.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reference/statistics.hpp"
+#include "verify/oracle/statistics.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 
 #include "library/core/element.hpp"
 #include "library/core/sum_blocks.hpp"
-#include "reference/packed.hpp"
-#include "reference/sums.hpp"
+#include "verify/oracle/packed.hpp"
+#include "verify/oracle/sums.hpp"
 
 namespace headgate::reference {
 namespace {

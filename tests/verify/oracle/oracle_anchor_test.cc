@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "reference/oracle.hpp"
 #include "verify/case.hpp"
+#include "verify/oracle/oracle.hpp"
 
 namespace headgate {
 namespace {
