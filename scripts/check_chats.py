@@ -6,7 +6,7 @@
 
 BUILD: the build folder (default: build). A model of random numbers with a small tokenizer is given one chat template
 after another, those of the models named below without what they say of tools. --write-golden: writes
-DIR/chats.json, the texts by which tests/generate checks the same without Python, and compares nothing. Needs what
+DIR/chats.json, the texts by which tests/models/generate checks the same without Python, and compares nothing. Needs what
 scripts/python_venv.sh installs.
 """
 

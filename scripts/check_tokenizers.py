@@ -7,7 +7,7 @@
 BUILD: the build folder (default: build). Tokenizers are trained here, one for each pre-tokenizer that is supported, on
 a part of the text. Those that GGUF files have are also written to a GGUF file, and the tokenizer.json that `headgate
 convert` makes of it is read by the package. --gguf: the tokenizer of a GGUF file as well, by the `gguf` package.
---write-golden: writes the small files of tests/tokenize/golden and compares nothing. Needs what
+--write-golden: writes the small files of tests/models/tokenize/golden and compares nothing. Needs what
 scripts/python_venv.sh installs.
 """
 
@@ -365,7 +365,7 @@ def main():
     parser.add_argument("build", nargs="?", default="build")
     parser.add_argument("--gguf", help="a GGUF file with byte-level BPE")
     parser.add_argument("--size", type=int, default=600_000, help="characters of text")
-    parser.add_argument("--write-golden", metavar="DIR", help="write the files of tests/tokenize/golden")
+    parser.add_argument("--write-golden", metavar="DIR", help="write the files of tests/models/tokenize/golden")
     arguments = parser.parse_args()
     if arguments.write_golden:
         return write_golden(Path(arguments.write_golden)) or 0

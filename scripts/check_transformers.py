@@ -67,7 +67,7 @@ def same_text(model, tokens):
 
 def check(name, build, folder):
     """Whether both agree about a model and its other layouts; prints how far."""
-    program = build / "tests/train/model_sample"
+    program = build / "tests/models/train/model_sample"
     subprocess.run([program, "write", folder, name], check=True)
     model = load(folder / "model")
     expected = "Qwen3ForCausalLM" if name in OF_QWEN3 else "HeadgateForCausalLM"
@@ -100,7 +100,7 @@ def main():
     transformers.logging.set_verbosity_error()
     print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}; differences at most {TOLERANCE:.0e}")
     names = sys.argv[2:] or subprocess.run(
-        [build / "tests/train/model_sample", "names"], check=True, capture_output=True, text=True
+        [build / "tests/models/train/model_sample", "names"], check=True, capture_output=True, text=True
     ).stdout.split()
     failed = []
     for name in names:

@@ -93,7 +93,7 @@ GROUPS = (
         ("dbias sum over queries", "sum[j] += ds[j];", "sum[j] -= ds[j];"),
         ("dbias sum over heads and batches", "sum[j] += from[j];", "sum[j] -= from[j];"),
     )),
-    ("layers/layers_test", "src/layers/rmsnorm.cc", (
+    ("models/layers/layers_test", "src/models/layers/rmsnorm.cc", (
         ("mean square + eps", "squares / static_cast<T>(D) + static_cast<T>(a.options.eps)",
          "squares / static_cast<T>(D) - static_cast<T>(a.options.eps)"),
         ("1 + w of a zero-centred norm", "hn::Add(lanes.load(w), offset)", "hn::Sub(lanes.load(w), offset)"),
@@ -106,7 +106,7 @@ GROUPS = (
          "hn::MulAdd(along_x, lanes.load(x + c), g)"),
         ("dx, adding", "hn::Add(v, lanes.load(dx + c))", "hn::Sub(lanes.load(dx + c), v)"),
     )),
-    ("layers/layers_test", "src/layers/rope.cc", (
+    ("models/layers/layers_test", "src/models/layers/rope.cc", (
         ("a cos - b sin", "hn::NegMulAdd(b, sine, hn::Mul(a, cosine))", "hn::MulAdd(b, sine, hn::Mul(a, cosine))"),
         ("b cos + a sin", "hn::MulAdd(a, sine, hn::Mul(b, cosine))", "hn::NegMulAdd(a, sine, hn::Mul(b, cosine))"),
         ("frequencies fall", "-2.0 * static_cast<double>(i)", "2.0 * static_cast<double>(i)"),
@@ -115,7 +115,7 @@ GROUPS = (
         ("table of sines", "static_cast<T>(std::sin(angle))", "static_cast<T>(-std::sin(angle))"),
         ("the gradient turns back", "{dx, cos, sin, T{-1}}", "{dx, cos, sin, T{1}}"),
     )),
-    ("layers/layers_test", "src/layers/swiglu.cc", (
+    ("models/layers/layers_test", "src/models/layers/swiglu.cc", (
         ("silu(a) b", "hn::Mul(hn::Mul(z, s.sigma), lanes.load(b + f))",
          "hn::Neg(hn::Mul(hn::Mul(z, s.sigma), lanes.load(b + f)))"),
         ("silu'", "hn::MulAdd(silu, s.complement, s.sigma)", "hn::NegMulAdd(silu, s.complement, s.sigma)"),
@@ -123,20 +123,20 @@ GROUPS = (
         ("db", "lanes.store(hn::Mul(dy, silu), db + f)", "lanes.store(hn::Neg(hn::Mul(dy, silu)), db + f)"),
         ("h made anew", "lanes.store(hn::Mul(silu, up), out + f)", "lanes.store(hn::Neg(hn::Mul(silu, up)), out + f)"),
     )),
-    ("layers/layers_test", "src/layers/elementwise.cc", (
+    ("models/layers/layers_test", "src/models/layers/elementwise.cc", (
         ("y + x", "hn::Add(lanes.load(y + i), lanes.load(x + i))", "hn::Sub(lanes.load(y + i), lanes.load(x + i))"),
         ("silu", "hn::Mul(z, SigmoidPair<Tag<T>>(d, z).sigma)", "hn::Neg(hn::Mul(z, SigmoidPair<Tag<T>>(d, z).sigma))"),
         ("silu'", "hn::MulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma)",
          "hn::NegMulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma)"),
         ("silu, dx", "hn::Mul(lanes.load(g + i), slope)", "hn::Neg(hn::Mul(lanes.load(g + i), slope))"),
     )),
-    ("layers/layers_test", "src/layers/linear.cc", (
+    ("models/layers/layers_test", "src/models/layers/linear.cc", (
         ("product in f32", "1.0F, p.a.data", "-1.0F, p.a.data"),
         ("product in f64", "1.0, p.a.data", "-1.0, p.a.data"),
         ("adding to what is there", "update == Update::add ? T{1} : T{0}", "update == Update::add ? T{-1} : T{0}"),
         ("dw adds up", "x, CblasNoTrans, T{1}}", "x, CblasNoTrans, T{-1}}"),
     )),
-    ("layers/layers_test", "src/layers/cross_entropy.cc", (
+    ("models/layers/layers_test", "src/models/layers/cross_entropy.cc", (
         ("exp(x - maximum)", "hn::Sub(lanes.load(x + j), shift)", "hn::Add(lanes.load(x + j), shift)"),
         ("softmax", "hn::Set(d, scale / sum)", "hn::Set(d, -scale / sum)"),
         ("softmax - onehot", "dx[target] -= scale;", "dx[target] += scale;"),
@@ -148,11 +148,11 @@ GROUPS = (
         ("targets that count", "N - std::count(targets.data, targets.data + N, kIgnoredTarget)",
          "N + std::count(targets.data, targets.data + N, kIgnoredTarget)"),
     )),
-    ("layers/layers_test", "src/layers/embedding.cc", (
+    ("models/layers/layers_test", "src/models/layers/embedding.cc", (
         ("dtable", "hn::Add(lanes.load(row + c), lanes.load(add + c))",
          "hn::Sub(lanes.load(row + c), lanes.load(add + c))"),
     )),
-    ("layers/layers_test", "src/layers/adamw.cc", (
+    ("models/layers/layers_test", "src/models/layers/adamw.cc", (
         ("1 - beta1", "rest1 = set(1.0 - o.beta1)", "rest1 = set(1.0 + o.beta1)"),
         ("1 - beta2", "rest2 = set(1.0 - o.beta2)", "rest2 = set(1.0 + o.beta2)"),
         ("beta1 m", "hn::MulAdd(beta1, lanes.load(m + i)", "hn::NegMulAdd(beta1, lanes.load(m + i)"),
@@ -170,7 +170,7 @@ GROUPS = (
         ("squared norm, rest of a block", "sum += static_cast<double>(x[i])", "sum -= static_cast<double>(x[i])"),
         ("squared norm, sum of blocks", "total += sums[b]", "total -= sums[b]"),
     )),
-    ("layers/layers_test", "src/layers/gate_apply.cc", (
+    ("models/layers/layers_test", "src/models/layers/gate_apply.cc", (
         ("u g", "hn::Mul(before, g)", "hn::Neg(hn::Mul(before, g))"),
         ("u + g", "hn::Add(before, g)", "hn::Sub(before, g)"),
         ("y += gated", "hn::Add(lanes.load(y + c), gated)", "hn::Sub(lanes.load(y + c), gated)"),
@@ -189,7 +189,7 @@ GROUPS = (
         ("column sums", "+= static_cast<double>(row[w])", "-= static_cast<double>(row[w])"),
         ("column sums add up", "db(first + w) += static_cast", "db(first + w) -= static_cast"),
     )),
-    ("models/models_gradients_test", "src/layers/gated_attention.cc", (
+    ("models/decoder/models_gradients_test", "src/models/layers/gated_attention.cc", (
         ("scale of the scores", "1.0 / std::sqrt(static_cast<double>(shape_.D))",
          "-1.0 / std::sqrt(static_cast<double>(shape_.D))"),
         ("dq turns back", "rope_backward(d.dq", "rope_forward(d.dq"),
@@ -207,22 +207,22 @@ GROUPS = (
          "linear_forward(out, y, weights.out, Update::overwrite, context_)"),
         ("the gated output adds to the stream", "rule(), update,", "rule(), Update::overwrite,"),
     )),
-    ("models/models_files_test", "src/models/gate_layout.cc", (
+    ("models/families/models_files_test", "src/models/families/gate_layout.cc", (
         ("q of a group", "q = first + in_group * D", "q = first + in_group * F"),
         ("gates of a group", "gate = first + group * D + in_group * F", "gate = first + D + in_group * F"),
         ("first row of a group", "h / group * group * (D + F)", "h / group * (D + F)"),
     )),
-    ("models/models_files_test", "src/models/gguf_model.cc", (
+    ("models/families/models_files_test", "src/models/families/gguf_model.cc", (
         ("rows of llama's q and k", "2 * pair + feature / half", "pair + feature / half"),
     )),
-    ("io/io_test", "src/io/gguf_formats.cc", (
+    ("models/io/io_test", "src/models/io/gguf_formats.cc", (
         ("low nibbles first", "i < count ? bytes[i] & 0x0F : bytes[i - count] >> 4",
          "i < count ? bytes[i] >> 4 : bytes[i - count] & 0x0F"),
         ("minimum of a group", "out[g * 32 + i] = product - offset", "out[g * 32 + i] = product + offset"),
         ("fifth bit", "(fifth[i] >> g & 1) << 4", "(fifth[i] >> g & 1) << 3"),
         ("high bits of Q6_K", "(low | high << 4) - 32", "(low | high << 4) - 31"),
     )),
-    ("models/models_gradients_test", "src/models/decoder_blocks.cc", (
+    ("models/decoder/models_gradients_test", "src/models/decoder/decoder_blocks.cc", (
         ("attention's residual",
          "attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::add, skip, cache, replaced)",
          "attention_.forward(s.x_middle, s.h, w.attention, s.attention, Update::overwrite, skip, cache, replaced)"),
@@ -233,21 +233,21 @@ GROUPS = (
         ("MLP's residual in a sandwich", "layers::add_to(x_out.flat(), s.x_middle.flat(), context_)",
          "layers::copy_to(x_out.flat(), s.x_middle.flat(), context_)"),
     )),
-    ("layers/layers_test", "src/layers/few_rows.cc", (
+    ("models/layers/layers_test", "src/models/layers/few_rows.cc", (
         ("sum of products", "hn::MulAdd(of_x, weights[j], sums[i][j])", "hn::NegMulAdd(of_x, weights[j], sums[i][j])"),
         ("adding to what is there", "Update::add ? y + sum : sum", "Update::add ? y - sum : sum"),
         ("what whole lines leave of a row", "each_vector<T>(C - c,", "each_vector<T>(C - C,"),
     )),
-    ("models/models_cached_decoder_test", "src/models/cached_decoder.cc", (
+    ("models/generate/models_cached_decoder_test", "src/models/generate/cached_decoder.cc", (
         ("positions go on", "set_first_position(before)", "set_first_position(0)"),
         ("the last token's logits", "range(1, T - R, R)", "range(1, 0, R)"),
         ("bytes of separate embeddings", "(tied ? 0 :", "(!tied ? 0 :"),
     )),
-    ("models/models_cached_decoder_test", "src/layers/attention_cache.cc", (
+    ("models/generate/models_cached_decoder_test", "src/models/layers/attention_cache.cc", (
         ("cutting behind a window", "length == 0 ? 0 : length - dropped", "length"),
         ("a new token sees itself", "length() + 1) : length() + 1", "length()) : length()"),
     )),
-    ("models/models_gradients_test", "src/models/decoder.cc", (
+    ("models/decoder/models_gradients_test", "src/models/decoder/decoder.cc", (
         ("gradient past attention", "norm_backward(dx, g.input_norm, dh, s.x, w.input_norm, s.rstd, Update::add)",
          "norm_backward(dx, g.input_norm, dh, s.x, w.input_norm, s.rstd, Update::overwrite)"),
         ("gradient past the MLP",
@@ -255,7 +255,7 @@ GROUPS = (
          "norm_backward(dx, g.middle_norm, dh, s.x_middle, w.middle_norm, s.rstd_middle, Update::overwrite)"),
         ("gradient's scale", "gradient_scale * share, context)", "-gradient_scale * share, context)"),
     )),
-    ("models/models_decoder_test", "src/models/decoder.cc", (
+    ("models/decoder/models_decoder_test", "src/models/decoder/decoder.cc", (
         ("sum of the chunks' losses", "loss += share *", "loss -= share *"),
         ("targets that count in a chunk", "part.shape[0] - std::count", "part.shape[0] + std::count"),
         ("share of a chunk", "gradient_scale * share, context)", "gradient_scale, context)"),
@@ -273,29 +273,29 @@ GROUPS = (
         ("last query of a packed sequence over pages", "packed() && page > 0 ? s.keys : s.S",
          "s.S"),
     )),
-    ("generate/generate_test", "src/generate/sampler.cc", (
+    ("models/generate/generate_test", "src/models/generate/sampler.cc", (
         ("the more likely token first", "return x > y ||", "return x < y ||"),
         ("the smaller id of equally likely ones", "(x == y && a < b)", "(x == y && a > b)"),
         ("temperature", "- largest) / sampling_.temperature", "- largest) * sampling_.temperature"),
         ("top_p is a share of the sum", "sum < sampling_.top_p * total", "sum < sampling_.top_p"),
         ("weights below the drawn number", "left -= weight;", "left -= sum * weight;"),
     )),
-    ("metrics/metrics_test", "src/metrics/evaluator.cc", (
+    ("models/evaluate/metrics_test", "src/models/evaluate/evaluator.cc", (
         ("share of a layer in the mean", "sum.value_or(0.0) + share * *value", "sum.value_or(0.0) - share * *value"),
     )),
-    ("metrics/metrics_test", "src/metrics/mean_by_head.hpp", (
+    ("models/evaluate/metrics_test", "src/models/evaluate/mean_by_head.hpp", (
         ("query 0 does not count", "sample.position(n) != 0", "sample.position(n) >= 0"),
         ("query heads of the head that owns a gate", "head / queries_", "head % queries_"),
     )),
-    ("metrics/metrics_test", "src/metrics/sink_rate.hpp", (
+    ("models/evaluate/metrics_test", "src/models/evaluate/sink_rate.hpp", (
         ("sinks lie above the threshold", "mean > kSinkThreshold", "mean < kSinkThreshold"),
     )),
-    ("train/train_test", "src/train/token_source.cc", (
+    ("models/data/data_test", "src/models/data/token_source.cc", (
         ("the first target", "(text_.front.empty() ? 1 : 0)", "(text_.front.empty() ? 0 : 1)"),
         ("targets of a sequence with a front", "static_cast<std::int64_t>(text_.front.size()) + 1)",
          "static_cast<std::int64_t>(text_.front.size()) - 1)"),
     )),
-    ("metrics/metrics_cost_test", "src/models/decoder.cc", (
+    ("models/evaluate/metrics_cost_test", "src/models/decoder/decoder.cc", (
         ("the loss after a layer is computed where it is asked for", "if (taps.has(Tap::exit_loss)) {",
          "if (!taps.has(Tap::exit_loss)) {"),
     )),
@@ -319,20 +319,20 @@ GROUPS = (
         ("mean gate of a feature", "i % D : i / D", "i / D : i / D"),
         ("gates of a head", "layer, p * (Hq / parts), Hq / parts)", "layer, 0, Hq / parts)"),
     )),
-    ("models/models_head_override_test", "src/layers/gated_attention.cc", (
+    ("models/decoder/models_head_override_test", "src/models/layers/gated_attention.cc", (
         ("factor of a feature", "ungated[d] * factors[d]", "ungated[d] * factors[0]"),
         ("heads behind a control", "replace_heads(state.controlled, *replaced)", "replace_heads(state.y, *replaced)"),
         ("output before the gate", "wants_ungated ? replaced->ungated : state.attn",
          "wants_ungated && replaced == nullptr ? replaced->ungated : state.attn"),
     )),
-    ("cli/train_verbs_test", "src/train/trainer.cc", (
+    ("cli/train_verbs_test", "src/models/train/trainer.cc", (
         ("sequences of a process", "settings_.batch + group_.rank() * own", "settings_.batch"),
         ("a process's share of the loss", "settings_.accumulate * group_.size())", "settings_.accumulate)"),
     )),
-    ("cli/train_verbs_test", "src/train/mpi_group.cc", (
+    ("cli/train_verbs_test", "src/models/train/mpi_group.cc", (
         ("slices of all processes", "for (int r = 1; r < size_; ++r)", "for (int r = 2; r < size_; ++r)"),
     )),
-    ("train/train_test", "src/train/metrics_reader.cc", (
+    ("models/train/train_test", "src/models/train/metrics_reader.cc", (
         ("a step that comes again", "run_.steps.back() < step) return", "run_.steps.back() <= step) return"),
         ("a cut-off line", "!ended && may_begin_record(line)", "ended && may_begin_record(line)"),
         ("figures by trigger", "place == Place::by_trigger)", "place == Place::evaluation)"),
@@ -344,7 +344,7 @@ GROUPS = (
     ("compare/compare_test", "src/compare/terminal.cc", (
         ("rows from high to low", "kRows - 1 - values.cell", "values.cell"),
     )),
-    ("metrics/metrics_test", "src/metrics/attention_call.cc", (
+    ("models/evaluate/metrics_test", "src/models/evaluate/attention_call.cc", (
         ("window of a layer", "view.window - 1", "view.window"),
     )),
 )

@@ -53,7 +53,7 @@ says '"gate_largest": 0\.' "$headgate" eval "$work/run" --text "$root/README.md"
 says wide_sigmoid "$build/tests/models/models_gradients_test" --gtest_list_tests
 quiet "$build/tests/models/models_gradients_test" --gtest_filter='*wide_sigmoid*'
 quiet "$build/tests/library/core/core_test"
-quiet "$build/tests/metrics/metrics_test"
+quiet "$build/tests/models/evaluate/metrics_test"
 quiet "$build/tests/models/models_config_keys_test"
 quiet "$headgate" verify --problems 50
 

@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Folders of tests/: those whose code reads files, computes addresses or owns memory; and those with threads.
-memory=(attention bench capi compare core fuzz generate io layers metrics models page oracle tokenize train verify xray)
-threads=(attention capi demo layers metrics models train)
+memory=(attention bench capi compare core data decoder evaluate families fuzz generate io layers oracle page tokenize train verify xray)
+threads=(attention capi decoder demo evaluate layers train)
 # Left out where it has to be quick: programs whose code others run too, on smaller problems or fewer threads.
 long_asan='determinism_test'
 long_tsan='(determinism|equal_terms|extremes|models_golden|packed)_test'

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "attend/job.hpp"
-#include "io/npy.hpp"
-#include "io/output_guard.hpp"
-#include "io/staged_file.hpp"
 #include "library/core/element.hpp"
+#include "models/io/npy.hpp"
+#include "models/io/output_guard.hpp"
+#include "models/io/staged_file.hpp"
 
 namespace headgate::attend {
 namespace {

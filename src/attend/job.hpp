@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "headgate/attention.hpp"
-#include "io/npy.hpp"
 #include "library/core/statistics_outputs.hpp"
+#include "models/io/npy.hpp"
 
 // What `headgate attend` does: arrays from .npy files, attention forward and backward, results to .npy files.
 

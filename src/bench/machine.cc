@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "bench/machine_peak.hpp"
-#include "layers/blas.hpp"
 #include "library/core/check.hpp"
+#include "models/layers/blas.hpp"
 
 namespace headgate::bench {
 namespace {
@@ -122,8 +122,8 @@ double sgemm_gflops(int threads) {
     b[i] = static_cast<float>(i % 11) - 5.0F;
     c[i] = 0.0F;
   }
-  // A thread's own rows each, as in src/layers: OpenBLAS's threads would all stand on one core where OMP_PROC_BIND
-  // binds the thread that they are made by.
+  // A thread's own rows each, as in src/models/layers: OpenBLAS's threads would all stand on one core where
+  // OMP_PROC_BIND binds the thread that they are made by.
   const layers::Blas blas(threads);
   double best_seconds = 0.0;
   for (int i = 0; i < kRuns + 1; ++i) {  // the first run warms up

@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
-#include "layers/gate_variant.hpp"
-#include "models/config.hpp"
-#include "train/random.hpp"
-#include "train/settings.hpp"
-#include "train/trainer.hpp"
+#include "models/data/random.hpp"
+#include "models/decoder/config.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "models/train/settings.hpp"
+#include "models/train/trainer.hpp"
 
 namespace headgate::bench {
 namespace {

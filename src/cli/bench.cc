@@ -17,7 +17,7 @@
 #include "cli/threads.hpp"
 #include "cli/verbs.hpp"
 #include "headgate/runtime.hpp"
-#include "io/staged_file.hpp"
+#include "models/io/staged_file.hpp"
 
 namespace headgate::cli {
 namespace {

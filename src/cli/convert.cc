@@ -11,11 +11,11 @@
 #include "cli/output_files.hpp"
 #include "cli/verbs.hpp"
 #include "console/progress.hpp"
-#include "generate/gguf_text_files.hpp"
 #include "library/core/words.hpp"
-#include "models/model_file.hpp"
-#include "models/parameters.hpp"
-#include "train/evaluation_choices.hpp"
+#include "models/decoder/parameters.hpp"
+#include "models/families/model_file.hpp"
+#include "models/generate/gguf_text_files.hpp"
+#include "models/train/evaluation_choices.hpp"
 
 namespace headgate::cli {
 namespace {

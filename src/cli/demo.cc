@@ -21,7 +21,7 @@
 #include "demo/training.hpp"
 #include "demo/worked.hpp"
 #include "headgate/runtime.hpp"
-#include "train/evaluation_choices.hpp"
+#include "models/train/evaluation_choices.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -22,12 +22,12 @@
 #include "console/console.hpp"
 #include "console/progress.hpp"
 #include "headgate/runtime.hpp"
-#include "io/npy.hpp"
-#include "layers/gate_variant.hpp"
-#include "metrics/registry.hpp"
-#include "train/evaluation.hpp"
-#include "train/evaluation_choices.hpp"
-#include "train/memory.hpp"
+#include "models/evaluate/evaluation.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/io/npy.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "models/train/evaluation_choices.hpp"
+#include "models/train/memory.hpp"
 
 namespace headgate::cli {
 namespace {

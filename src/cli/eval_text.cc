@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "console/console.hpp"
-#include "layers/gate_variant.hpp"
-#include "metrics/loss.hpp"
-#include "metrics/registry.hpp"
+#include "models/evaluate/loss.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/layers/gate_variant.hpp"
 
 namespace headgate::cli {
 

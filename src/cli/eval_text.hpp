@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "models/config.hpp"
-#include "train/data.hpp"
-#include "train/evaluation.hpp"
+#include "models/data/data.hpp"
+#include "models/decoder/config.hpp"
+#include "models/evaluate/evaluation.hpp"
 
 // What `headgate eval` prints, and its help on the keys of JSON.
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "layers/gate_variant.hpp"
 #include "library/core/check.hpp"
-#include "models/config.hpp"
+#include "models/decoder/config.hpp"
+#include "models/layers/gate_variant.hpp"
 
 namespace headgate::cli {
 

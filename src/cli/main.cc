@@ -14,7 +14,7 @@
 #include "cli/signals.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
-#include "tokenize/utf8.hpp"
+#include "models/tokenize/utf8.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -9,11 +9,11 @@
 #include <system_error>
 
 #include "console/console.hpp"
-#include "console/units.hpp"
-#include "io/staged_file.hpp"
 #include "library/core/check.hpp"
-#include "train/corpus.hpp"
-#include "train/run_directory.hpp"
+#include "models/data/corpus.hpp"
+#include "models/io/staged_file.hpp"
+#include "models/io/units.hpp"
+#include "models/train/run_directory.hpp"
 
 namespace headgate::cli {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/output_guard.hpp"
-#include "train/text_files.hpp"
+#include "models/data/text_files.hpp"
+#include "models/io/output_guard.hpp"
 
 namespace headgate::cli {
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-#include "io/staged_file.hpp"
+#include "models/io/staged_file.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -8,7 +8,7 @@
 namespace headgate::cli {
 
 /// After this call, signals that end the process or report an exceeded resource limit first remove the unfinished files
-/// of src/io. A signal that the parent process ignores (nohup) stays ignored.
+/// of src/models/io. A signal that the parent process ignores (nohup) stays ignored.
 void remove_unfinished_files_on_signals();
 
 /// After this call, writing beyond the limit of a file's size (ulimit -f) is an error of the write, which a verb

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cli/command_line.hpp"
-#include "train/thread_limit.hpp"
+#include "models/train/thread_limit.hpp"
 
 namespace headgate::cli {
 

@@ -14,8 +14,8 @@
 #include "cli/json_option.hpp"
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
-#include "io/input_file.hpp"
-#include "tokenize/open.hpp"
+#include "models/io/input_file.hpp"
+#include "models/tokenize/open.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -16,9 +16,9 @@
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "headgate/runtime.hpp"
-#include "train/loop.hpp"
-#include "train/process_group.hpp"
-#include "train/start.hpp"
+#include "models/train/loop.hpp"
+#include "models/train/process_group.hpp"
+#include "models/train/start.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "cli/signals.hpp"
 #include "console/console.hpp"
-#include "console/units.hpp"
+#include "models/io/units.hpp"
 
 namespace headgate::cli {
 namespace {

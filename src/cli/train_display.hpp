@@ -5,7 +5,7 @@
 #include <string>
 
 #include "console/progress.hpp"
-#include "train/loop.hpp"
+#include "models/train/loop.hpp"
 
 namespace headgate::cli {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
-#include "train/start.hpp"
+#include "models/train/start.hpp"
 
 namespace headgate::cli {
 

@@ -10,8 +10,8 @@
 #include "cli/verbs.hpp"
 #include "console/console.hpp"
 #include "console/shell_word.hpp"
-#include "console/units.hpp"
-#include "layers/gate_variant.hpp"
+#include "models/io/units.hpp"
+#include "models/layers/gate_variant.hpp"
 
 namespace headgate::cli {
 namespace {

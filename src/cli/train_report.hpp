@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "train/loop.hpp"
-#include "train/start.hpp"
+#include "models/train/loop.hpp"
+#include "models/train/start.hpp"
 
 // What `headgate train` prints at the start and at the end of a run. `out` is the run's directory, as it was given.
 

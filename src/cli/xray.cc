@@ -20,7 +20,7 @@
 #include "console/console.hpp"
 #include "console/progress.hpp"
 #include "library/core/rows.hpp"
-#include "models/model_file.hpp"
+#include "models/families/model_file.hpp"
 #include "page/page.hpp"
 #include "xray/report.hpp"
 #include "xray/terminal.hpp"

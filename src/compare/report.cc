@@ -10,10 +10,10 @@
 #include "compare/page_files.hpp"
 #include "compare/thinned.hpp"
 #include "headgate/version.h"
-#include "metrics/loss.hpp"
-#include "metrics/registry.hpp"
+#include "models/evaluate/loss.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/train/metrics_record.hpp"
 #include "page/page.hpp"
-#include "train/metrics_record.hpp"
 
 namespace headgate::compare {
 

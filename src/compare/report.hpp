@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/metrics_reader.hpp"
+#include "models/train/metrics_reader.hpp"
 
 namespace headgate::compare {
 

@@ -14,15 +14,15 @@
 
 #include "compare/thinned.hpp"
 #include "console/table.hpp"
-#include "console/units.hpp"
-#include "metrics/first_token_attention.hpp"
-#include "metrics/first_token_attention_gated.hpp"
-#include "metrics/gate_mean.hpp"
-#include "metrics/loss.hpp"
-#include "metrics/massive_activation.hpp"
-#include "metrics/mean.hpp"
-#include "metrics/registry.hpp"
-#include "train/metrics_record.hpp"
+#include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/first_token_attention_gated.hpp"
+#include "models/evaluate/gate_mean.hpp"
+#include "models/evaluate/loss.hpp"
+#include "models/evaluate/massive_activation.hpp"
+#include "models/evaluate/mean.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/io/units.hpp"
+#include "models/train/metrics_record.hpp"
 
 namespace headgate::compare {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "train/metrics_reader.hpp"
+#include "models/train/metrics_reader.hpp"
 
 namespace headgate::compare {
 

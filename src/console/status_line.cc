@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "console/units.hpp"
+#include "models/io/units.hpp"
 
 namespace headgate::console {
 namespace {

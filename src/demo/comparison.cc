@@ -10,8 +10,8 @@
 #include "console/shell_word.hpp"
 #include "console/table.hpp"
 #include "demo/verdict.hpp"
-#include "layers/gate_variant.hpp"
-#include "train/task_defaults.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "models/train/task_defaults.hpp"
 
 namespace headgate::demo {
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "metrics/registry.hpp"
-#include "models/config.hpp"
-#include "train/data.hpp"
-#include "train/evaluation.hpp"
-#include "train/settings.hpp"
+#include "models/data/data.hpp"
+#include "models/decoder/config.hpp"
+#include "models/evaluate/evaluation.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/train/settings.hpp"
 
 // What the demo trains: a model without a gate and two with one on the same task, which are then compared.
 

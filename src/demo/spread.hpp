@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "metrics/figure.hpp"
+#include "models/evaluate/figure.hpp"
 
 namespace headgate::demo {
 

@@ -17,9 +17,9 @@
 
 #include "console/progress.hpp"
 #include "console/table.hpp"
-#include "console/units.hpp"
 #include "demo/plan.hpp"
-#include "train/trainer.hpp"
+#include "models/io/units.hpp"
+#include "models/train/trainer.hpp"
 
 namespace headgate::demo {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "demo/spread.hpp"
-#include "metrics/figure.hpp"
-#include "metrics/sink_rate.hpp"
+#include "models/evaluate/figure.hpp"
+#include "models/evaluate/sink_rate.hpp"
 
 // What the demo says of the figures that it measured. Pure functions: the wording follows from the numbers.
 

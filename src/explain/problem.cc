@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
-#include "io/input_file.hpp"
-#include "io/json.hpp"
 #include "library/core/gate_functions.hpp"
+#include "models/io/input_file.hpp"
+#include "models/io/json.hpp"
 
 namespace headgate::explain {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "metrics/figure.hpp"
+#include "models/evaluate/figure.hpp"
 
 // What the pages of verbs share: one HTML file that holds a report as JSON, shows it and needs no network. Colours,
 // charts, the theme and the table of figures are in page.css, draw.js and report.js.

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <numeric>
 
-#include "layers/attention_buffers.hpp"
-#include "layers/gate_variant.hpp"
-#include "layers/parallel.hpp"
 #include "library/core/cancellation.hpp"
-#include "metrics/attention_call.hpp"
-#include "metrics/gates.hpp"
+#include "models/evaluate/attention_call.hpp"
+#include "models/evaluate/gates.hpp"
+#include "models/layers/attention_buffers.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "models/layers/parallel.hpp"
 #include "xray/ranks.hpp"
 
 namespace headgate::xray {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "headgate/runtime.hpp"
-#include "models/decoder.hpp"
-#include "models/weights.hpp"
+#include "models/decoder/decoder.hpp"
+#include "models/decoder/weights.hpp"
 #include "xray/head_map.hpp"
 
 namespace headgate::xray {

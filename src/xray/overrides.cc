@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <optional>
 
-#include "metrics/gates.hpp"
+#include "models/evaluate/gates.hpp"
 
 namespace headgate::xray {
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "headgate/runtime.hpp"
-#include "layers/gate_variant.hpp"
 #include "library/core/words.hpp"
-#include "metrics/evaluator.hpp"
-#include "metrics/figure.hpp"
-#include "models/decoder.hpp"
+#include "models/decoder/decoder.hpp"
+#include "models/evaluate/evaluator.hpp"
+#include "models/evaluate/figure.hpp"
+#include "models/layers/gate_variant.hpp"
 
 // What a head is worth: how the loss changes where its gate is held at one value for all tokens.
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "layers/blas.hpp"
+#include "models/layers/blas.hpp"
 
 namespace headgate::xray {
 

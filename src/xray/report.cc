@@ -13,15 +13,15 @@
 #include <utility>
 
 #include "headgate/version.h"
-#include "io/file_error.hpp"
-#include "layers/cross_entropy.hpp"
-#include "layers/gate_variant.hpp"
 #include "library/core/check.hpp"
-#include "models/decoder.hpp"
-#include "models/parameters.hpp"
+#include "models/decoder/decoder.hpp"
+#include "models/decoder/parameters.hpp"
+#include "models/io/file_error.hpp"
+#include "models/layers/cross_entropy.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "models/tokenize/open.hpp"
+#include "models/train/memory.hpp"
 #include "page/page.hpp"
-#include "tokenize/open.hpp"
-#include "train/memory.hpp"
 #include "xray/page_files.hpp"
 
 namespace headgate::xray {

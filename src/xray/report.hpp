@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "headgate/runtime.hpp"
-#include "metrics/registry.hpp"
-#include "train/evaluation.hpp"
-#include "train/evaluation_choices.hpp"
+#include "models/evaluate/evaluation.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/train/evaluation_choices.hpp"
 #include "xray/collector.hpp"
 #include "xray/overrides.hpp"
 

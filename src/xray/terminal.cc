@@ -12,12 +12,12 @@
 #include <utility>
 
 #include "console/table.hpp"
-#include "console/units.hpp"
-#include "layers/gate_variant.hpp"
 #include "library/core/words.hpp"
-#include "metrics/attention_entropy.hpp"
-#include "metrics/first_token_attention.hpp"
-#include "metrics/gate_mean.hpp"
+#include "models/evaluate/attention_entropy.hpp"
+#include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/gate_mean.hpp"
+#include "models/io/units.hpp"
+#include "models/layers/gate_variant.hpp"
 
 namespace headgate::xray {
 

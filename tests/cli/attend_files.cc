@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "cli/tool.hpp"
-#include "io/npy.hpp"
-#include "io/scratch.hpp"
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
+#include "models/io/npy.hpp"
+#include "models/io/scratch.hpp"
 
 namespace headgate::testing {
 namespace {

@@ -16,10 +16,10 @@
 #include "cli/attend_files.hpp"
 #include "cli/tool.hpp"
 #include "headgate/runtime.hpp"
-#include "io/npy.hpp"
-#include "io/scratch.hpp"
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
+#include "models/io/npy.hpp"
+#include "models/io/scratch.hpp"
 #include "verify/case.hpp"
 #include "verify/check.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "cli/tool.hpp"
 #include "headgate/runtime.hpp"
-#include "io/scratch.hpp"
+#include "models/io/scratch.hpp"
 
 // What bench reports, never how fast anything is.
 

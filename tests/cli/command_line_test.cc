@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/tool.hpp"
-#include "io/scratch.hpp"
+#include "models/io/scratch.hpp"
 
 // What is refused on a command line, with which words, and in which order.
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cli/tool.hpp"
-#include "io/scratch.hpp"
-#include "train/prose.hpp"
+#include "models/data/prose.hpp"
+#include "models/io/scratch.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate {

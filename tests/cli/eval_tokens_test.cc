@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
-#include "io/npy.hpp"
-#include "tokenize/golden.hpp"
-#include "tokenize/open.hpp"
+#include "models/io/npy.hpp"
+#include "models/tokenize/golden.hpp"
+#include "models/tokenize/open.hpp"
 
 // `headgate eval --text` with models that read the tokens of a tokenizer.
 

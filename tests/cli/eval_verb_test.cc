@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
-#include "io/npy.hpp"
-#include "metrics/registry.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/io/npy.hpp"
 
 namespace headgate {
 namespace {

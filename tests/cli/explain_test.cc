@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/tool.hpp"
-#include "io/scratch.hpp"
+#include "models/io/scratch.hpp"
 
 namespace headgate {
 namespace {

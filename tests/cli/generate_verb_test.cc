@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
-#include "io/npy.hpp"
+#include "models/io/npy.hpp"
 
 namespace headgate {
 namespace {

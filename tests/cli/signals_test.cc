@@ -16,8 +16,8 @@
 #include <sstream>
 #include <string>
 
-#include "io/scratch.hpp"
-#include "io/staged_file.hpp"
+#include "models/io/scratch.hpp"
+#include "models/io/staged_file.hpp"
 
 namespace headgate::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/tool.hpp"
-#include "io/scratch.hpp"
+#include "models/io/scratch.hpp"
 
 namespace headgate {
 namespace {

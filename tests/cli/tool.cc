@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "io/scratch.hpp"
+#include "models/io/scratch.hpp"
 
 namespace headgate::testing {
 

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
-#include "models/config.hpp"
-#include "train/settings.hpp"
+#include "models/decoder/config.hpp"
+#include "models/train/settings.hpp"
 
 namespace headgate {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
-#include "train/run_directory.hpp"
+#include "models/train/run_directory.hpp"
 
 namespace headgate {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compare/runs.hpp"
-#include "metrics/registry.hpp"
+#include "models/evaluate/registry.hpp"
 
 namespace headgate::compare {
 namespace {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "compare/report.hpp"
-#include "metrics/gate_mean.hpp"
-#include "metrics/loss.hpp"
-#include "train/metrics_record.hpp"
+#include "models/evaluate/gate_mean.hpp"
+#include "models/evaluate/loss.hpp"
+#include "models/train/metrics_record.hpp"
 
 namespace headgate::compare {
 

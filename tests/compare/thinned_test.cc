@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "train/metrics_record.hpp"
+#include "models/train/metrics_record.hpp"
 
 namespace headgate::compare {
 namespace {

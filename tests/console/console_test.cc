@@ -7,7 +7,7 @@
 
 #include "console/shell_word.hpp"
 #include "console/table.hpp"
-#include "console/units.hpp"
+#include "models/io/units.hpp"
 
 namespace headgate::console {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "metrics/bos_attention.hpp"
-#include "metrics/loss_by_trigger.hpp"
+#include "models/evaluate/bos_attention.hpp"
+#include "models/evaluate/loss_by_trigger.hpp"
 
 namespace headgate::demo {
 namespace {

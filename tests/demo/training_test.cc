@@ -17,11 +17,11 @@
 
 #include "console/table.hpp"
 #include "demo/real_model.hpp"
-#include "io/scratch.hpp"
-#include "layers/gate_variant.hpp"
 #include "library/core/check.hpp"
-#include "train/prose.hpp"
-#include "train/task_defaults.hpp"
+#include "models/data/prose.hpp"
+#include "models/io/scratch.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "models/train/task_defaults.hpp"
 
 namespace headgate::demo {
 namespace {

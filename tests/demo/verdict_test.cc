@@ -8,16 +8,16 @@
 
 #include "console/table.hpp"
 #include "demo/real_model.hpp"
-#include "metrics/bos_attention.hpp"
-#include "metrics/bos_attention_gated.hpp"
-#include "metrics/bos_value_norm_ratio.hpp"
-#include "metrics/first_token_attention.hpp"
-#include "metrics/first_token_attention_uniform.hpp"
-#include "metrics/gate_by_trigger.hpp"
-#include "metrics/loss.hpp"
-#include "metrics/loss_by_trigger.hpp"
-#include "metrics/massive_activation.hpp"
-#include "metrics/sink_rate.hpp"
+#include "models/evaluate/bos_attention.hpp"
+#include "models/evaluate/bos_attention_gated.hpp"
+#include "models/evaluate/bos_value_norm_ratio.hpp"
+#include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/first_token_attention_uniform.hpp"
+#include "models/evaluate/gate_by_trigger.hpp"
+#include "models/evaluate/loss.hpp"
+#include "models/evaluate/loss_by_trigger.hpp"
+#include "models/evaluate/massive_activation.hpp"
+#include "models/evaluate/sink_rate.hpp"
 
 namespace headgate::demo {
 namespace {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "library/core/rows.hpp"
-#include "models/config.hpp"
-#include "models/weights.hpp"
-#include "train/choices.hpp"
-#include "train/settings.hpp"
+#include "models/decoder/config.hpp"
+#include "models/decoder/weights.hpp"
+#include "models/train/choices.hpp"
+#include "models/train/settings.hpp"
 
 // The tables of docs/TRAINING.md say what the rows in the code say.
 

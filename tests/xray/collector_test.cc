@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "layers/support.hpp"
-#include "metrics/gates.hpp"
-#include "models/plain_decoder.hpp"
-#include "models/tiny.hpp"
-#include "models/weights.hpp"
+#include "models/decoder/plain_decoder.hpp"
+#include "models/decoder/tiny.hpp"
+#include "models/decoder/weights.hpp"
+#include "models/evaluate/gates.hpp"
+#include "models/layers/support.hpp"
 #include "support/test_runs.hpp"
 #include "xray/decoded.hpp"
 #include "xray/ranks.hpp"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "models/tiny.hpp"
+#include "models/decoder/tiny.hpp"
 #include "xray/decoded.hpp"
 
 namespace headgate::xray {

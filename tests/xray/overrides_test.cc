@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "layers/support.hpp"
-#include "metrics/gates.hpp"
-#include "models/plain_decoder.hpp"
-#include "models/tiny.hpp"
+#include "models/decoder/plain_decoder.hpp"
+#include "models/decoder/tiny.hpp"
+#include "models/evaluate/gates.hpp"
+#include "models/layers/support.hpp"
 
 // The changes of the loss, against the plain decoder with parameters that hold the gates.
 

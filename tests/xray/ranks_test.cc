@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "models/tiny.hpp"
+#include "models/decoder/tiny.hpp"
 
 namespace headgate::xray {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cli/small_verbs.hpp"
-#include "io/npy.hpp"
+#include "models/io/npy.hpp"
 #include "xray/decoded.hpp"
 #include "xray/report.hpp"
 

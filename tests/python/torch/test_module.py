@@ -335,7 +335,7 @@ BUILD = Path(headgate.__file__).parents[2]
 SAMPLE = BUILD / "tests" / "train" / "model_sample"
 
 
-@pytest.mark.skipif(not SAMPLE.exists(), reason="the build folder of this package has no tests/train/model_sample")
+@pytest.mark.skipif(not SAMPLE.exists(), reason="the build folder of this package has no tests/models/train/model_sample")
 @torch.no_grad()
 def test_models_of_the_programs(tmp_path):
     """Some of each kind of model that headgate's programs write: their log-probabilities, from their tensors."""
@@ -429,7 +429,7 @@ def test_words_are_those_of_the_programs():
         return re.findall(r'"(\w+)"', (ROOT / "src" / file).read_text().partition(begin)[2].partition(end)[0])
 
     lists = {
-        key: words("layers/gate_variant.hpp", f"struct Words<layers::{name}>", "};\n}")
+        key: words("models/layers/gate_variant.hpp", f"struct Words<layers::{name}>", "};\n}")
         for key, name in (
             ("gate_grain", "GateGrain"), ("gate_source", "GateSource"), ("gate_bias", "GateBias"),
             ("attention_output_control", "OutputControl"), ("attention_sinks", "SinkKind"),
@@ -437,7 +437,7 @@ def test_words_are_those_of_the_programs():
     }
     for key, theirs in lists.items():
         assert set(theirs) == set(variant.WORDS[key]), key
-    sites = words("layers/gate_site.hpp", "constexpr std::array kGateSites{", "};")
+    sites = words("models/layers/gate_site.hpp", "constexpr std::array kGateSites{", "};")
     assert set(sites) >= set(variant.SITES) - {"none"} and "g6" not in sites
 
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "models/data/corpus.hpp"
+#include "models/data/data.hpp"
+#include "models/data/random.hpp"
+
+// Bigram-backcopy (arXiv 2410.13835): x₀ is BOS; x₁ is drawn from the bytes of the text that are not triggers; then
+// x_{i+1} = x_{i−1} if x_i is a trigger, else a byte drawn with the frequency at which it follows x_i in the text. A
+// copied byte is never a trigger: only a byte drawn after another byte can be one. After a trigger, a head has to
+// attend to the token before; elsewhere no token helps it.
+
+namespace headgate::train {
+
+inline constexpr std::array<std::int32_t, 3> kTriggers{'t', 'e', ' '};
+
+/// How often each byte follows each other byte in a text.
+class BigramTable {
+ public:
+  /// Counts the first 64 MiB of the text. Throws Error if it has fewer than two bytes or only triggers.
+  explicit BigramTable(const Corpus& corpus);
+
+  /// Draws the byte after BOS.
+  std::int32_t first(RandomStream& random) const;
+  /// Draws a byte that follows `byte`.
+  std::int32_t after(std::int32_t byte, RandomStream& random) const;
+
+ private:
+  std::vector<std::int64_t> cumulative_;  // (257,256) cumulative counts by row; row 256: bytes that are not triggers
+};
+
+class BackcopySource : public SequenceSource {
+ public:
+  BackcopySource(const Corpus& corpus, const DataOptions& options);
+
+  std::int64_t seq_len() const override { return T_; }
+  std::int64_t vocab() const override { return kBos + 1; }
+  void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  std::int64_t held_out_count() const override;
+  void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  bool is_trigger(std::int32_t token) const override;
+  bool has_triggers() const override { return true; }
+  std::uint64_t fingerprint() const override { return fingerprint_; }
+  std::string description() const override;
+  LeftOut left_out() const override { return left_out_; }
+
+ private:
+  void draw(std::int32_t* tokens, std::int32_t* targets, RandomStream random) const;
+
+  BigramTable table_;
+  std::int64_t T_;
+  std::uint64_t seed_;
+  std::uint64_t fingerprint_;
+  std::int64_t bytes_;
+  LeftOut left_out_;
+};
+
+}  // namespace headgate::train

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/data/run_files.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "models/io/staged_directory.hpp"
+
+namespace headgate::train {
+namespace {
+
+bool has(const std::string& directory, const char* name) {
+  std::error_code error;
+  return std::filesystem::exists(io::present_directory(directory) + "/" + name, error);
+}
+
+}  // namespace
+
+std::string metrics_path(const std::string& run) { return run + "/metrics.jsonl"; }
+
+std::string numbered_checkpoint(const std::string& run, int number) {
+  return number == 0 ? run + "/checkpoint" : fmt::format("{}/checkpoint.{}", run, number);
+}
+
+bool is_checkpoint(const std::string& directory) { return has(directory, kCheckpointConfig); }
+
+bool is_training_checkpoint(const std::string& directory) {
+  return is_checkpoint(directory) && has(directory, kCheckpointState);
+}
+
+bool is_run_or_checkpoint(const std::string& directory) {
+  namespace fs = std::filesystem;
+  const std::string checkpoint = numbered_checkpoint(directory, 0);
+  std::error_code error;
+  return is_training_checkpoint(directory) || is_training_checkpoint(checkpoint) ||
+         (fs::exists(metrics_path(directory), error) && fs::exists(io::present_directory(checkpoint), error));
+}
+
+}  // namespace headgate::train

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/data/corpus.hpp"
+#include "models/data/data.hpp"
+
+namespace headgate::train {
+
+/// The first byte of the tail of a text that training holds out. Throws Error, which has the text's name, for a text
+/// shorter than two sequences of T + 1 bytes.
+std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, std::int64_t T);
+
+/// Bytes as tokens. The tail of the text is held out: a twentieth, at most 4 MiB, at least one sequence. The rest is
+/// cut into windows of T tokens without padding; the byte after a window is its last target. An epoch visits every
+/// window once in a random order. The windows of each epoch start at another offset, so that a byte occurs at many
+/// positions of a sequence. With Bos::on a sequence is kBos and T − 1 bytes, whose targets are the window's T bytes.
+class TextSource : public SequenceSource {
+ public:
+  TextSource(Corpus corpus, const DataOptions& options);
+
+  std::int64_t seq_len() const override { return T_; }
+  std::int64_t vocab() const override { return bos_ == Bos::on ? kBos + 1 : kBos; }
+  void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  std::int64_t held_out_count() const override { return (corpus_.size() - training_ - 1) / T_; }
+  void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override;
+  std::uint64_t fingerprint() const override { return corpus_.fingerprint(); }
+  std::string description() const override;
+  std::string name() const override { return corpus_.name(); }
+  LeftOut left_out() const override { return corpus_.left_out(); }
+
+  std::int64_t training_bytes() const { return training_; }
+
+ private:
+  /// The sequence of the window of T bytes and the byte after it, from `begin` on.
+  void copy_window(std::int32_t* tokens, std::int32_t* targets, std::int64_t begin) const;
+
+  Corpus corpus_;
+  std::int64_t T_;
+  std::uint64_t seed_;
+  Bos bos_;
+  std::int64_t training_ = 0;  ///< bytes [0, training_) are trained on
+};
+
+}  // namespace headgate::train

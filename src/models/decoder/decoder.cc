@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/decoder/decoder.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "library/core/check.hpp"
+#include "library/core/workspace.hpp"
+#include "models/decoder/decoder_blocks.hpp"
+#include "models/decoder/decoder_buffers.hpp"
+#include "models/decoder/weights.hpp"
+#include "models/layers/cross_entropy.hpp"
+#include "models/layers/elementwise.hpp"
+#include "models/layers/embedding.hpp"
+#include "models/layers/linear.hpp"
+#include "models/layers/parallel.hpp"
+#include "models/layers/rmsnorm.hpp"
+#include "models/layers/swiglu.hpp"
+
+namespace headgate::models {
+
+namespace {
+
+using layers::Update;
+
+/// What is read of each token: which, or which follows.
+using Tokens = View<const std::int32_t, 1>;
+
+void check_tokens(const char* what, const Tokens& tokens, std::int64_t vocab, std::int32_t least) {
+  for (std::int64_t n = 0; n < tokens.shape[0]; ++n) {
+    require(tokens(n) >= least && tokens(n) < vocab, "decoder: {}[{}] is {}, outside a vocabulary of {}", what, n,
+            tokens(n), vocab);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+struct Decoder<T>::State {
+  State(const DecoderConfig& config_in, BatchShape shape_in, Purpose purpose_in, const ExecutionContext& context_in)
+      : config(checked_shape(config_in, shape_in)),
+        shape(shape_in),
+        purpose(purpose_in),
+        context(resolved(context_in)),
+        table(config),
+        places(config),
+        sizes(config, shape, purpose),
+        memory(sizes),
+        blocks(sizes, *memory, context) {}
+
+  DecoderConfig config;
+  BatchShape shape;
+  Purpose purpose;
+  ExecutionContext context;
+  ParameterTable table;
+  WeightPlaces places;
+  DecoderSizes sizes;
+  Placed<DecoderBuffers<T>, Block> memory;
+  DecoderBlocks<T> blocks;
+
+  /// The layers take turns in one's memory for Purpose::evaluate.
+  const SavedLayer<T>& saved_of(std::int64_t layer) const {
+    return memory->layers[purpose == Purpose::train ? static_cast<std::size_t>(layer) : 0];
+  }
+  /// Where a layer leaves the residual stream: the next one's input.
+  View<T, 2> output_of(std::int64_t layer) const {
+    return layer + 1 < config.layers ? saved_of(layer + 1).x : memory->x_last;
+  }
+
+  void forward(const T* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<T>* observer,
+               layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr) const;
+  void check(const LayerOverride<T>& replaced) const;
+  LayerView<T> view_of(std::int64_t layer, Taps taps, const T* parameters, const Tokens& targets) const;
+  double head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale, T* token_losses) const;
+
+  void log_softmax(T* out, const T* parameters) const;
+
+  void backward(T* gradients, const T* parameters, const Tokens& tokens) const;
+  void mlp_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
+  void attention_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w, const SavedLayer<T>& s) const;
+
+  void norm_backward(View<T, 2> dx, View<T, 1> dw, ConstView<T, 2> dy, ConstView<T, 2> x, ConstView<T, 1> w,
+                     ConstView<T, 2> rstd, Update update) const {
+    layers::rmsnorm_backward(layers::one_head(dx), dw, layers::one_head(dy), layers::one_head(x), w, rstd,
+                             sizes.attention.norm, update, context);
+  }
+};
+
+// --- forward -----------------------------------------------------------------------------------------------------
+
+template <typename T>
+void Decoder<T>::State::forward(const T* parameters, const Tokens& tokens, const Tokens& targets,
+                                LayerObserver<T>* observer, layers::AttentionSkip* skip,
+                                const LayerOverride<T>* replaced) const {
+  const Taps taps = observer != nullptr ? observer->taps() : Taps{};
+  std::int64_t first = 0;
+  if (replaced != nullptr && replaced->input.present()) {
+    first = replaced->layer;
+    layers::copy_to<T>(saved_of(first).x.flat(), replaced->input.flat(), context);
+  } else {
+    layers::embedding_forward(saved_of(0).x, places.outer(parameters).embedding, tokens, context);
+  }
+  for (std::int64_t layer = first; layer < config.layers; ++layer) {
+    const LayerWeights<const T> w = places.layer(layer, parameters);
+    const SavedLayer<T>& s = saved_of(layer);
+    const bool replaces = replaced != nullptr && replaced->layer == layer;
+    blocks.attention_block(w, s, skip, nullptr, replaces ? &replaced->heads : nullptr);
+    blocks.mlp_block(output_of(layer), w, s);
+    if (observer != nullptr) observer->after_layer(view_of(layer, taps, parameters, targets));
+  }
+  blocks.norm(memory->h_last, memory->rstd_last, memory->x_last, places.outer(parameters).norm);
+}
+
+template <typename T>
+void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
+  const layers::HeadOverride<T>& heads = replaced.heads;
+  require(replaced.layer >= 0 && replaced.layer < config.layers, "decoder: an override of layer {} of {}",
+          replaced.layer, config.layers);
+  require(heads.first >= 0 && heads.count >= 1 && heads.count <= config.heads - heads.first,
+          "decoder: an override of heads {} to {} of {}", heads.first, heads.first + heads.count - 1, config.heads);
+  const View<const T, 2>& input = replaced.input;
+  require(!input.present() || (input.dense() && input.shape == std::array{sizes.N, sizes.C}),
+          "decoder: the residual stream of an override has shape ({},{}), not ({},{})", input.shape[0], input.shape[1],
+          sizes.N, sizes.C);
+  if (!heads.factors.present()) return;
+  require(layers::can_skip_attention(config.gate),
+          "decoder: an override of gate {}, which does not multiply the attention output",
+          layers::gate_name(config.gate));
+  require(heads.factors.shape == std::array{heads.count, config.head_dim} &&
+              heads.ungated.shape == std::array{sizes.N, config.heads, config.head_dim},
+          "decoder: an override of heads has factors or memory of another shape");
+}
+
+template <typename T>
+LayerView<T> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const T* parameters,
+                                        const Tokens& targets) const {
+  const layers::AttentionState<T>& s = saved_of(layer).attention;
+  LayerView<T> view;
+  view.layer = layer;
+  view.shape = shape;
+  if (taps.has(Tap::scores)) {
+    view.scale = blocks.attention().scale();
+    view.q = s.q;
+    view.k = s.k;
+    view.lse = s.lse;
+    view.sinks = blocks.attention().sinks(places.layer(layer, parameters).attention);
+    view.window = config.window;
+  }
+  if (taps.has(Tap::values)) view.v = s.v;
+  if (taps.has(Tap::head_outputs)) view.head_outputs = s.controlled;
+  if (taps.has(Tap::gate_logits)) view.gate = blocks.attention().logits(places.layer(layer, parameters).attention, s);
+  if (taps.has(Tap::output)) view.output = output_of(layer);
+  if (taps.has(Tap::exit_loss)) {
+    blocks.norm(memory->h_last, memory->rstd_last, output_of(layer), places.outer(parameters).norm);
+    view.exit_loss = head(nullptr, parameters, targets, 0.0, nullptr);
+  }
+  return view;
+}
+
+/// The loss from h_last, a chunk of logits at a time. With gradients: the head's weights +=, dx = gradient of h_last.
+template <typename T>
+double Decoder<T>::State::head(T* gradients, const T* parameters, const Tokens& targets, double gradient_scale,
+                               T* token_losses) const {
+  const auto counted = [](const Tokens& part) {
+    const std::int32_t* end = part.data + part.shape[0];
+    return static_cast<double>(part.shape[0] - std::count(part.data, end, layers::kIgnoredTarget));
+  };
+  const View<const T, 2> w = places.outer(parameters).head;
+  const View<T, 1> losses(token_losses, {sizes.N});
+  const double total = counted(targets);
+  double loss = 0.0;
+  for (std::int64_t first = 0; first < sizes.N; first += sizes.logit_rows) {
+    const std::int64_t rows = std::min(sizes.logit_rows, sizes.N - first);
+    const Tokens targets_here = targets.range(0, first, rows);
+    const double share = total > 0.0 ? counted(targets_here) / total : 0.0;
+    const View<T, 2> h = memory->h_last.range(0, first, rows), logits = memory->logits.range(0, 0, rows);
+    const View<T, 2> dlogits = gradients != nullptr ? memory->dlogits.range(0, 0, rows) : View<T, 2>();
+    layers::linear_forward(logits, h, w, Update::overwrite, context);
+    loss += share * layers::cross_entropy(losses.range(0, first, rows), dlogits, logits, targets_here,
+                                          gradient_scale * share, context);
+    if (gradients != nullptr) {
+      layers::linear_backward_input(memory->dx.range(0, first, rows), dlogits, w, Update::overwrite, context);
+      layers::linear_backward_weight(places.outer(gradients).head, dlogits, h, context);
+    }
+  }
+  return loss;
+}
+
+/// out(N,V) = log-softmax of the logits of h_last.
+template <typename T>
+void Decoder<T>::State::log_softmax(T* out, const T* parameters) const {
+  const View<const T, 2> w = places.outer(parameters).head;
+  for (std::int64_t first = 0; first < sizes.N; first += sizes.logit_rows) {
+    const std::int64_t rows = std::min(sizes.logit_rows, sizes.N - first);
+    const View<T, 2> y(out + first * sizes.V, {rows, sizes.V});
+    layers::linear_forward(y, memory->h_last.range(0, first, rows), w, Update::overwrite, context);
+#pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
+    for (std::int64_t r = 0; r < rows; ++r) {
+      T* row = y.at(r);
+      const T largest = *std::max_element(row, row + sizes.V);
+      double sum = 0.0;
+      for (std::int64_t v = 0; v < sizes.V; ++v) sum += std::exp(static_cast<double>(row[v] - largest));
+      const double shift = static_cast<double>(largest) + std::log(sum);
+      for (std::int64_t v = 0; v < sizes.V; ++v) row[v] = static_cast<T>(static_cast<double>(row[v]) - shift);
+    }
+  }
+}
+
+// --- backward ----------------------------------------------------------------------------------------------------
+
+/// From dx = gradient of h_last to the gradients of all parameters (+=).
+template <typename T>
+void Decoder<T>::State::backward(T* gradients, const T* parameters, const Tokens& tokens) const {
+  const View<T, 2>& dx = memory->dx;
+  norm_backward(dx, places.outer(gradients).norm, dx, memory->x_last, places.outer(parameters).norm, memory->rstd_last,
+                Update::overwrite);
+  for (std::int64_t layer = config.layers - 1; layer >= 0; --layer) {
+    const LayerWeights<const T> w = places.layer(layer, parameters);
+    const LayerWeights<T> g = places.layer(layer, gradients);
+    mlp_backward(g, w, saved_of(layer));
+    attention_backward(g, w, saved_of(layer));
+  }
+  layers::embedding_backward(places.outer(gradients).embedding, dx, tokens, context);
+}
+
+/// dx: from the gradient of the layer's output to that of x_middle.
+template <typename T>
+void Decoder<T>::State::mlp_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w,
+                                     const SavedLayer<T>& s) const {
+  const View<T, 2>&activation = memory->activation, &dactivation = memory->dactivation;
+  const View<T, 2>&dx = memory->dx, &dh = memory->dh;
+  View<const T, 2> dout = dx;
+  if (sizes.sandwich) {
+    norm_backward(memory->dout, g.mlp_out_norm, dx, s.mlp_out, w.mlp_out_norm, s.mlp_out_rstd, Update::overwrite);
+    dout = memory->dout;
+  }
+  layers::linear_backward_input(dactivation, dout, w.down, Update::overwrite, context);
+  layers::swiglu_backward(s.dgate_up, activation, dactivation, s.gate_up, context);
+  layers::linear_backward_weight(g.down, dout, activation, context);
+  layers::linear_backward_input(dh, s.dgate_up, w.gate_up, Update::overwrite, context);
+  layers::linear_backward_weight(g.gate_up, s.dgate_up, s.h_middle, context);
+  norm_backward(dx, g.middle_norm, dh, s.x_middle, w.middle_norm, s.rstd_middle, Update::add);
+}
+
+/// dx: from the gradient of x_middle to that of the layer's input.
+template <typename T>
+void Decoder<T>::State::attention_backward(const LayerWeights<T>& g, const LayerWeights<const T>& w,
+                                           const SavedLayer<T>& s) const {
+  const View<T, 2>&dx = memory->dx, &dh = memory->dh;
+  View<const T, 2> dout = dx;
+  if (sizes.sandwich) {
+    norm_backward(memory->dout, g.attention_out_norm, dx, s.attention_out, w.attention_out_norm, s.attention_out_rstd,
+                  Update::overwrite);
+    dout = memory->dout;
+  }
+  blocks.attention().backward(dh, g.attention, dout, s.h, w.attention, s.attention);
+  norm_backward(dx, g.input_norm, dh, s.x, w.input_norm, s.rstd, Update::add);
+}
+
+// --- the class ---------------------------------------------------------------------------------------------------
+
+template <typename T>
+Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context)
+    : state_(std::make_unique<State>(config, shape, purpose, context)) {}
+
+template <typename T>
+std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose) {
+  checked_shape(config, shape);
+  std::vector<MemoryItem> items;
+  Workspace count(&items);
+  const DecoderBuffers<T> counted(count, DecoderSizes(config, shape, purpose));
+  return items;
+}
+
+template <typename T>
+Decoder<T>::~Decoder() = default;
+
+template <typename T>
+const DecoderConfig& Decoder<T>::config() const {
+  return state_->config;
+}
+
+template <typename T>
+const ParameterTable& Decoder<T>::table() const {
+  return state_->table;
+}
+
+template <typename T>
+BatchShape Decoder<T>::shape() const {
+  return state_->shape;
+}
+
+template <typename T>
+const ExecutionContext& Decoder<T>::context() const {
+  return state_->context;
+}
+
+template <typename T>
+double Decoder<T>::loss(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+                        LayerObserver<T>* observer, T* token_losses, layers::AttentionSkip* skip) {
+  const State& s = *state_;
+  const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
+  check_tokens("tokens", in, s.config.vocab, 0);
+  check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
+  require(skip == nullptr || skip->threshold == 0.0 || layers::can_skip_attention(s.config.gate),
+          "decoder: a gate threshold of {} but gate {} does not multiply the attention output",
+          skip == nullptr ? 0.0 : skip->threshold, layers::gate_name(s.config.gate));
+  s.forward(parameters, in, out, observer, skip);
+  return s.head(nullptr, parameters, out, 0.0, token_losses);
+}
+
+template <typename T>
+double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const T* parameters, const std::int32_t* tokens,
+                             const std::int32_t* targets) {
+  const State& s = *state_;
+  const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
+  check_tokens("tokens", in, s.config.vocab, 0);
+  check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
+  s.check(replaced);
+  s.forward(parameters, in, out, nullptr, nullptr, &replaced);
+  return s.head(nullptr, parameters, out, 0.0, nullptr);
+}
+
+template <typename T>
+void Decoder<T>::log_probabilities(T* out, const T* parameters, const std::int32_t* tokens) {
+  const State& s = *state_;
+  const Tokens in(tokens, {s.sizes.N});
+  check_tokens("tokens", in, s.config.vocab, 0);
+  s.forward(parameters, in, {}, nullptr, nullptr);
+  s.log_softmax(out, parameters);
+}
+
+template <typename T>
+double Decoder<T>::loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens,
+                                      const std::int32_t* targets, double gradient_scale, T* token_losses) {
+  const State& s = *state_;
+  require(s.purpose == Purpose::train, "decoder: gradients asked of a decoder made for evaluation");
+  const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
+  check_tokens("tokens", in, s.config.vocab, 0);
+  check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
+  s.forward(parameters, in, out, nullptr, nullptr);
+  const double loss = s.head(gradients, parameters, out, gradient_scale, token_losses);
+  s.backward(gradients, parameters, in);
+  return loss;
+}
+
+template <typename T>
+std::vector<MemoryItem> Decoder<T>::memory_plan() const {
+  return planned_memory(state_->config, state_->shape, state_->purpose);
+}
+
+template <typename T>
+std::size_t Decoder<T>::memory_bytes() const {
+  return state_->memory.bytes();
+}
+
+template class Decoder<float>;
+template class Decoder<double>;
+
+}  // namespace headgate::models

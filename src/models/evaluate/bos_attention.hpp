@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+
+#include "models/evaluate/mean.hpp"
+#include "models/evaluate/metric.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr std::array<Figure, 2> kBosAttentionFigures{{
+    {.key = "bos_attention_trigger", .null_for_one_token = true, .is_share = true, .column = {"trigger", 10, 4}},
+    {.key = "bos_attention_other",
+     .null_for_one_token = true,
+     .is_share = true,
+     .column = {"other", 8, 4},
+     .demo = {"to BOS,", "elsewhere", 3}},
+}};
+inline constexpr const Figure& kBosAttentionTrigger = kBosAttentionFigures[0];
+inline constexpr const Figure& kBosAttentionOther = kBosAttentionFigures[1];
+
+template <typename T>
+class BosAttentionSums : public Sums<T> {
+ public:
+  explicit BosAttentionSums(const models::DecoderConfig& /*config*/) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    const std::int64_t N = sample.tokens();
+    for (std::int64_t h = 0; h < sample.first_token_weights.shape[0]; ++h) {
+      for (std::int64_t n = 0; n < N; ++n) {
+        if (sample.position(n) != 0) mean_.at(sample.is_trigger(n)).add(sample.first_token_weights(h, n));
+      }
+    }
+  }
+  Values of_model() const override { return {mean_.trigger.value(), mean_.other.value()}; }
+
+ private:
+  MeanByTrigger mean_;
+};
+
+inline constexpr Metric kBosAttention{
+    .name = "bos_attention",
+    .definition =
+        "softmax weight on token 0, BOS, apart by whether the query's token is a trigger: mean over layers, "
+        "heads and queries 1 … T−1",
+    .figures = kBosAttentionFigures,
+    .scope = Scope::triggers,
+    .inputs = {Input::first_token_weights},
+    .sums = kSumsOf<BosAttentionSums>,
+    .heads = {.one_model = "to BOS", .compared = "attention to BOS", .indent = 2},
+    .training_text =
+        [](const FigureRow& row) {
+          return fmt::format("; BOS attention {:.3f}, after a trigger {:.3f}", row.or_zero(kBosAttentionOther),
+                             row.or_zero(kBosAttentionTrigger));
+        },
+};
+
+}  // namespace headgate::metrics

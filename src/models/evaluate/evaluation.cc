@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/evaluate/evaluation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "library/core/check.hpp"
+#include "models/evaluate/loss.hpp"
+#include "models/layers/cross_entropy.hpp"
+
+namespace headgate::train {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json row_json(const metrics::FigureRow& row) {
+  ordered_json out = ordered_json::object();
+  for (const metrics::FigureRow::Entry& entry : row.entries()) {
+    out[std::string(entry.figure->key)] = entry.value ? ordered_json(*entry.value) : ordered_json();
+  }
+  return out;
+}
+
+ordered_json rows_json(const std::vector<metrics::FigureRow>& rows) {
+  ordered_json out = ordered_json::array();
+  for (const metrics::FigureRow& row : rows) out.push_back(row_json(row));
+  return out;
+}
+
+}  // namespace
+
+EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch) {
+  const std::int64_t wanted = std::max<std::int64_t>(1, std::min(held_out, sequences));
+  const std::int64_t largest = std::max<std::int64_t>(1, std::min(wanted, max_batch));
+  std::int64_t best = largest;
+  for (std::int64_t batch = largest; 2 * batch > largest; --batch) {
+    if (wanted % batch < wanted % best) best = batch;
+  }
+  return {best, wanted / best};
+}
+
+std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
+                                                  const EvaluationPlan& plan, const metrics::MetricList& metrics) {
+  const models::BatchShape shape{plan.batch, source.seq_len()};
+  auto items = models::Decoder<float>::planned_memory(config, shape, models::Purpose::evaluate);
+  const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
+  const metrics::MetricList applying = metrics::that_apply(metrics, source.has_triggers());
+  items.push_back({"figures", metrics::Evaluator<float>::planned_bytes(config, shape, applying)});
+  items.push_back({"tokens and targets", shape.batch * shape.seq * of_token});
+  return items;
+}
+
+HeldOutEvaluator::HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source,
+                                   const EvaluationPlan& plan, const metrics::MetricList& metrics,
+                                   const ExecutionContext& context)
+    : source_(source),
+      plan_(plan),
+      metrics_(metrics::that_apply(metrics, source.has_triggers())),
+      decoder_(config, {plan.batch, source.seq_len()}, models::Purpose::evaluate, context),
+      tokens_(plan.batch * source.seq_len()),
+      targets_(tokens_.size()),
+      triggers_(source.has_triggers() ? tokens_.size() : 0) {
+  require(config.vocab >= source.vocab(), "{}: a token id is {} but the model's vocabulary has {} tokens",
+          source.name(), source.vocab() - 1, config.vocab);
+}
+
+/// Into tokens_ and targets_.
+void HeldOutEvaluator::read_batch(std::int64_t index) {
+  const std::int64_t T = source_.seq_len();
+  for (std::int64_t b = 0; b < plan_.batch; ++b) {
+    source_.held_out_sequence(tokens_.data() + b * T, targets_.data() + b * T, sequence_of(index * plan_.batch + b));
+  }
+}
+
+/// The held-out sequence that is evaluated as the i-th: they are spread evenly.
+std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
+  const std::int64_t used = plan_.batch * plan_.batches;
+  const std::int64_t held_out = source_.held_out_count();
+  return held_out / used * i + held_out % used * i / used;  // i · held_out / used without overflow
+}
+
+/// Metrics take a token for a byte; where it is none, their bits are those of a token.
+Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
+  const std::int64_t sequences = plan_.batch * plan_.batches;
+  Evaluation out{std::move(report), sequences * source_.seq_len()};
+  if (source_.tokens_are_bytes()) return out;
+  std::optional<TargetText> all = TargetText{};
+  for (std::int64_t i = 0; i < sequences && all; ++i) {
+    const std::optional<TargetText> text = source_.target_text(sequence_of(i));
+    all = text ? std::optional(TargetText{all->targets + text->targets, all->bytes + text->bytes}) : std::nullopt;
+  }
+  const auto set_bits = [&](metrics::FigureRow& row) {
+    const std::optional<double> bits = row.find(metrics::kBitsPerByte);
+    if (!bits) return;
+    const bool known = all && all->bytes > 0;
+    const double tokens_per_byte = known ? static_cast<double>(all->targets) / static_cast<double>(all->bytes) : 0.0;
+    row.set(metrics::kBitsPerByte, known ? std::optional(*bits * tokens_per_byte) : std::nullopt);
+  };
+  set_bits(out.report.overall);
+  std::for_each(out.report.layers.begin(), out.report.layers.end(), set_bits);
+  if (all) out.text_bytes = all->bytes;
+  return out;
+}
+
+void HeldOutEvaluator::log_probabilities(float* out, const float* parameters) {
+  const auto count = static_cast<std::int64_t>(tokens_.size()) * decoder_.config().vocab;
+  for (std::int64_t i = 0; i < plan_.batches; ++i) {
+    read_batch(i);
+    decoder_.log_probabilities(out + i * count, parameters, tokens_.data());
+  }
+}
+
+void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index) {
+  read_batch(index);
+  for (std::size_t i = 0; i < triggers_.size(); ++i) triggers_[i] = source_.is_trigger(tokens_[i]) ? 1 : 0;
+  evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
+}
+
+/// Loss of the batch that was read, summed over its targets.
+double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
+  const auto start = std::chrono::steady_clock::now();
+  const double mean = decoder_.loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);
+  pass.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  pass.attention_seconds = skip.attention_seconds;
+  const auto ignored = std::count(targets_.begin(), targets_.end(), layers::kIgnoredTarget);
+  return mean * static_cast<double>(static_cast<std::int64_t>(targets_.size()) - ignored);
+}
+
+ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters, double threshold) {
+  ThresholdComparison out;
+  out.threshold = threshold;
+  layers::AttentionSkip skip, all;
+  skip.threshold = threshold;
+  double counted = 0.0;
+  for (std::int64_t i = 0; i < plan_.batches; ++i) {
+    read_batch(i);
+    // In turns: a caller's clock and caches favour neither.
+    if (i % 2 == 0) out.without.loss_nats += loss(parameters, all, out.without);
+    out.with.loss_nats += loss(parameters, skip, out.with);
+    if (i % 2 == 1) out.without.loss_nats += loss(parameters, all, out.without);
+    const auto ignored = std::count(targets_.begin(), targets_.end(), layers::kIgnoredTarget);
+    counted += static_cast<double>(static_cast<std::int64_t>(targets_.size()) - ignored);
+  }
+  out.with.loss_nats /= counted;
+  out.without.loss_nats /= counted;
+  out.closed_share = skip.closed_share();
+  return out;
+}
+
+std::string first_not_finite(const metrics::Report& report) {
+  for (std::size_t i = 0; i < report.layers.size(); ++i) {
+    const bool heads =
+        i >= report.heads.size() || std::all_of(report.heads[i].begin(), report.heads[i].end(), metrics::is_finite);
+    if (!heads || !metrics::is_finite(report.layers[i])) return fmt::format("in layer {}", i);
+  }
+  if (!metrics::is_finite(report.overall)) return "in the loss";
+  return report.backcopy && !metrics::is_finite(*report.backcopy) ? "in the figures by trigger" : "";
+}
+
+ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads) {
+  const metrics::Report& report = evaluation.report;
+  ordered_json out = row_json(report.overall);
+  out["layers"] = rows_json(report.layers);
+  for (std::size_t i = 0; i < report.layers.size() && heads == HeadFigures::included; ++i) {
+    out["layers"][i]["heads"] = rows_json(report.heads[i]);
+  }
+  if (report.backcopy) out[std::string(kByTriggerKey)] = row_json(*report.backcopy);
+  out["tokens"] = evaluation.tokens;
+  if (evaluation.text_bytes) out["text_bytes"] = *evaluation.text_bytes;
+  if (const auto& threshold = evaluation.threshold) {
+    const auto pass = [&](const ThresholdComparison::Pass& p) {
+      return ordered_json{{"loss_nats", p.loss_nats},
+                          {"seconds", p.seconds},
+                          {"attention_seconds", p.attention_seconds},
+                          {"tokens_per_second", static_cast<double>(evaluation.tokens) / p.seconds}};
+    };
+    out["gate_threshold"] = {{"threshold", threshold->threshold},
+                             {"closed_share", threshold->closed_share},
+                             {"with", pass(threshold->with)},
+                             {"without", pass(threshold->without)}};
+  }
+  return out;
+}
+
+}  // namespace headgate::train

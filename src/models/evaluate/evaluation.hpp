@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/data/data.hpp"
+#include "models/decoder/decoder.hpp"
+#include "models/evaluate/evaluator.hpp"
+
+namespace headgate::train {
+
+/// A model's loss and time where attention leaves out the rows whose gate is closed, beside those with all rows.
+struct ThresholdComparison {
+  struct Pass {
+    double loss_nats = 0.0;
+    double seconds = 0.0;            ///< of forward passes, metrics not included
+    double attention_seconds = 0.0;  ///< of those, in attention_forward
+  };
+  double threshold = 0.0;
+  double closed_share = 0.0;  ///< of the rows, queries of heads, over all layers
+  Pass with{}, without{};
+};
+
+struct Evaluation {
+  metrics::Report report;
+  std::int64_t tokens = 0;  ///< number of tokens evaluated
+  /// Bytes of text that the targets stand for, where tokens are no bytes and it is known.
+  std::optional<std::int64_t> text_bytes = std::nullopt;
+  std::optional<ThresholdComparison> threshold = std::nullopt;
+};
+
+/// Which held-out sequences an evaluation takes: batches of equal size, spread evenly.
+struct EvaluationPlan {
+  std::int64_t batch = 1;
+  std::int64_t batches = 1;
+};
+
+/// Plans the evaluation of at most `sequences` of `held_out` sequences, but at least one, in batches of at most
+/// `max_batch`. The size of the batches is chosen to leave out the fewest sequences.
+EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
+
+/// The memory of an evaluation in bytes besides the parameters, by purpose; allocates nothing. Throws Error if the
+/// sizes overflow.
+std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
+                                                  const EvaluationPlan& plan, const metrics::MetricList& metrics);
+
+/// Evaluates models of one shape on held-out sequences.
+class HeldOutEvaluator {
+ public:
+  /// `source` must outlive the evaluator. Of `metrics`, those that apply to its task are computed. Throws Error if the
+  /// model's vocabulary is too small for the data.
+  HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
+                   const metrics::MetricList& metrics, const ExecutionContext& context = {});
+
+  /// Calls progress(fraction) after each batch with the fraction that is done.
+  template <class Progress>
+  Evaluation evaluate(const float* parameters, const Progress& progress) {
+    metrics::Evaluator<float> evaluator(decoder_, metrics_);
+    for (std::int64_t i = 0; i < plan_.batches; ++i) {
+      add_batch(evaluator, parameters, i);
+      progress(static_cast<double>(i + 1) / static_cast<double>(plan_.batches));
+    }
+    return finished(evaluator.report());
+  }
+  /// out(batches · batch, T, vocab) = log p of every token at each position, in nats.
+  void log_probabilities(float* out, const float* parameters);
+
+  Evaluation evaluate(const float* parameters) {
+    return evaluate(parameters, [](double) {});
+  }
+
+  /// The same sequences, each batch with and without the threshold, in turns. For models of
+  /// layers::can_skip_attention.
+  ThresholdComparison compare_threshold(const float* parameters, double threshold);
+
+ private:
+  Evaluation finished(metrics::Report report) const;
+  std::int64_t sequence_of(std::int64_t i) const;
+  void read_batch(std::int64_t index);
+  double loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass);
+  void add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
+
+  const SequenceSource& source_;
+  EvaluationPlan plan_;
+  metrics::MetricList metrics_;
+  models::Decoder<float> decoder_;
+  std::vector<std::int32_t> tokens_;    // (batch,T)
+  std::vector<std::int32_t> targets_;   // (batch,T)
+  std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without
+};
+
+/// Where a report first has a number that is not finite: "in layer 1", "in the loss"; empty where it has none.
+std::string first_not_finite(const metrics::Report& report);
+
+/// Whether figures stand for each head too.
+enum class HeadFigures { left_out, included };
+
+/// In that JSON: the figures by trigger.
+inline constexpr std::string_view kByTriggerKey = "backcopy";
+
+/// What `headgate eval --json` prints: the figures of the whole model by their keys, layers (a list of objects, each
+/// with heads where they are included, a list of objects), backcopy where the task has triggers, tokens, text_bytes
+/// where it is known, gate_threshold where one was compared.
+nlohmann::ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads = HeadFigures::left_out);
+
+}  // namespace headgate::train

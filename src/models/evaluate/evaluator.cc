@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/evaluate/evaluator.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "library/core/check.hpp"
+#include "models/evaluate/attention_call.hpp"
+#include "models/evaluate/gates.hpp"
+#include "models/layers/cross_entropy.hpp"
+
+namespace headgate::metrics {
+
+namespace {
+
+using models::DecoderConfig;
+using models::LayerView;
+using models::Tap;
+
+Inputs inputs_of(const MetricList& metrics) {
+  Inputs out;
+  for (const Metric* metric : metrics) out |= metric->inputs;
+  return out;
+}
+
+template <typename T>
+std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& config) {
+  if constexpr (std::is_same_v<T, float>) {
+    return metric.sums.f32(config);
+  } else {
+    return metric.sums.f64(config);
+  }
+}
+
+/// Numbers that an evaluator keeps of a batch.
+struct Sizes {
+  std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0;
+
+  Sizes(const DecoderConfig& config, models::BatchShape shape, Inputs inputs) {
+    const auto N = static_cast<std::size_t>(shape.batch * shape.seq);
+    if (inputs.has(Input::token_losses)) token_losses = N;
+    const std::size_t of_queries = N * static_cast<std::size_t>(config.heads);
+    if (inputs.has(Input::first_token_weights)) first_token_weights = of_queries;
+    if (inputs.has(Input::entropies)) entropies = of_queries;
+    if (inputs.has(Input::gates)) gates = N * static_cast<std::size_t>(gate_width(config));
+  }
+};
+
+/// Of all layers, which have as many heads, queries and gates each; nothing where no layer has it.
+std::optional<double> mean_over_layers(const std::vector<FigureRow>& layers, const Figure& figure) {
+  const double share = 1.0 / static_cast<double>(layers.size());
+  std::optional<double> sum;
+  for (const FigureRow& layer : layers) {
+    if (const std::optional<double> value = layer.find(figure)) sum = sum.value_or(0.0) + share * *value;
+  }
+  return sum;
+}
+
+}  // namespace
+
+template <typename T>
+Evaluator<T>::Evaluator(models::Decoder<T>& decoder, const MetricList& metrics)
+    : decoder_(decoder), inputs_(inputs_of(metrics)) {
+  for (const Metric* metric : metrics) running_.push_back({metric, sums_of<T>(*metric, decoder.config())});
+  const Sizes sizes(decoder.config(), decoder.shape(), inputs_);
+  token_losses_.resize(sizes.token_losses);
+  first_token_weights_.resize(sizes.first_token_weights);
+  entropies_.resize(sizes.entropies);
+  gates_.resize(sizes.gates);
+}
+
+template <typename T>
+std::size_t Evaluator<T>::planned_bytes(const DecoderConfig& config, models::BatchShape shape,
+                                        const MetricList& metrics) {
+  const Sizes sizes(config, shape, inputs_of(metrics));
+  return sizeof(T) * (sizes.token_losses + sizes.gates) +
+         sizeof(double) * (sizes.first_token_weights + sizes.entropies);
+}
+
+template <typename T>
+models::Taps Evaluator<T>::taps() const {
+  models::Taps out;
+  if (inputs_.has(Input::exit_loss)) out |= {Tap::exit_loss};
+  if (inputs_.has(Input::output)) out |= {Tap::output};
+  if (inputs_.has(Input::values)) out |= {Tap::values};
+  if (inputs_.has(Input::first_token_weights) || inputs_.has(Input::entropies)) out |= {Tap::scores};
+  if (inputs_.has(Input::gates)) out |= {Tap::gate_logits};
+  return out;
+}
+
+template <typename T>
+void Evaluator<T>::add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
+                       const std::uint8_t* triggers) {
+  any_triggers_ = any_triggers_ || triggers != nullptr;
+  any_plain_ = any_plain_ || triggers == nullptr;
+  require(!any_triggers_ || !any_plain_, "evaluation: some batches name their triggers and some do not");
+  const std::int64_t N = decoder_.shape().batch * decoder_.shape().seq;
+  triggers_ = {triggers, {N}};
+  counted_targets_ = N - std::count(targets, targets + N, layers::kIgnoredTarget);
+  decoder_.loss(parameters, tokens, targets, this, token_losses_.empty() ? nullptr : token_losses_.data());
+  const LossSample<T> sample{{token_losses_.data(), {N}}, {targets, {N}}, triggers_};
+  for (const Running& running : running_) {
+    const bool applies = triggers_.present() || running.metric->scope != Scope::triggers;
+    if (applies && running.metric->inputs.has(Input::token_losses)) running.sums->add_losses(sample);
+  }
+}
+
+template <typename T>
+void Evaluator<T>::after_layer(const LayerView<T>& view) {
+  LayerSample<T> sample{view, decoder_.context(), {}, {}, {}, triggers_, counted_targets_};
+  if (inputs_.has(Input::first_token_weights)) sample.first_token_weights = first_token_weights_of(view);
+  if (inputs_.has(Input::entropies)) sample.entropies = entropies_of(view);
+  if (view.gate.present()) sample.gates = gates_of(view);
+  for (const Running& running : running_) {
+    if (!triggers_.present() && running.metric->scope == Scope::triggers) continue;
+    if (!sample.gates.present() && running.metric->inputs.has(Input::gates)) continue;
+    running.sums->add_layer(sample);
+  }
+}
+
+namespace {
+
+/// Numbers of each query, (Hq,N), as attention_statistics writes them: (B,Hq,T,1).
+TensorView of_queries(const View<double, 2>& out, models::BatchShape shape) {
+  return make_view(out.data, {shape.batch, out.shape[0], shape.seq, 1}, {shape.seq, out.strides[0], 1, 1});
+}
+
+}  // namespace
+
+template <typename T>
+View<const double, 2> Evaluator<T>::first_token_weights_of(const LayerView<T>& view) {
+  const View<double, 2> weights = view_of(first_token_weights_, view.q.shape[1], view.shape.batch * view.shape.seq);
+  const AttentionCall call = with_all_visible(attention_call(view, decoder_.context()));
+  AttentionStatistics statistics;
+  statistics.first = of_queries(weights, view.shape);
+  attention_statistics(statistics, call.inputs, call.lse, {}, call.options);
+  return weights;
+}
+
+template <typename T>
+View<const double, 2> Evaluator<T>::entropies_of(const LayerView<T>& view) {
+  const View<double, 2> entropies = view_of(entropies_, view.q.shape[1], view.shape.batch * view.shape.seq);
+  const AttentionCall call = attention_call(view, decoder_.context());
+  AttentionStatistics statistics;
+  statistics.entropy = of_queries(entropies, view.shape);
+  attention_statistics(statistics, call.inputs, call.lse, {}, call.options);
+  return entropies;
+}
+
+template <typename T>
+View<const T, 2> Evaluator<T>::gates_of(const LayerView<T>& view) {
+  const View<T, 2> gates = view_of(gates_, view.gate.shape[0], gate_width(decoder_.config()));
+  gate_values_of(gates, view, decoder_.config(), decoder_.context());
+  return gates;
+}
+
+template <typename T>
+Report Evaluator<T>::report() const {
+  Report out;
+  out.layers.resize(static_cast<std::size_t>(decoder_.config().layers));
+  const std::vector<FigureRow> of_a_layer(static_cast<std::size_t>(decoder_.config().heads));
+  out.heads.assign(out.layers.size(), of_a_layer);
+  if (any_triggers_) out.backcopy.emplace();
+  const bool one_token = decoder_.shape().seq < 2;
+  for (const Running& running : running_) {
+    const Metric& metric = *running.metric;
+    out.metrics.push_back(&metric);
+    const auto set = [&](FigureRow& row, const Values& values) {
+      require(values.size() == metric.figures.size(), "metric {}: {} values for {} figures", metric.name, values.size(),
+              metric.figures.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const Figure& figure = metric.figures[i];
+        row.set(figure, one_token && figure.null_for_one_token ? std::nullopt : values[i]);
+      }
+    };
+    if (metric.scope == Scope::model) set(out.overall, running.sums->of_model());
+    if (metric.scope == Scope::triggers && any_triggers_) set(*out.backcopy, running.sums->of_model());
+    if (metric.scope != Scope::layers && metric.scope != Scope::layers_and_mean) continue;
+    for (std::size_t layer = 0; layer < out.layers.size(); ++layer) {
+      const auto index = static_cast<std::int64_t>(layer);
+      set(out.layers[layer], running.sums->of_layer(index));
+      if (!metric.of_heads) continue;
+      std::int64_t head = 0;
+      for (FigureRow& row : out.heads[layer]) set(row, running.sums->of_head(index, head++));
+    }
+    if (metric.scope == Scope::layers) continue;
+    for (const Figure& figure : metric.figures) out.overall.set(figure, mean_over_layers(out.layers, figure));
+  }
+  return out;
+}
+
+template class Evaluator<float>;
+template class Evaluator<double>;
+
+}  // namespace headgate::metrics

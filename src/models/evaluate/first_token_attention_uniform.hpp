@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "models/evaluate/mean.hpp"
+#include "models/evaluate/metric.hpp"
+#include "models/evaluate/per_layer.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr Figure kFirstTokenAttentionUniform{
+    .key = "first_token_attention_uniform",
+    .null_for_one_token = true,
+    .is_share = true,
+    .column = {"uniform", 9, 4},
+    .demo = {"uniform", "look", 4},
+    .meaning = "What the first token would get if every query looked at all it sees alike: the value to compare with."};
+
+template <typename T>
+class FirstTokenAttentionUniformSums : public Sums<T> {
+ public:
+  explicit FirstTokenAttentionUniformSums(const models::DecoderConfig& config) : layers_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    const auto B = static_cast<double>(sample.view.shape.batch);
+    Mean& mean = layers_.at(sample.view.layer);
+    for (std::int64_t t = 1; t < sample.view.shape.seq; ++t) mean.add(B / static_cast<double>(t + 1), B);
+  }
+  Values of_layer(std::int64_t layer) const override { return {layers_.at(layer).value()}; }
+
+ private:
+  PerLayer<Mean> layers_;
+};
+
+inline constexpr Metric kFirstTokenAttentionUniformMetric{
+    .name = "first_token_attention_uniform",
+    .definition =
+        "mean over queries t = 1 … T−1 of 1/(t + 1): `first_token_attention` if every query looked alike at "
+        "all it sees",
+    .figures = {&kFirstTokenAttentionUniform, 1},
+    .sums = kSumsOf<FirstTokenAttentionUniformSums>,
+    .training_text =
+        [](const FigureRow& row) { return fmt::format(" (uniform {:.3f})", row.or_zero(kFirstTokenAttentionUniform)); },
+};
+
+}  // namespace headgate::metrics

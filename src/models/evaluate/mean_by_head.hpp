@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/evaluate/gates.hpp"
+#include "models/evaluate/mean.hpp"
+#include "models/evaluate/metric.hpp"
+#include "models/evaluate/per_layer.hpp"
+
+namespace headgate::metrics {
+
+/// A mean for each head of each layer. Values of a layer are means over all its heads' numbers.
+class MeanByHead {
+ public:
+  MeanByHead(const models::DecoderConfig& config, std::int64_t heads)
+      : layers_(config, std::vector<Mean>(static_cast<std::size_t>(heads))) {}
+  explicit MeanByHead(const models::DecoderConfig& config) : MeanByHead(config, config.heads) {}
+
+  Mean& at(std::int64_t layer, std::int64_t head) { return layers_.at(layer)[static_cast<std::size_t>(head)]; }
+  const Mean& at(std::int64_t layer, std::int64_t head) const {
+    return layers_.at(layer)[static_cast<std::size_t>(head)];
+  }
+  Mean of_layer(std::int64_t layer) const {
+    Mean mean;
+    for (const Mean& head : layers_.at(layer)) mean.add(head);
+    return mean;
+  }
+
+ private:
+  PerLayer<std::vector<Mean>> layers_;
+};
+
+/// value(h, n) for each query head h and each token n that sees another.
+template <typename T, class Value>
+void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& value) {
+  for (std::int64_t h = 0; h < sample.view.q.shape[1]; ++h) {
+    Mean& head = mean.at(sample.view.layer, h);
+    for (std::int64_t n = 0; n < sample.tokens(); ++n) {
+      if (sample.position(n) != 0) head.add(value(h, n));
+    }
+  }
+}
+
+/// The mean of numbers (Hq,N) that a sample has of its queries.
+template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
+class QueryMeanSums : public Sums<T> {
+ public:
+  explicit QueryMeanSums(const models::DecoderConfig& config) : heads_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return (sample.*kOfQueries)(h, n); });
+  }
+  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
+
+ private:
+  MeanByHead heads_;
+};
+
+/// Means over gates, apart by the heads that own them. A query head has the gates of its own, or those of its key/value
+/// head; a gate that heads share, or of no head, is no head's.
+class MeanByGate {
+ public:
+  explicit MeanByGate(const models::DecoderConfig& config)
+      : owners_(gate_owners(config)),
+        queries_(owners_ == 0 ? 0 : config.heads / owners_),
+        mean_(config, one_or(owners_)) {}
+
+  /// value(g) of every gate of a layer.
+  template <typename T, class Value>
+  void add(const LayerSample<T>& sample, const Value& value) {
+    const std::int64_t features = sample.gates.shape[1] / one_or(owners_);
+    for (std::int64_t n = 0; n < sample.gates.shape[0]; ++n) {
+      for (std::int64_t x = 0; x < sample.gates.shape[1]; ++x) {
+        mean_.at(sample.view.layer, x / features).add(value(static_cast<double>(sample.gates(n, x))));
+      }
+    }
+  }
+  std::optional<double> of_layer(std::int64_t layer) const { return mean_.of_layer(layer).maybe(); }
+  std::optional<double> of_head(std::int64_t layer, std::int64_t head) const {
+    return owners_ == 0 ? std::nullopt : mean_.at(layer, head / queries_).maybe();
+  }
+
+ private:
+  static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
+
+  std::int64_t owners_;   ///< heads with gates of their own; 0: none
+  std::int64_t queries_;  ///< query heads of each
+  MeanByHead mean_;
+};
+
+}  // namespace headgate::metrics

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "models/evaluate/mean_by_head.hpp"
+
+namespace headgate::metrics {
+
+inline constexpr Figure kSinkRate{
+    .key = "sink_rate",
+    .null_for_one_token = true,
+    .is_share = true,
+    .column = {"sinks", 8, 3},
+    .demo = {"sink", "rate", 2},
+    .meaning = "The share of heads that give more than 0.3 of their attention to the first token."};
+
+/// A head whose mean attention to token 0 exceeds it rests there.
+inline constexpr double kSinkThreshold = 0.3;
+
+template <typename T>
+class SinkRateSums : public Sums<T> {
+ public:
+  explicit SinkRateSums(const models::DecoderConfig& config) : count_(config.heads), heads_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return sample.first_token_weights(h, n); });
+  }
+  Values of_layer(std::int64_t layer) const override {
+    Mean share;
+    for (std::int64_t h = 0; h < count_; ++h) share.add(is_sink(layer, h));
+    return {share.value()};
+  }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {is_sink(layer, head)}; }
+
+ private:
+  double is_sink(std::int64_t layer, std::int64_t head) const {
+    const double mean = heads_.at(layer, head).value();
+    return one_if(mean > kSinkThreshold, mean);
+  }
+
+  std::int64_t count_;
+  MeanByHead heads_;
+};
+
+inline constexpr Metric kSinkRateMetric{
+    .name = "sink_rate",
+    .definition = "share of heads whose own `first_token_attention` exceeds 0.3; of a head 1 or 0",
+    .figures = {&kSinkRate, 1},
+    .inputs = {Input::first_token_weights},
+    .of_heads = true,
+    .sums = kSumsOf<SinkRateSums>,
+    .training_text = [](const FigureRow& row) { return fmt::format(", sink rate {:.2f}", row.or_zero(kSinkRate)); },
+};
+
+}  // namespace headgate::metrics

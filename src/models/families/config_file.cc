@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/families/config_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "headgate/error.hpp"
+#include "models/families/config_reader.hpp"
+#include "models/families/modeling_code.hpp"
+#include "models/io/input_file.hpp"
+#include "models/io/json.hpp"
+#include "models/io/staged_file.hpp"
+
+namespace headgate::models {
+namespace {
+
+using io::fail;
+using io::Json;
+
+constexpr std::size_t kMaxFile = std::size_t{1} << 20;
+
+// What is written beside the keys of the config, for other programs, and in front of which of them.
+struct Constant {
+  const char* key;
+  Json value;
+  std::string_view in_front_of;
+};
+const std::array<Constant, 3>& written_constants() {
+  static const std::array<Constant, 3> constants{{{"hidden_act", "silu", "rms_norm_eps"},
+                                                  {"attention_bias", false, "initializer_range"},
+                                                  {"torch_dtype", "float32", "norm_kind"}}};
+  return constants;
+}
+
+DecoderConfig read_rows(ConfigReader& in) {
+  DecoderConfig config;
+  for_each_row(kConfigKeys, [&](const auto& row) {
+    const Json* value = row.presence == Presence::required ? &in.get(row.key) : in.find(row.key);
+    if (value != nullptr) in.read(row.of(config), row.key, *value);
+  });
+  return config;
+}
+
+const Family& family_of(ConfigReader& in) {
+  const std::string type = in.string("model_type", in.get("model_type"));
+  for (const Family* family : families()) {
+    if (family->name == type) return *family;
+  }
+  fail(in.path(), "model_type is '{}', not one of {}", type, family_names());
+}
+
+DecoderConfig without_rope_scaling(DecoderConfig config) {
+  const DecoderConfig defaults;
+  config.rope_scaling = defaults.rope_scaling;
+  config.rope_factor = defaults.rope_factor;
+  config.rope_low_freq_factor = defaults.rope_low_freq_factor;
+  config.rope_high_freq_factor = defaults.rope_high_freq_factor;
+  config.rope_original_seq_len = defaults.rope_original_seq_len;
+  return config;
+}
+
+/// Whether a key is written of `config`; its field is at the default or not.
+bool is_written(Presence presence, const DecoderConfig& config, const Family& family, bool at_default) {
+  switch (presence) {
+    case Presence::required:
+    case Presence::always: break;
+    case Presence::beyond_qwen3: return &family == &kHeadgate;
+    case Presence::not_default: return !at_default && &family == &kHeadgate;
+    case Presence::with_gate: return config.gate != layers::GateVariant{};
+  }
+  return true;
+}
+
+template <typename Value>
+Json json_of(const Value& value) {
+  if constexpr (std::is_same_v<Value, Embeddings>) {
+    return value == Embeddings::tied;
+  } else if constexpr (std::is_enum_v<Value>) {
+    return word_of(value);
+  } else {
+    return value;
+  }
+}
+
+/// What public families call what is not_default here.
+void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, const Family& family) {
+  if (&family == &kMistral) out["sliding_window"] = config.window;
+  if (&family == &kHeadgate || config.rope_scaling == layers::RopeScalingKind::none) return;
+  nlohmann::ordered_json scaling{{"rope_type", word_of(config.rope_scaling)}, {"factor", config.rope_factor}};
+  if (config.rope_scaling == layers::RopeScalingKind::llama3) {
+    scaling["low_freq_factor"] = config.rope_low_freq_factor;
+    scaling["high_freq_factor"] = config.rope_high_freq_factor;
+    scaling["original_max_position_embeddings"] = config.rope_original_seq_len;
+  }
+  out["rope_scaling"] = scaling;
+}
+
+std::string write_as(const DecoderConfig& config, GateLayout layout, const Family& family, DType dtype) {
+  const DecoderConfig defaults;
+  nlohmann::ordered_json out;
+  out["architectures"] = {family.model_class};
+  out["model_type"] = family.name;
+  for_each_row(kConfigKeys, [&](const auto& row) {
+    for (const Constant& constant : written_constants()) {
+      if (constant.in_front_of == row.key) out[constant.key] = constant.value;
+    }
+    const bool at_default = row.of(config) == row.of(defaults);
+    if (is_written(row.presence, config, family, at_default)) out[std::string(row.key)] = json_of(row.of(config));
+  });
+  if (&family == &kHeadgate) {
+    out["auto_map"] = {{"AutoConfig", fmt::format("{}.HeadgateConfig", kModelingModule)},
+                       {"AutoModelForCausalLM", fmt::format("{}.{}", kModelingModule, family.model_class)}};
+  }
+  out["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
+  write_features(out, config, family);
+  if (layout != GateLayout::separate) out["gate_layout"] = word_of(layout);
+  return out.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::string write_config(const DecoderConfig& config) {
+  return write_as(config, GateLayout::separate, is_qwen3(config) ? kQwen3 : kHeadgate, DType::f32);
+}
+
+std::string write_public_config(const FileConfig& file, DType dtype) {
+  const DecoderConfig& c = file.config;
+  DecoderConfig plain = without_rope_scaling(c);
+  plain.qk_norm = QkNorm::per_head;
+  plain.qkv_bias = QkvBias::none;
+  plain.window = 0;
+  const auto is_public = [&](QkNorm norm, QkvBias bias, bool window) {
+    return c.qk_norm == norm && c.qkv_bias == bias && (c.window > 0) == window;
+  };
+  const Family* family = &kHeadgate;
+  if (is_qwen3(plain) && file.layout == GateLayout::separate) {
+    if (is_public(QkNorm::per_head, QkvBias::none, false)) family = &kQwen3;
+    if (is_public(QkNorm::none, QkvBias::none, false)) family = &kLlama;
+    if (is_public(QkNorm::none, QkvBias::none, true)) family = &kMistral;
+    if (is_public(QkNorm::none, QkvBias::learned, false)) family = &kQwen2;
+  }
+  return write_as(c, file.layout, *family, dtype);
+}
+
+void write_config_files(const std::string& directory, const std::string& text) {
+  io::write_text(directory + "/config.json", text);
+  const bool own = parse_file_config(directory, text).family == &kHeadgate;
+  if (own) io::write_text(fmt::format("{}/{}", directory, kModelingFile), modeling_code());
+}
+
+FileConfig parse_file_config(const std::string& path, std::string_view text) {
+  ConfigReader in(path, text);
+  const Family& family = family_of(in);
+  FileConfig out;
+  out.family = &family;
+  DecoderConfig by_rows;
+  try {
+    if (family.complete != nullptr) family.complete(in);
+    by_rows = out.config = read_rows(in);
+    family.finish(in, out);
+    in.finish();
+    validate(out.config, NamesIn::file);
+  } catch (const Error& error) {
+    fail(path, "{}", error.what());
+  }
+  if (&family != &kHeadgate && !is_qwen3(without_rope_scaling(by_rows))) {
+    fail(path, "model_type is {}, but a gate, norm or RoPE that it does not have is asked for: {} it would be",
+         family.name, kHeadgate.name);
+  }
+  return out;
+}
+
+DecoderConfig parse_config(const std::string& path, std::string_view text) {
+  return parse_file_config(path, text).config;
+}
+
+FileConfig read_file_config(const std::string& path) { return parse_file_config(path, io::read_text(path, kMaxFile)); }
+
+DecoderConfig read_config(const std::string& path) { return read_file_config(path).config; }
+
+}  // namespace headgate::models

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/families/config_reader.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "models/io/input_file.hpp"
+
+namespace headgate::models {
+namespace {
+
+using io::fail;
+using io::Json;
+using io::printable;
+
+constexpr int kMaxDepth = 4;
+
+// Keys that change what a family computes, with the one value under which it is this decoder.
+struct FixedKey {
+  const char* key;
+  Json value;
+};
+const std::array<FixedKey, 5>& fixed_keys() {
+  static const std::array<FixedKey, 5> keys{{{"hidden_act", "silu"},
+                                             {"attention_bias", false},
+                                             {"mlp_bias", false},
+                                             {"attention_dropout", 0.0},
+                                             {"use_sliding_window", false}}};
+  return keys;
+}
+
+// Keys that do not change it, whatever they hold.
+constexpr std::array<const char*, 22> kIgnored{{"architectures",
+                                                "model_type",
+                                                "_name_or_path",
+                                                "name_or_path",
+                                                "torch_dtype",
+                                                "dtype",
+                                                "transformers_version",
+                                                "use_cache",
+                                                "bos_token_id",
+                                                "eos_token_id",
+                                                "pad_token_id",
+                                                "max_window_layers",
+                                                "sliding_window",
+                                                "layer_types",
+                                                "output_attentions",
+                                                "auto_map",
+                                                "_attn_implementation_autoset",
+                                                "pretraining_tp",
+                                                "unsloth_fixed",
+                                                "is_llama_config",
+                                                "transformers.js_config",
+                                                "max_sequence_length"}};
+
+std::string shown(const Json& value) {
+  return printable(value.is_structured() ? std::string(value.type_name())
+                                         : value.dump(-1, ' ', true, Json::error_handler_t::replace));
+}
+
+}  // namespace
+
+ConfigReader::ConfigReader(const std::string& path, std::string_view text)
+    : path_(path), root_(io::parse_json(path, text, kMaxDepth)) {
+  if (!root_.is_object()) fail(path_, "not a JSON object");
+  unfold_rope();
+}
+
+const Json* ConfigReader::find(std::string_view key) {
+  known_.emplace_back(key);
+  const auto found = root_.find(key);
+  return found == root_.end() ? nullptr : &*found;
+}
+
+const Json& ConfigReader::get(std::string_view key) {
+  const Json* value = find(key);
+  if (value == nullptr) fail(path_, "{} is missing", key);
+  return *value;
+}
+
+void ConfigReader::read(std::int64_t& out, std::string_view key, const Json& value) const {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) {
+    fail(path_, "{} is {}, not a whole number from 1 on", key, shown(value));
+  }
+  out = value.get<std::int64_t>();
+}
+
+void ConfigReader::read(double& out, std::string_view key, const Json& value) const {
+  if (!value.is_number() || !std::isfinite(value.get<double>())) {
+    fail(path_, "{} is {}, not a finite number", key, shown(value));
+  }
+  out = value.get<double>();
+}
+
+void ConfigReader::read(bool& out, std::string_view key, const Json& value) const {
+  if (!value.is_boolean()) fail(path_, "{} is {}, neither true nor false", key, shown(value));
+  out = value.get<bool>();
+}
+
+void ConfigReader::read(Embeddings& out, std::string_view key, const Json& value) const {
+  bool tied = false;
+  read(tied, key, value);
+  out = tied ? Embeddings::tied : Embeddings::separate;
+}
+
+std::string ConfigReader::string(std::string_view key, const Json& value) const {
+  if (!value.is_string()) fail(path_, "{} is {}, not a string", key, shown(value));
+  return printable(value.get_ref<const std::string&>());
+}
+
+void ConfigReader::put_default(std::string_view key, const Json& value) {
+  Json& at = root_[std::string(key)];
+  if (at.is_null()) at = value;
+}
+
+void ConfigReader::require_value(std::string_view key, const Json& value) {
+  const Json* found = find(key);
+  if (found != nullptr && !found->is_null() && *found != value) {
+    fail(path_, "{} is {}; only {} is supported", key, shown(*found), value.dump());
+  }
+}
+
+void ConfigReader::finish() {
+  for (const FixedKey& fixed : fixed_keys()) require_value(fixed.key, fixed.value);
+  for (const char* key : kIgnored) ignore(key);
+  check_layer_types();
+  for (const auto& item : root_.items()) {
+    const bool asks = !item.value().is_null();
+    if (asks && std::find(known_.begin(), known_.end(), item.key()) == known_.end()) {
+      fail(path_, "unknown key '{}'", printable(item.key()));
+    }
+  }
+}
+
+/// Puts what newer files have in rope_parameters, and older ones in rope_scaling, where our own have it.
+void ConfigReader::unfold_rope() {
+  for (const char* object : {"rope_parameters", "rope_scaling"}) {
+    const auto found = root_.find(object);
+    if (found == root_.end()) continue;
+    const Json parameters = *found;
+    root_.erase(found);
+    if (parameters.is_null()) continue;
+    if (!parameters.is_object()) fail(path_, "{} is {}, not an object", object, shown(parameters));
+    const bool scaled = take_rope_type(parameters);
+    for (const auto& item : parameters.items()) take_rope_key(item.key(), item.value(), scaled);
+    const bool newer = std::string_view(object) == "rope_parameters";
+    if (newer && root_.find("rope_theta") == root_.end()) fail(path_, "{} has no rope_theta", object);
+  }
+}
+
+/// Whether angles are scaled.
+bool ConfigReader::take_rope_type(const Json& parameters) {
+  for (const char* key : {"rope_type", "type"}) {
+    const auto found = parameters.find(key);
+    if (found == parameters.end() || *found == "default") continue;
+    if (*found != "linear" && *found != "llama3") {
+      fail(path_, "{} is {}; only \"default\", \"linear\" and \"llama3\" are supported", key, shown(*found));
+    }
+    set_once("rope_scaling_type", *found);
+    return true;
+  }
+  return false;
+}
+
+void ConfigReader::take_rope_key(const std::string& key, const Json& value, bool scaled) {
+  struct Moved {
+    const char* from;
+    const char* to;
+  };
+  constexpr std::array<Moved, 5> kMoved{{{"rope_theta", "rope_theta"},
+                                         {"factor", "rope_scaling_factor"},
+                                         {"low_freq_factor", "rope_low_freq_factor"},
+                                         {"high_freq_factor", "rope_high_freq_factor"},
+                                         {"original_max_position_embeddings", "rope_original_seq_len"}}};
+  if (key == "rope_type" || key == "type" || (key == "partial_rotary_factor" && value == 1.0)) return;
+  for (const Moved& moved : kMoved) {
+    if (key == moved.from && (scaled || key == "rope_theta")) return set_once(moved.to, value);
+  }
+  fail(path_, "RoPE's parameters have an unknown key '{}'", printable(key));
+}
+
+void ConfigReader::set_once(const std::string& key, const Json& value) {
+  const auto there = root_.find(key);
+  if (there != root_.end() && *there != value) fail(path_, "{} has two values", key);
+  root_[key] = value;
+}
+
+void ConfigReader::check_layer_types() const {
+  const auto types = root_.find("layer_types");
+  if (types == root_.end() || types->is_null()) return;
+  const bool full = types->is_array() && std::all_of(types->begin(), types->end(),
+                                                     [](const Json& type) { return type == "full_attention"; });
+  if (!full) fail(path_, "layer_types: only full_attention is supported");
+}
+
+}  // namespace headgate::models

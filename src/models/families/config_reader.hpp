@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "library/core/words.hpp"
+#include "models/decoder/config.hpp"
+#include "models/io/file_error.hpp"
+#include "models/io/json.hpp"
+
+namespace headgate::models {
+
+/// One config.json, taken apart. Every key that was asked for counts as known; finish() refuses the others by name.
+class ConfigReader {
+ public:
+  /// Throws io::FileError, as all below.
+  ConfigReader(const std::string& path, std::string_view text);
+
+  const std::string& path() const { return path_; }
+  /// Null where the key is missing.
+  const io::Json* find(std::string_view key);
+  const io::Json& get(std::string_view key);
+
+  void read(std::int64_t& out, std::string_view key, const io::Json& value) const;
+  void read(double& out, std::string_view key, const io::Json& value) const;
+  void read(bool& out, std::string_view key, const io::Json& value) const;
+  void read(Embeddings& out, std::string_view key, const io::Json& value) const;
+  template <typename Enum>
+  void read(Enum& out, std::string_view key, const io::Json& value) const {
+    out = parse_word<Enum>(key, string(key, value));
+  }
+  std::string string(std::string_view key, const io::Json& value) const;
+
+  /// Sets a key that is missing or null.
+  void put_default(std::string_view key, const io::Json& value);
+  /// The key, if it is there and not null, must have this value.
+  void require_value(std::string_view key, const io::Json& value);
+  /// The key may be there, with any value.
+  void ignore(std::string_view key) { known_.emplace_back(key); }
+  /// After all keys that are understood have been asked for.
+  void finish();
+
+ private:
+  void unfold_rope();
+  bool take_rope_type(const io::Json& parameters);
+  void take_rope_key(const std::string& key, const io::Json& value, bool scaled);
+  void set_once(const std::string& key, const io::Json& value);
+  void check_layer_types() const;
+
+  const std::string& path_;
+  io::Json root_;
+  std::vector<std::string> known_;
+};
+
+}  // namespace headgate::models

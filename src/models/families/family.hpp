@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "models/decoder/config.hpp"
+#include "models/families/config_reader.hpp"
+#include "models/families/gate_layout.hpp"
+#include "models/io/gguf.hpp"
+
+// Families of models: what each calls its sizes and tensors in files, and what of this decoder it is. One file a
+// family; families.cc lists them.
+
+namespace headgate::models {
+
+/// How the two features that RoPE turns together are stored: i and i + R/2, or 2i and 2i + 1.
+enum class RopePairs { halves, neighbours };
+
+struct Family;
+
+/// What a config.json says.
+struct FileConfig {
+  DecoderConfig config;
+  GateLayout layout = GateLayout::separate;
+  const Family* family = nullptr;  ///< that it names; null where there is no file yet
+};
+
+struct Family {
+  std::string_view name;          ///< model_type of its config.json
+  std::string_view model_class;   ///< architectures of its config.json
+  std::string_view architecture;  ///< general.architecture of its GGUF files; empty: there are none
+  RopePairs gguf_pairs = RopePairs::halves;
+  /// Keys that its config.json may lack.
+  void (*complete)(ConfigReader& in) = nullptr;
+  /// What its config.json says beyond kConfigKeys, which have been read; refuses by name what the decoder lacks.
+  void (*finish)(ConfigReader& in, FileConfig& out) = nullptr;
+  /// What the architecture has by itself, and keys of its own in GGUF files.
+  void (*finish_gguf)(const io::GgufFile& file, DecoderConfig& config) = nullptr;
+};
+
+extern const Family kLlama, kMistral, kQwen2, kQwen3, kHeadgate;
+
+std::span<const Family* const> families();
+/// "llama, mistral, …".
+std::string family_names();
+std::string gguf_architectures();
+
+/// Sets keys that Hugging Face lets a config.json lack for all families of Llama's kind: num_key_value_heads (as many
+/// as query heads), head_dim (hidden_size / num_attention_heads), rms_norm_eps, rope_theta, tie_word_embeddings
+/// (false).
+void complete_as_llama(ConfigReader& in);
+
+}  // namespace headgate::models

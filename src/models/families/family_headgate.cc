@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/families/family.hpp"
+
+// What `headgate train` and `headgate convert` write: the keys of kConfigKeys, and gate_layout where the gate's rows
+// stand among those of q.
+
+namespace headgate::models {
+
+const Family kHeadgate{.name = "headgate",
+                       .model_class = "HeadgateForCausalLM",
+                       .architecture = {},
+                       .complete = nullptr,
+                       .finish = [](ConfigReader& in, FileConfig& out) {
+                         const io::Json* layout = in.find("gate_layout");
+                         if (layout != nullptr) in.read(out.layout, "gate_layout", *layout);
+                         require_fusable(out.layout, out.config);
+                       }};
+
+}  // namespace headgate::models

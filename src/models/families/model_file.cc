@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/families/model_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <set>
+#include <system_error>
+
+#include "library/core/check.hpp"
+#include "library/core/convert.hpp"
+#include "models/families/config_file.hpp"
+#include "models/families/gguf_model.hpp"
+#include "models/families/modeling_code.hpp"
+#include "models/io/input_file.hpp"
+#include "models/io/json.hpp"
+#include "models/io/npy.hpp"
+#include "models/io/safetensors.hpp"
+#include "models/io/staged_directory.hpp"
+#include "models/io/staged_file.hpp"
+
+namespace headgate::models {
+namespace {
+
+using io::fail;
+using io::printable;
+
+constexpr const char* kConfig = "config.json";
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr std::string_view kQProjection = "self_attn.q_proj.weight";
+constexpr std::string_view kGateProjection = "self_attn.gate_proj.weight";
+constexpr std::size_t kMaxIndex = std::size_t{1} << 25;
+constexpr std::size_t kMaxShards = 1024;
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+/// Returns whether `name` is a file of the directory itself: a '/' could lead out of it, and a NUL would truncate it.
+bool is_shard_name(std::string_view name) {
+  return name.ends_with(".safetensors") && name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
+}
+
+// --- the tensors of a directory ----------------------------------------------------------------------------------
+
+/// model.safetensors, or the shards that an index lists.
+class SafetensorsWeights : public WeightFiles {
+ public:
+  explicit SafetensorsWeights(const std::string& directory) {
+    const std::string whole = directory + "/" + kModel, index = directory + "/" + kIndex;
+    if (exists(whole) || !exists(index)) {
+      path_ = whole;
+      add(whole);
+    } else {
+      path_ = index;
+      add_shards(directory);
+    }
+  }
+
+  const std::string& path() const override { return path_; }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> out;
+    for (const auto& [name, place] : places_) out.push_back(name);
+    return out;
+  }
+  const std::vector<std::int64_t>* shape(const std::string& name) const override {
+    const auto found = places_.find(name);
+    return found == places_.end() ? nullptr : &found->second.entry->shape;
+  }
+  const std::string& path_of(const std::string& name) const override { return places_.at(name).file->path(); }
+  void read(const std::string& name, float* out) const override {
+    const Place& place = places_.at(name);
+    place.file->read_f32(*place.entry, out);
+  }
+  void verify() const override {
+    for (const auto& file : files_) file->verify_checksum();
+  }
+
+ private:
+  struct Place {
+    const io::SafetensorsReader* file;
+    const io::TensorEntry* entry;
+  };
+
+  const io::SafetensorsReader& add(const std::string& path) {
+    files_.push_back(std::make_unique<io::SafetensorsReader>(path));
+    const io::SafetensorsReader& file = *files_.back();
+    for (const io::TensorEntry& entry : file.tensors()) {
+      const bool added = places_.emplace(entry.name, Place{&file, &entry}).second;
+      if (!added) fail(path, "tensor '{}' is in another shard too", printable(entry.name));
+    }
+    return file;
+  }
+
+  /// The index: {"metadata": …, "weight_map": {"TENSOR": "FILE", …}}.
+  void add_shards(const std::string& directory) {
+    const io::Json index = io::parse_json(path_, io::read_text(path_, kMaxIndex), 4);
+    const auto map = index.is_object() ? index.find("weight_map") : index.end();
+    if (map == index.end() || !map->is_object()) fail(path_, "no weight_map");
+    std::map<std::string, const io::SafetensorsReader*> shards;
+    for (const auto& item : map->items()) {
+      const std::string shown = printable(item.key());
+      if (!item.value().is_string()) fail(path_, "the file of '{}' is not a string", shown);
+      const std::string& name = item.value().get_ref<const std::string&>();
+      if (!is_shard_name(name)) {
+        fail(path_, "the file of '{}' is '{}', not the name of a .safetensors file in this directory", shown,
+             printable(name));
+      }
+      const auto [shard, first] = shards.emplace(name, nullptr);
+      if (shards.size() > kMaxShards) fail(path_, "more than {} files", kMaxShards);
+      if (first) shard->second = &add(fmt::format("{}/{}", directory, name));
+      if (shard->second->find(item.key()) == nullptr) fail(shard->second->path(), "tensor '{}' is missing", shown);
+    }
+  }
+
+  std::string path_;
+  std::vector<std::unique_ptr<io::SafetensorsReader>> files_;
+  std::map<std::string, Place> places_;
+};
+
+class GgufWeights : public WeightFiles {
+ public:
+  explicit GgufWeights(std::shared_ptr<const io::GgufFile> file) : file_(std::move(file)) {}
+
+  const std::string& path() const override { return file_->path(); }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> out;
+    for (const io::GgufTensor& tensor : file_->tensors()) out.push_back(tensor.name);
+    return out;
+  }
+  const std::vector<std::int64_t>* shape(const std::string& name) const override {
+    const io::GgufTensor* tensor = file_->find(name);
+    return tensor == nullptr ? nullptr : &tensor->shape;
+  }
+  const std::string& path_of(const std::string&) const override { return path(); }
+  void read(const std::string& name, float* out) const override { file_->read_f32(*file_->find(name), out); }
+
+ private:
+  std::shared_ptr<const io::GgufFile> file_;
+};
+
+/// What directories may hold beside the parameters: tables of angles that old programs stored, and a copy of tied
+/// embeddings.
+bool is_beside_parameters(const std::string& name, const DecoderConfig& config) {
+  return name.ends_with(".rotary_emb.inv_freq") || (name == "lm_head.weight" && config.embeddings == Embeddings::tied);
+}
+
+/// Places in a directory: names are ours; a fused gate's rows lie among those of q.
+StoredRows stored_in_directory(const Parameter& parameter, const FileConfig& file) {
+  StoredRows out{parameter.name, parameter.shape, {}};
+  if (file.layout == GateLayout::separate) return out;
+  const bool q = parameter.name.ends_with(kQProjection), gate = parameter.name.ends_with(kGateProjection);
+  if (!q && !gate) return out;
+  FusedRows rows = fused_rows(file.layout, file.config);
+  if (gate) {
+    out.tensor.resize(out.tensor.size() - kGateProjection.size());
+    out.tensor += kQProjection;
+  }
+  out.shape[0] = q_projection_rows(file.layout, file.config);
+  out.rows = q ? std::move(rows.q) : std::move(rows.gate);
+  return out;
+}
+
+std::int64_t count_of(const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+}  // namespace
+
+bool is_gguf(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  const io::InputFile file(path);
+  std::array<char, 4> magic{};
+  if (file.size() < magic.size()) return false;
+  file.read(magic.data(), magic.size());
+  return std::string_view(magic.data(), magic.size()) == "GGUF";
+}
+
+std::vector<std::string> files_of_model(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return {path};
+  std::vector<std::string> names{kConfig, kModel, kIndex, kModelingFile};
+  names.insert(names.end(), kTextFiles.begin(), kTextFiles.end());
+  std::vector<std::string> out;
+  for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    const std::string name = entry.path().filename().string();
+    // Shards, and weights in formats that are not read.
+    const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
+    if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
+  }
+  return out;
+}
+
+ModelFile::ModelFile(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    file_ = read_file_config(path + "/" + kConfig);
+    family_ = file_.family;
+    weights_ = std::make_unique<SafetensorsWeights>(path);
+  } else {
+    gguf_ = std::make_shared<const io::GgufFile>(path);
+    family_ = &family_of_gguf(*gguf_);
+    file_.config = config_of_gguf(*gguf_, *family_);
+    weights_ = std::make_unique<GgufWeights>(gguf_);
+  }
+}
+
+StoredRows ModelFile::stored(const Parameter& parameter) const {
+  return gguf_ ? stored_in_gguf(parameter, file_.config, *family_) : stored_in_directory(parameter, file_);
+}
+
+void ModelFile::check_shape(const Parameter& parameter, const StoredRows& at) const {
+  const std::vector<std::int64_t>* found = weights_->shape(at.tensor);
+  if (found == nullptr) {
+    const bool separate = file_.layout == GateLayout::separate && parameter.name.ends_with(kGateProjection);
+    fail(weights_->path(), "tensor '{}' is missing{}", at.tensor,
+         separate ? ", which has the gate where the layout is separate" : "");
+  }
+  if (*found == at.shape) return;
+  const std::string& path = weights_->path_of(at.tensor);
+  const bool q = at.tensor.ends_with(kQProjection) && found->size() == 2 && (*found)[1] == at.shape[1];
+  const std::string guess = q ? q_projection_guess(found->front(), file_.layout, file_.config) : "";
+  if (!guess.empty()) {
+    fail(path, "tensor '{}' is {}, the rows of layout {}; by the config they are {}, layout {}", at.tensor,
+         io::shape_text(*found), guess, io::shape_text(at.shape), layout_text(file_.layout, file_.config));
+  }
+  fail(path, "tensor '{}' is {}, but the model's config makes it {}", at.tensor, io::shape_text(*found),
+       io::shape_text(at.shape));
+}
+
+void ModelFile::check_names(const std::vector<StoredRows>& used) const {
+  std::set<std::string_view> known;
+  for (const StoredRows& at : used) known.insert(at.tensor);
+  for (const std::string& name : weights_->names()) {
+    const bool beside = gguf_ ? is_beside_parameters_in_gguf(name) : is_beside_parameters(name, file_.config);
+    if (!known.contains(name) && !beside) {
+      fail(weights_->path_of(name), "tensor '{}' is not one of the model's", printable(name));
+    }
+  }
+}
+
+void ModelFile::read_rows(const StoredRows& at, const Parameter& parameter, float* out) const {
+  if (at.rows.empty()) return weights_->read(at.tensor, out);
+  std::vector<float> tensor(static_cast<std::size_t>(count_of(at.shape)));
+  weights_->read(at.tensor, tensor.data());
+  const std::int64_t width = parameter.shape[1];
+  for (std::int64_t r = 0; r < parameter.shape[0]; ++r) {
+    std::copy_n(tensor.data() + at.rows[static_cast<std::size_t>(r)] * width, width, out + r * width);
+  }
+}
+
+/// Where each parameter is.
+std::vector<StoredRows> ModelFile::checked(const ParameterTable& table) const {
+  std::vector<StoredRows> places;
+  for (const Parameter& parameter : table.entries()) {
+    places.push_back(stored(parameter));
+    check_shape(parameter, places.back());
+  }
+  check_names(places);
+  return places;
+}
+
+void ModelFile::read_each(const std::function<void(const Parameter&, const float*)>& at) const {
+  const ParameterTable table(file_.config);
+  const std::vector<StoredRows> places = checked(table);
+  weights_->verify();
+  std::vector<float> values;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Parameter& parameter = table.entries()[i];
+    values.resize(std::max(values.size(), static_cast<std::size_t>(parameter.count)));
+    read_rows(places[i], parameter, values.data());
+    at(parameter, values.data());
+  }
+}
+
+std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
+  const ParameterTable table(file_.config);
+  const std::vector<StoredRows> places = checked(table);
+  weights_->verify();
+  std::vector<float> out(static_cast<std::size_t>(table.total()));
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Parameter& parameter = table.entries()[i];
+    read_rows(places[i], parameter, out.data() + parameter.offset);
+    if (progress)
+      progress(static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));
+  }
+  return out;
+}
+
+// --- writing -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// A tensor of the file with its numbers in the file's type.
+struct WrittenTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<float> values;
+  std::vector<std::uint16_t> narrow;
+};
+
+/// The tensors of a file: a parameter each, but for a gate that lies among the rows of q.
+std::vector<WrittenTensor> gather(const FileConfig& file, const std::vector<float>& parameters) {
+  const ParameterTable table(file.config);
+  std::vector<WrittenTensor> out;
+  std::map<std::string, std::size_t> by_name;
+  for (const Parameter& parameter : table.entries()) {
+    const StoredRows at = stored_in_directory(parameter, file);
+    const auto [place, first] = by_name.emplace(at.tensor, out.size());
+    if (first)
+      out.push_back({at.tensor, at.shape, std::vector<float>(static_cast<std::size_t>(count_of(at.shape))), {}});
+    std::vector<float>& values = out[place->second].values;
+    const float* from = parameters.data() + parameter.offset;
+    if (at.rows.empty()) {
+      std::copy_n(from, parameter.count, values.data());
+      continue;
+    }
+    const std::int64_t width = parameter.shape[1];
+    for (std::int64_t r = 0; r < parameter.shape[0]; ++r) {
+      std::copy_n(from + r * width, width, values.data() + at.rows[static_cast<std::size_t>(r)] * width);
+    }
+  }
+  return out;
+}
+
+void narrow(WrittenTensor& tensor, DType dtype) {
+  for (const float x : tensor.values) tensor.narrow.push_back(dtype == DType::bf16 ? to_bf16(x).bits : to_f16(x).bits);
+  for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+    const float back = dtype == DType::bf16 ? to_f32(BFloat16{tensor.narrow[i]}) : to_f32(Float16{tensor.narrow[i]});
+    require(std::isfinite(back), "tensor '{}': element {} is {}, more than {} holds", tensor.name, i, tensor.values[i],
+            dtype_name(dtype));
+  }
+  tensor.values = {};
+}
+
+}  // namespace
+
+std::vector<TextFile> read_text_files(const std::string& directory) {
+  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // tokenizers of 256 Ki tokens take some 32 MB
+  std::vector<TextFile> out;
+  for (const char* name : kTextFiles) {
+    const std::string path = fmt::format("{}/{}", directory, name);
+    if (exists(path)) out.push_back({name, io::read_text(path, kMost_bytes)});
+  }
+  return out;
+}
+
+void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
+                 DType dtype, const std::vector<TextFile>& text_files, const io::FileProgress& progress) {
+  require(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, "models are not written in {}",
+          dtype_name(dtype));
+  require_fusable(file.layout, file.config);
+  std::vector<WrittenTensor> tensors = gather(file, parameters);
+  std::vector<io::TensorSource> sources;
+  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // its share of the time
+  for (WrittenTensor& tensor : tensors) {
+    if (dtype != DType::f32) narrow(tensor, dtype);
+    const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());
+    if (progress) progress(narrowing * narrowed);
+    const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values.data()) : tensor.narrow.data();
+    sources.push_back({tensor.name, dtype, tensor.shape, data});
+  }
+  std::vector<std::string> names{kConfig, kModel, kModelingFile};
+  for (const TextFile& text : text_files) names.push_back(text.name);
+  io::StagedDirectory staged(directory, names);
+  for (const auto& [name, text] : text_files) io::write_text(fmt::format("{}/{}", staged.path(), name), text);
+  write_config_files(staged.path(), write_public_config(file, dtype));
+  io::write_safetensors(staged.path() + "/" + kModel, sources, {}, [&](double written) {
+    if (progress) progress(narrowing + (1.0 - narrowing) * written);
+  });
+  staged.commit();
+}
+
+}  // namespace headgate::models

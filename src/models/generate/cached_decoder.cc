@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/generate/cached_decoder.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "library/core/arena.hpp"
+#include "library/core/check.hpp"
+#include "library/core/convert.hpp"
+#include "library/core/workspace.hpp"
+#include "models/decoder/decoder_blocks.hpp"
+#include "models/decoder/decoder_buffers.hpp"
+#include "models/decoder/weights.hpp"
+#include "models/families/model_file.hpp"
+#include "models/layers/attention_cache.hpp"
+#include "models/layers/embedding.hpp"
+#include "models/layers/linear.hpp"
+
+namespace headgate::models {
+
+namespace {
+
+/// Tokens of all sequences that pass through the layers at a time. Of the rows of a product, 512 make the time for
+/// packing and widening its weights small; more would only take memory.
+constexpr std::int64_t kMostRows = 512;
+
+/// A model's weights in memory of their own, vectors in f32 and matrices of M; in one buffer where both are f32.
+template <typename M>
+class StoredWeights {
+ public:
+  explicit StoredWeights(const DecoderConfig& config) {
+    std::size_t vectors = 0, matrices = 0;
+    const ParameterTable table(config);
+    for (const Parameter& p : table.entries()) {
+      std::size_t& sum = is_apart(p) ? matrices : vectors;
+      sum += static_cast<std::size_t>(p.count);
+    }
+    vectors_ = Block{vectors * sizeof(float)};
+    matrices_ = Block{matrices * sizeof(M)};
+    next_ = reinterpret_cast<float*>(vectors_.data());
+    next_matrix_ = reinterpret_cast<M*>(matrices_.data());
+    const float* at = next_;
+    if constexpr (kOneBuffer) {
+      place(config, PlaceTensors<const float>(at));
+    } else {
+      const M* at_matrix = next_matrix_;
+      place(config, PlaceInTwo<const float, const M>(at, at_matrix));
+    }
+  }
+
+  /// Stores the parameters in the order of their table.
+  void add(const Parameter& parameter, const float* values) {
+    if constexpr (!kOneBuffer) {
+      if (is_apart(parameter)) {
+        next_matrix_ = std::transform(values, values + parameter.count, next_matrix_, to_bf16);
+        return;
+      }
+    }
+    next_ = std::copy_n(values, parameter.count, next_);
+  }
+
+  const LayerWeights<const float, const M>& layer(std::int64_t index) const {
+    return layers_[static_cast<std::size_t>(index)];
+  }
+  const OuterWeights<const float, const M>& outer() const { return outer_; }
+  std::size_t bytes() const { return vectors_.bytes() + matrices_.bytes(); }
+
+ private:
+  static constexpr bool kOneBuffer = std::is_same_v<M, float>;
+
+  static bool is_apart(const Parameter& parameter) { return !kOneBuffer && is_matrix(parameter.kind); }
+
+  template <class Place>
+  void place(const DecoderConfig& config, const Place& at) {
+    const auto place_layers = [&] {
+      for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+        visit_layer_tensors(at, config, layers_.emplace_back());
+      }
+    };
+    visit_outer_tensors(at, place_layers, config, outer_);
+    if (config.embeddings == Embeddings::tied) outer_.head = outer_.embedding;
+  }
+
+  Block vectors_, matrices_;
+  float* next_ = nullptr;
+  M* next_matrix_ = nullptr;
+  std::vector<LayerWeights<const float, const M>> layers_;
+  OuterWeights<const float, const M> outer_;
+};
+
+/// What T new tokens of each sequence pass through.
+struct Pass {
+  Pass(const DecoderConfig& config, BatchShape shape, const ExecutionContext& context)
+      : sizes(without_logits(config, shape)), memory(sizes), blocks(sizes, *memory, context) {}
+
+  static DecoderSizes without_logits(const DecoderConfig& config, BatchShape shape) {
+    DecoderSizes sizes(config, shape, Purpose::evaluate);
+    sizes.logit_rows = 0;
+    return sizes;
+  }
+
+  DecoderSizes sizes;
+  Placed<DecoderBuffers<float>, Block> memory;
+  DecoderBlocks<float> blocks;
+};
+
+CachedDecoderOptions checked(const DecoderConfig& config, CachedDecoderOptions options) {
+  checked_shape(config, {options.batch, 1});
+  require(options.weights == DType::f32 || options.weights == DType::bf16,
+          "decoder: weights are {} but must be f32 or bf16", dtype_name(options.weights));
+  require(options.cache == DType::f32 || options.cache == DType::i8,
+          "decoder: the cache is {} but must be f32, as queries are, or i8", dtype_name(options.cache));
+  if (options.capacity == 0) options.capacity = config.seq_len;
+  require(options.capacity >= 1 && options.capacity <= config.seq_len,
+          "decoder: a capacity of {} tokens, not between 1 and the config's seq_len of {}", options.capacity,
+          config.seq_len);
+  require(options.gate_threshold == 0.0 || layers::can_skip_attention(config.gate),
+          "decoder: a gate threshold of {} but gate {} does not multiply the attention output", options.gate_threshold,
+          layers::gate_name(config.gate));
+  options.context = resolved(options.context);
+  return options;
+}
+
+}  // namespace
+
+struct CachedDecoder::State {
+  State(const DecoderConfig& config_in, const CachedDecoderOptions& options_in)
+      : config(config_in), options(checked(config_in, options_in)), one(config, {options.batch, 1}, options.context) {
+    skip.threshold = options.gate_threshold;
+    caches.reserve(static_cast<std::size_t>(config.layers));
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      caches.emplace_back(one.sizes.attention, options.cache, options.capacity);
+    }
+  }
+  virtual ~State() = default;
+
+  /// Passes tokens(B,T) through all layers: T is that of `pass`. logits(B,R,V) = of the last R tokens of each sequence.
+  virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) = 0;
+  virtual std::size_t weight_bytes() const = 0;
+  virtual std::size_t step_weight_bytes() const = 0;
+
+  std::int64_t length() const { return caches.front().length(); }
+
+  Pass& pass_of(std::int64_t T) {
+    if (T == 1) return one;
+    if (!many || many->sizes.attention.T != T) {
+      many.reset();
+      many.emplace(config, BatchShape{options.batch, T}, options.context);
+    }
+    return *many;
+  }
+
+  void append(View<float, 3> logits, View<const std::int32_t, 2> tokens);
+  void append_part(View<float, 3> logits, View<const std::int32_t, 2> tokens);
+
+  DecoderConfig config;
+  CachedDecoderOptions options;
+  layers::AttentionSkip skip;
+  std::vector<layers::AttentionCache> caches;  // of each layer
+  Pass one;
+  std::optional<Pass> many;
+};
+
+void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t, 2> tokens) {
+  const auto [B, T] = tokens.shape;
+  require(B == options.batch && T >= 1, "decoder: tokens of shape ({},{}) for {} sequences", B, T, options.batch);
+  const std::int64_t R = logits.shape[1];
+  require(logits.shape[0] == B && logits.shape[2] == config.vocab && logits.strides[2] == 1,
+          "decoder: logits of shape ({},{},{}) for {} sequences and a vocabulary of {}", logits.shape[0], R,
+          logits.shape[2], B, config.vocab);
+  require(logits.present() && tokens.present(), "decoder: logits or tokens are null");
+  require(T <= options.capacity - length(), "decoder: {} tokens after {} are more than the capacity of {}", T, length(),
+          options.capacity);
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t t = 0; t < T; ++t) {
+      require(tokens(b, t) >= 0 && tokens(b, t) < config.vocab,
+              "decoder: tokens[{}][{}] is {}, outside a vocabulary of {}", b, t, tokens(b, t), config.vocab);
+    }
+  }
+  const std::int64_t most = std::max<std::int64_t>(1, kMostRows / B);
+  for (std::int64_t t = 0; t < T; t += most) {
+    const std::int64_t here = std::min(most, T - t);
+    // Logits of the last R tokens of all: those of them that are of this part.
+    const std::int64_t first = std::max<std::int64_t>(0, t - (T - R)),
+                       end = std::max<std::int64_t>(0, t + here - (T - R));
+    append_part(logits.range(1, first, end - first), tokens.range(1, t, here));
+  }
+}
+
+void CachedDecoder::State::append_part(View<float, 3> logits, View<const std::int32_t, 2> tokens) {
+  const std::int64_t before = length();
+  Pass& pass = pass_of(tokens.shape[1]);
+  pass.blocks.attention().set_first_position(before);
+  try {
+    forward(logits, tokens, pass);
+  } catch (...) {
+    for (layers::AttentionCache& cache : caches) cache.truncate(before);
+    throw;
+  }
+  for (layers::AttentionCache& cache : caches) cache.slide();
+}
+
+template <typename M>
+struct CachedDecoder::StateOf : State {
+  StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in)
+      : State(config_in, options_in), weights(config_in) {}
+
+  void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) override;
+  std::size_t weight_bytes() const override { return weights.bytes(); }
+  std::size_t step_weight_bytes() const override {
+    const auto row = static_cast<std::size_t>(config.dim) * sizeof(M);
+    const bool tied = config.embeddings == Embeddings::tied;
+    return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
+           static_cast<std::size_t>(options.batch) * row;
+  }
+
+  StoredWeights<M> weights;
+};
+
+template <typename M>
+void CachedDecoder::StateOf<M>::forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass& pass) {
+  const auto [B, T] = tokens.shape;
+  const std::int64_t C = config.dim, R = logits.shape[1];
+  const DecoderBuffers<float>& memory = *pass.memory;
+  const SavedLayer<float>& s = memory.layers.front();
+  for (std::int64_t b = 0; b < B; ++b) {
+    layers::embedding_forward(s.x.range(0, b * T, T), weights.outer().embedding, tokens[b], options.context);
+  }
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const LayerWeights<const float, const M>& w = weights.layer(layer);
+    pass.blocks.attention_block(w, s, &skip, &caches[static_cast<std::size_t>(layer)]);
+    pass.blocks.mlp_block(layer + 1 < config.layers ? s.x : memory.x_last, w, s);
+  }
+  if (R == 0) return;
+  pass.blocks.norm(memory.h_last, memory.rstd_last, memory.x_last, weights.outer().norm);
+  const View<float, 3> h = memory.h_last.split(0, B, T).range(1, T - R, R);
+  if (R == 1) {  // one product for all sequences
+    const View<float, 2> rows(h.data, {B, C}, {h.strides[0], 1}),
+        out(logits.data, {B, config.vocab}, {logits.strides[0], 1});
+    return layers::linear_forward(out, rows, weights.outer().head, layers::Update::overwrite, options.context);
+  }
+  for (std::int64_t b = 0; b < B; ++b) {
+    layers::linear_forward(logits[b], h[b], weights.outer().head, layers::Update::overwrite, options.context);
+  }
+}
+
+// --- the class ---------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// make(M{}) for the element type M of matrices.
+template <class Make>
+auto with_matrix_type(DType dtype, const Make& make) {
+  return dtype == DType::bf16 ? make(BFloat16{}) : make(float{});
+}
+
+}  // namespace
+
+CachedDecoder::CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options)
+    : state_(with_matrix_type(options.weights, [&](auto element) -> std::unique_ptr<State> {
+        file.check_tensors();  // before memory is taken for what they may lack
+        auto state = std::make_unique<StateOf<decltype(element)>>(file.config(), options);
+        file.read_each([&](const Parameter& p, const float* values) { state->weights.add(p, values); });
+        return state;
+      })) {}
+
+CachedDecoder::CachedDecoder(const DecoderConfig& config, const float* parameters, const CachedDecoderOptions& options)
+    : state_(with_matrix_type(options.weights, [&](auto element) -> std::unique_ptr<State> {
+        auto state = std::make_unique<StateOf<decltype(element)>>(config, options);
+        const ParameterTable table(config);
+        for (const Parameter& p : table.entries()) state->weights.add(p, parameters + p.offset);
+        return state;
+      })) {}
+
+CachedDecoder::~CachedDecoder() = default;
+
+void CachedDecoder::append(View<float, 2> logits, View<const std::int32_t, 2> tokens) {
+  state_->append(logits.split(0, logits.shape[0], 1), tokens);
+}
+
+void CachedDecoder::append_all(View<float, 3> logits, View<const std::int32_t, 2> tokens) {
+  require(logits.shape[1] == tokens.shape[1], "decoder: logits of {} tokens for {}", logits.shape[1], tokens.shape[1]);
+  state_->append(logits, tokens);
+}
+
+std::int64_t CachedDecoder::length() const { return state_->length(); }
+
+void CachedDecoder::truncate(std::int64_t length) {
+  require(length >= 0 && length <= this->length(), "decoder: cannot be cut to {} tokens of {}", length, this->length());
+  const std::int64_t least = state_->caches.front().least_length();
+  require(length == 0 || length >= least,
+          "decoder: cannot be cut to {} tokens: of {}, the window has dropped what fewer than {} would see", length,
+          this->length(), least);
+  for (layers::AttentionCache& cache : state_->caches) cache.truncate(length);
+}
+
+const DecoderConfig& CachedDecoder::config() const { return state_->config; }
+const CachedDecoderOptions& CachedDecoder::options() const { return state_->options; }
+std::int64_t CachedDecoder::capacity() const { return state_->options.capacity; }
+std::size_t CachedDecoder::weight_bytes() const { return state_->weight_bytes(); }
+
+std::size_t CachedDecoder::cache_bytes() const {
+  std::size_t bytes = 0;
+  for (const layers::AttentionCache& cache : state_->caches) bytes += cache.bytes();
+  return bytes;
+}
+
+std::size_t CachedDecoder::step_bytes() const {
+  std::size_t bytes = state_->step_weight_bytes();
+  for (const layers::AttentionCache& cache : state_->caches) bytes += cache.step_bytes();
+  return bytes;
+}
+
+const layers::AttentionSkip& CachedDecoder::skipped() const { return state_->skip; }
+
+}  // namespace headgate::models

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/generate/chat.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "library/core/check.hpp"
+#include "models/tokenize/characters.hpp"
+#include "models/tokenize/utf8.hpp"
+
+namespace headgate::generate {
+namespace {
+
+constexpr std::string_view kSystem = "{system}", kUser = "{user}";
+
+constexpr std::array<ChatFormat, 8> kFormats{{
+    {.name = "ChatML",
+     .marks = {"<|im_start|>", "<|im_end|>"},
+     .foreign = {"<|im_sep|>", "<|im_start|>assistant\\n<think>", "## Metadata"},
+     .with_system = "<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n"
+                    "<|im_start|>assistant\n",
+     .without_system = "<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
+     .markers = {"<|im_start|>", "<|im_end|>"},
+     .end_of_turn = "<|im_end|>",
+     .trim = Trim::nothing},
+    {.name = "Llama 3.1",
+     .marks = {"<|start_header_id|>", "<|eot_id|>", "Cutting Knowledge Date: December 2023\\n", "26 Jul 2024"},
+     .foreign = {},
+     .with_system = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
+                    "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n{system}<|eot_id|>"
+                    "<|start_header_id|>user<|end_header_id|>\n\n{user}<|eot_id|>"
+                    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     .without_system = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
+                       "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n<|eot_id|>"
+                       "<|start_header_id|>user<|end_header_id|>\n\n{user}<|eot_id|>"
+                       "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     .markers = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+     .end_of_turn = "<|eot_id|>",
+     .trim = Trim::each},
+    {.name = "Llama 3",
+     .marks = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+     .foreign = {"Cutting Knowledge Date"},
+     .with_system = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{system}<|eot_id|>"
+                    "<|start_header_id|>user<|end_header_id|>\n\n{user}<|eot_id|>"
+                    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     .without_system = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{user}<|eot_id|>"
+                       "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     .markers = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+     .end_of_turn = "<|eot_id|>",
+     .trim = Trim::each},
+    {.name = "Llama 2",
+     .marks = {"[INST]", "<<SYS>>"},
+     .foreign = {},
+     .with_system = "<s>[INST] <<SYS>>\n{system}\n<</SYS>>\n\n{user} [/INST]",
+     .without_system = "<s>[INST] {user} [/INST]",
+     .markers = {"<s>", "[INST]", "[/INST]"},
+     .end_of_turn = "</s>",
+     .trim = Trim::joined},
+    // Mistral's templates differ in the spaces around [INST] and in whether it is a token.
+    {.name = "Mistral",
+     .marks = {"' [INST] '", "' [/INST]'"},
+     .foreign = {"[SYSTEM_PROMPT]"},
+     .with_system = "<s> [INST] {system}\n\n{user} [/INST]",
+     .without_system = "<s> [INST] {user} [/INST]",
+     .markers = {"<s>", "[INST]", "[/INST]"},
+     .end_of_turn = "</s>",
+     .trim = Trim::nothing},
+    {.name = "Mistral",
+     .marks = {"'[INST] '", "' [/INST]'"},
+     .foreign = {"[SYSTEM_PROMPT]"},
+     .with_system = "",
+     .without_system = "<s>[INST] {user} [/INST]",
+     .markers = {"<s>", "[INST]", "[/INST]"},
+     .end_of_turn = "</s>",
+     .trim = Trim::nothing},
+    {.name = "Mistral",
+     .marks = {"'[INST] '", "'[/INST]'"},
+     .foreign = {"[SYSTEM_PROMPT]"},
+     .with_system = "<s>[INST] {system}\n\n{user}[/INST]",
+     .without_system = "<s>[INST] {user}[/INST]",
+     .markers = {"<s>", "[INST]", "[/INST]"},
+     .end_of_turn = "</s>",
+     .trim = Trim::nothing},
+    {.name = "Mistral",
+     .marks = {"'[INST]'", "'[/INST]'"},
+     .foreign = {"[SYSTEM_PROMPT]"},
+     .with_system = "<s>[INST]{system}\n\n{user}[/INST]",
+     .without_system = "<s>[INST]{user}[/INST]",
+     .markers = {"<s>", "[INST]", "[/INST]"},
+     .end_of_turn = "</s>",
+     .trim = Trim::nothing},
+}};
+
+/// "ChatML, Llama 3, …", each name once.
+std::string known_names() {
+  std::vector<std::string_view> names;
+  for (const ChatFormat& format : kFormats) {
+    if (std::find(names.begin(), names.end(), format.name) == names.end()) names.push_back(format.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// As marks are written.
+std::string comparable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c == '"' ? '\'' : c;
+    }
+  }
+  return out;
+}
+
+bool has_marks(const std::string& text, const ChatFormat& format) {
+  const auto stands = [&](std::string_view mark) { return text.find(mark) != std::string::npos; };
+  const auto wanted = [&](std::string_view mark) { return mark.empty() || stands(mark); };
+  const auto unwanted = [&](std::string_view mark) { return !mark.empty() && stands(mark); };
+  return std::all_of(format.marks.begin(), format.marks.end(), wanted) &&
+         std::none_of(format.foreign.begin(), format.foreign.end(), unwanted);
+}
+
+/// The rest of a Jinja string, behind its opening `quote`, up to the closing one, without escapes; empty if it has an
+/// escape other than of a newline, a quote or a backslash.
+std::optional<std::string> string_value(std::string_view rest, char quote) {
+  constexpr std::string_view kEscapes = R"(n\'")", kMeanings = "\n\\'\"";
+  std::string out;
+  for (std::size_t i = 0; i < rest.size() && rest[i] != quote; ++i) {
+    if (rest[i] != '\\') {
+      out += rest[i];
+      continue;
+    }
+    const std::size_t escape = ++i < rest.size() ? kEscapes.find(rest[i]) : std::string_view::npos;
+    if (escape == std::string_view::npos) return std::nullopt;
+    out += kMeanings[escape];
+  }
+  return out;
+}
+
+/// The text of a whole system's turn that stands in a template as one string: what is written where there is no other.
+std::string default_system(std::string_view chat_template, const ChatFormat& format) {
+  const std::string_view with = format.with_system;
+  const std::size_t text = with.find(kSystem);
+  if (text == std::string_view::npos) return "";
+  const std::string_view before = with.substr(0, text);
+  const std::string_view role = before.substr(0, before.find('\n'));
+  const std::string after = fmt::format("{}\n", format.end_of_turn);
+  for (std::size_t at = chat_template.find(role); at != std::string_view::npos; at = chat_template.find(role, at + 1)) {
+    const char quote = at == 0 ? ' ' : chat_template[at - 1];
+    if (quote != '\'' && quote != '"') continue;
+    const auto value = string_value(chat_template.substr(at), quote);
+    if (!value || value->size() <= before.size() + after.size()) continue;
+    if (value->starts_with(before) && value->ends_with(after)) {
+      return value->substr(before.size(), value->size() - before.size() - after.size());
+    }
+  }
+  return "";
+}
+
+std::string trimmed_end(std::string_view text) {
+  std::size_t end = 0;  // behind the last character that is not white space
+  for (std::size_t i = 0; i < text.size();) {
+    const tokenize::CodePoint c = tokenize::first_code_point(text.substr(i));
+    i += std::max<std::size_t>(c.bytes, 1);
+    if (c.bytes == 0 || !tokenize::is_white_space(c.value)) end = i;
+  }
+  return std::string(text.substr(0, end));
+}
+
+std::string trimmed(std::string_view text) {
+  for (;;) {
+    const tokenize::CodePoint c = tokenize::first_code_point(text);
+    if (c.bytes == 0 || !tokenize::is_white_space(c.value)) return trimmed_end(text);
+    text.remove_prefix(c.bytes);
+  }
+}
+
+ChatText trimmed(const ChatText& text, Trim trim) {
+  switch (trim) {
+    case Trim::nothing: return text;
+    case Trim::each: return {trimmed(text.system), trimmed(text.user)};
+    case Trim::joined:  // in front of a system's text something else is written
+      return {text.system, text.system.empty() ? trimmed(text.user) : trimmed_end(text.user)};
+  }
+  return text;
+}
+
+/// The id of a special token; kNoToken where there is none of that spelling.
+std::int32_t special_id(const tokenize::Tokenizer& tokenizer, std::string_view spelling) {
+  const std::int32_t id = tokenizer.find(spelling);
+  return id != tokenize::kNoToken && tokenizer.special(id) ? id : tokenize::kNoToken;
+}
+
+/// Ids of text and special tokens in turn. Text is encoded as far as it reaches between two tokens, since words may
+/// reach from what a format writes into a user's text.
+class ChatEncoder {
+ public:
+  explicit ChatEncoder(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  void add_text(std::string_view text) { text_ += text; }
+  void add_marker(std::string_view marker) {
+    const std::int32_t id = special_id(tokenizer_, marker);
+    if (id == tokenize::kNoToken) return add_text(marker);
+    flush();
+    out_.ids.push_back(id);
+  }
+  tokenize::Encoding take() {
+    flush();
+    return std::move(out_);
+  }
+
+ private:
+  void flush() {
+    const tokenize::Encoding part = tokenizer_.encode(text_, {.add_special = false, .special_as_text = true});
+    out_.ids.insert(out_.ids.end(), part.ids.begin(), part.ids.end());
+    out_.left_out += part.left_out;
+    text_.clear();
+  }
+
+  const tokenize::Tokenizer& tokenizer_;
+  tokenize::Encoding out_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::span<const ChatFormat> chat_formats() { return kFormats; }
+
+Chat recognise_chat(const std::string& chat_template) {
+  require(!chat_template.empty(), "the model has no chat template, so it was not made to converse; formats known: {}",
+          known_names());
+  const std::string text = comparable(chat_template);
+  for (const ChatFormat& format : kFormats) {
+    if (has_marks(text, format)) return {&format, default_system(chat_template, format)};
+  }
+  throw Error(fmt::format("the model's chat template is in none of the formats known: {}", known_names()));
+}
+
+tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tokenize::Tokenizer& tokenizer) {
+  const ChatFormat& format = *chat.format;
+  ChatText written = text;
+  if (written.system.empty()) written.system = chat.default_system;
+  require(written.system.empty() || !format.with_system.empty(), "the model's chat format has no system text");
+  written = trimmed(written, format.trim);
+  std::string_view rest = written.system.empty() ? format.without_system : format.with_system;
+  ChatEncoder encoder(tokenizer);
+  while (!rest.empty()) {
+    const auto starts = [rest](std::string_view part) { return !part.empty() && rest.starts_with(part); };
+    const auto marker = std::find_if(format.markers.begin(), format.markers.end(), starts);
+    if (marker != format.markers.end()) {
+      encoder.add_marker(*marker);
+      rest.remove_prefix(marker->size());
+    } else if (starts(kSystem)) {
+      encoder.add_text(written.system);
+      rest.remove_prefix(kSystem.size());
+    } else if (starts(kUser)) {
+      encoder.add_text(written.user);
+      rest.remove_prefix(kUser.size());
+    } else {
+      encoder.add_text(rest.substr(0, 1));
+      rest.remove_prefix(1);
+    }
+  }
+  return encoder.take();
+}
+
+std::int32_t end_of_turn(const Chat& chat, const tokenize::Tokenizer& tokenizer) {
+  const std::int32_t id = special_id(tokenizer, chat.format->end_of_turn);
+  require(id != tokenize::kNoToken, "the model's chat format is {}, but its vocabulary has no special token '{}'",
+          chat.format->name, chat.format->end_of_turn);
+  return id;
+}
+
+}  // namespace headgate::generate

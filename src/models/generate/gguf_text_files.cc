@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/generate/gguf_text_files.hpp"
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "models/generate/files.hpp"
+#include "models/tokenize/gguf_file.hpp"
+
+namespace headgate::generate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Returns the id under `key` if it is in the vocabulary.
+std::optional<std::int64_t> token_of(const io::GgufFile& file, std::string_view key, std::size_t vocab) {
+  if (!file.has(key)) return std::nullopt;
+  const std::int64_t id = file.integer(key);
+  return id >= 0 && static_cast<std::size_t>(id) < vocab ? std::optional(id) : std::nullopt;
+}
+
+std::string json_text(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+std::string tokenizer_config(const models::ModelFile& model, const tokenize::GgufVocabulary& vocabulary,
+                             const std::string& chat_template) {
+  struct Role {
+    const char* name;
+    std::string_view key;
+  };
+  constexpr std::array<Role, 4> kRoles{{{"bos_token", "tokenizer.ggml.bos_token_id"},
+                                        {"eos_token", "tokenizer.ggml.eos_token_id"},
+                                        {"unk_token", "tokenizer.ggml.unknown_token_id"},
+                                        {"pad_token", "tokenizer.ggml.padding_token_id"}}};
+  Json out = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+              {"model_max_length", model.config().seq_len},
+              {"clean_up_tokenization_spaces", false}};
+  for (const Role& role : kRoles) {
+    const auto id = token_of(*model.gguf(), role.key, vocabulary.tokens.size());
+    if (id) out[role.name] = vocabulary.tokens[static_cast<std::size_t>(*id)];
+  }
+  if (!chat_template.empty()) out["chat_template"] = chat_template;
+  return json_text(out);
+}
+
+std::string generation_config(const models::ModelFile& model, const std::vector<std::int32_t>& end_ids) {
+  Json out = Json::object();
+  const auto vocab = static_cast<std::size_t>(model.config().vocab);
+  const auto bos = token_of(*model.gguf(), "tokenizer.ggml.bos_token_id", vocab);
+  const auto pad = token_of(*model.gguf(), "tokenizer.ggml.padding_token_id", vocab);
+  if (bos) out["bos_token_id"] = *bos;
+  if (end_ids.size() == 1) out["eos_token_id"] = end_ids.front();
+  if (end_ids.size() > 1) out["eos_token_id"] = end_ids;
+  if (pad) out["pad_token_id"] = *pad;
+  return json_text(out);
+}
+
+}  // namespace
+
+GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& model) {
+  const GenerationFiles generation = read_generation_files(path, model);
+  GgufTextFiles out;
+  try {
+    const tokenize::GgufVocabulary vocabulary = tokenize::read_gguf_vocabulary(*model.gguf());
+    std::string config = tokenizer_config(model, vocabulary, generation.chat_template);  // both files or neither
+    out.files.push_back({"tokenizer.json", tokenize::gguf_tokenizer_json(path, vocabulary)});
+    out.files.push_back({"tokenizer_config.json", std::move(config)});
+  } catch (const io::FileError& error) {
+    out.no_tokenizer = error.what();
+  }
+  out.files.push_back({"generation_config.json", generation_config(model, generation.end_ids)});
+  return out;
+}
+
+}  // namespace headgate::generate

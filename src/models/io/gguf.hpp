@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/io/gguf_formats.hpp"
+#include "models/io/mapped_file.hpp"
+
+// The GGUF format of llama.cpp, versions 2 and 3, little-endian: a header, values by key, descriptions of tensors,
+// and from the next multiple of the alignment on the tensors' data.
+//   u32 "GGUF", u32 version, u64 tensors, u64 values
+//   each value:  string key, u32 type, value; string: u64 bytes, bytes; list: u32 type, u64 count, values
+//   each tensor: string name, u32 dimensions, u64 each, the innermost first, u32 format, u64 offset in the data
+// Nothing in a file is believed before it is compared with the file's size.
+
+namespace headgate::io {
+
+enum class GgufType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, list, u64, i64, f64 };
+
+/// "u8", …: what messages call it.
+std::string_view gguf_type_name(GgufType type);
+
+/// A value of the header. It stays in the mapped file and is read by GgufFile.
+struct GgufValue {
+  GgufType type = GgufType::u8;
+  GgufType of = GgufType::u8;          ///< a list: the type of its elements, which are no lists
+  std::uint64_t count = 1;             ///< of a list; else 1
+  const std::uint8_t* data = nullptr;  ///< its first byte
+};
+
+/// A tensor's place in the file.
+struct GgufTensor {
+  std::string name;
+  const GgufFormat* format = nullptr;
+  std::vector<std::int64_t> shape;  ///< row-major, the outermost first: the file's dimensions from last to first
+  const std::uint8_t* data = nullptr;
+  std::size_t bytes = 0;
+
+  std::int64_t numel() const { return static_cast<std::int64_t>(bytes / format->bytes) * format->numbers; }
+};
+
+/// A GGUF file, mapped. It should not be shortened while it is used; every function that reads data looks first.
+class GgufFile {
+ public:
+  /// Reads and checks all but the tensors' numbers. Throws FileError, naming the file and what is wrong; so do all
+  /// below.
+  explicit GgufFile(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  std::uint32_t version() const { return version_; }
+
+  /// In the order of the data.
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  /// Returns null if no tensor has that name.
+  const GgufTensor* find(std::string_view name) const;
+
+  const std::map<std::string, GgufValue, std::less<>>& values() const { return values_; }
+  bool has(std::string_view key) const { return values_.contains(key); }
+
+  // The value of a key, which must be there and of a fitting type: of any integer type in range, of f32 or f64, ….
+  std::int64_t integer(std::string_view key) const;
+  double number(std::string_view key) const;  ///< or an integer
+  bool boolean(std::string_view key) const;
+  std::string string(std::string_view key) const;
+  std::vector<std::string> strings(std::string_view key) const;
+  std::vector<std::int64_t> integers(std::string_view key) const;
+  std::vector<float> numbers(std::string_view key) const;
+
+  /// out(tensor.numel()) = its numbers in f32. Throws FileError for a format that is not widened, named with those that
+  /// are, and for a number that is not finite.
+  void read_f32(const GgufTensor& tensor, float* out) const;
+
+ private:
+  friend class GgufHeader;
+
+  const GgufValue& at(std::string_view key) const;
+
+  MappedFile file_;
+  std::uint32_t version_ = 0;
+  std::vector<GgufTensor> tensors_;
+  std::map<std::string, const GgufTensor*, std::less<>> by_name_;
+  std::map<std::string, GgufValue, std::less<>> values_;
+};
+
+}  // namespace headgate::io

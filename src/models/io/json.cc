@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/io/json.hpp"
+
+#include <cstddef>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "models/io/input_file.hpp"
+
+namespace headgate::io {
+namespace {
+
+/// Fails at brackets that are too deep and at duplicate keys. Syntax errors stop it: Json::parse reports those. Json's
+/// parser with a callback could check the same, but it visits all members of an object again after each inner one.
+class StructureCheck : public Json::json_sax_t {
+ public:
+  StructureCheck(const std::string& path, int max_depth) : path_(path), max_depth_(max_depth) {}
+
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    if (!keys_.back().insert(name).second) fail(path_, "'{}' twice", printable(name));
+    return true;
+  }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(Json::number_integer_t) override { return true; }
+  bool number_unsigned(Json::number_unsigned_t) override { return true; }
+  bool number_float(Json::number_float_t, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool parse_error(std::size_t, const std::string&, const Json::exception&) override { return false; }
+
+ private:
+  bool open() {
+    if (static_cast<int>(keys_.size()) >= max_depth_) fail(path_, "brackets nested more than {} deep", max_depth_);
+    keys_.emplace_back();
+    return true;
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& path_;
+  int max_depth_;
+  std::vector<std::set<std::string>> keys_;  ///< of every open object or array
+};
+
+}  // namespace
+
+Json parse_json(const std::string& path, std::string_view text, int max_depth) {
+  StructureCheck check(path, max_depth);
+  Json::sax_parse(text, &check);
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& error) {
+    constexpr std::size_t kMaxReason = 160;
+    std::string_view what = error.what();  // "[json.exception.NAME.ID] REASON", which may quote the text
+    if (const auto bracket = what.find("] "); bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
+    fail(path, "not JSON: {}", printable(what, kMaxReason));
+  }
+}
+
+}  // namespace headgate::io

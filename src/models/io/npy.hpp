@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "headgate/tensor.hpp"
+#include "models/io/file_error.hpp"
+#include "models/io/staged_file.hpp"
+
+// NumPy's .npy files (numpy.lib.format): versions 1.0, 2.0 and 3.0, C or Fortran order, little-endian
+// f2 f4 f8 i1 i4 i8 b1. Sizes in a header are checked against the size of the file before anything is allocated.
+
+namespace headgate::io {
+
+inline constexpr std::size_t kMaxRank = 32;
+
+/// The number of elements and of bytes of an array; fits_in_memory tells whether they overflow.
+std::int64_t element_count(const std::vector<std::int64_t>& shape);
+std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape);
+
+/// An owned array of any rank, elements uninitialised until written.
+struct Array {
+  DType dtype = DType::none;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  ///< in elements
+  std::unique_ptr<std::byte[]> data;
+
+  bool present() const { return dtype != DType::none; }
+  std::int64_t numel() const { return element_count(shape); }
+  std::size_t bytes() const { return bytes_of(dtype, shape); }
+};
+
+/// Returns a row-major array. Throws std::bad_alloc if memory is short or the array exceeds 2^62 bytes.
+Array make_array(DType dtype, std::vector<std::int64_t> shape);
+
+/// Returns whether an array of `shape`, with dimensions of 0 counted as 1, has at most 2^62 bytes; then no product of
+/// its dimensions and no stride overflows.
+bool fits_in_memory(const std::vector<std::int64_t>& shape, std::size_t element_bytes);
+
+/// "(2, 8)", "(3,)", "()", as Python writes it.
+std::string shape_text(const std::vector<std::int64_t>& shape);
+
+/// Reads a whole file. Fortran order is expressed by strides; the elements are not reordered.
+/// Throws FileError, naming the file and what is wrong with it.
+Array read_npy(const std::string& path);
+
+/// The header of a version 1.0 file with a row-major array: magic, length and dict, padded to a multiple of 64 bytes.
+std::string npy_header(DType dtype, const std::vector<std::int64_t>& shape);
+
+/// Writes a set of files together: no target changes before all new contents are on the disk.
+class NpyWriter {
+ public:
+  /// commit() creates this directory too if it is missing. To be called before files in it are added.
+  void make_directory(const std::string& path);
+  /// `array` is row-major; bf16 has no NumPy type: FileError.
+  void add(const std::string& path, const Array& array);
+  /// Renames every file into place.
+  void commit();
+
+ private:
+  std::vector<StagedFile> files_;
+  std::vector<std::string> new_directories_;
+};
+
+}  // namespace headgate::io

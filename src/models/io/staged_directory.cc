@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/io/staged_directory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include "models/io/input_file.hpp"
+
+namespace headgate::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSuffix = ".new";
+constexpr std::size_t kMaxName = 240;  // NAME_MAX is 255; the rest of a staging name takes 14
+
+std::string old_name(const fs::path& target) {
+  return (target.parent_path() / fmt::format(".{}.old", target.filename().string().substr(0, kMaxName))).string();
+}
+
+/// Resolves symbolic links and removes a trailing slash.
+fs::path resolved(const std::string& path) {
+  std::error_code error;
+  fs::path target = fs::absolute(path, error);
+  if (fs::is_symlink(fs::symlink_status(target, error))) target = fs::weakly_canonical(target, error);
+  target = target.lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();
+  return target;
+}
+
+int open_directory(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+
+/// Whether a directory entry's name was made by open_staging for `name`.
+bool is_staging_name(const std::string& entry, const std::string& name) {
+  const std::string front = fmt::format(".{}.", name.substr(0, kMaxName));
+  constexpr std::size_t kDigits = 8;
+  return entry.size() == front.size() + kDigits + std::strlen(kSuffix) && entry.starts_with(front) &&
+         entry.ends_with(kSuffix);
+}
+
+}  // namespace
+
+std::string present_directory(const std::string& target) {
+  std::error_code error;
+  const fs::path there = resolved(target);
+  if (fs::exists(fs::symlink_status(there, error))) return target;
+  const std::string old = old_name(there);
+  return fs::is_directory(old, error) ? old : target;
+}
+
+void check_replaceable(const std::string& target, const std::vector<std::string>& names) {
+  std::error_code error;
+  const fs::path there = resolved(target);
+  const fs::file_status status = fs::symlink_status(there, error);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) fail<NotReplaceable>(target, "cannot write: not a directory");
+  fs::directory_iterator entries(there, error);
+  if (error) fail<WriteError>(target, "cannot write: {}", error.message());
+  for (const auto& entry : entries) {
+    const std::string file = entry.path().filename().string();
+    if (std::find(names.begin(), names.end(), file) == names.end()) {
+      fail<NotReplaceable>(target, "is not replaced: '{}' in it is not part of a checkpoint; move it away",
+                           printable(file));
+    }
+  }
+}
+
+StagedDirectory::StagedDirectory(const std::string& target, std::vector<std::string> names)
+    : target_(target), names_(std::move(names)) {
+  const fs::path path = resolved(target);
+  parent_ = path.parent_path().string();
+  name_ = path.filename().string();
+  if (name_.empty() || name_ == "." || name_ == "..") fail<WriteError>(target_, "cannot write: no directory name");
+  resolved_ = path.string();
+  old_ = old_name(path);
+  std::error_code error;
+  fs::create_directories(parent_, error);
+  if (error) fail<WriteError>(target_, "cannot write: {}", error.message());
+  check_replaceable(target_, names_);
+  remove_abandoned();
+  open_staging();
+}
+
+StagedDirectory::~StagedDirectory() {
+  if (!path_.empty()) remove_known(path_);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+void StagedDirectory::fail_with_reason() const { fail<WriteError>(target_, "cannot write: {}", std::strerror(errno)); }
+
+void StagedDirectory::open_staging() {
+  constexpr int kAttempts = 16;
+  std::random_device random;
+  for (int i = 0; i < kAttempts; ++i) {
+    const std::string path = fmt::format("{}/.{}.{:08x}{}", parent_, name_.substr(0, kMaxName), random(), kSuffix);
+    UnfinishedPath directory(path, PathKind::directory);
+    if (::mkdir(path.c_str(), 0777) == 0) {
+      path_ = path;
+      unfinished_.push_back(std::move(directory));
+      for (const std::string& name : names_) unfinished_.emplace_back(path + "/" + name, PathKind::file);
+      lock_ = open_directory(path_);
+      if (lock_ < 0) fail_with_reason();
+      ::flock(lock_, LOCK_EX | LOCK_NB);  // on file systems without locks, remove_abandoned never gets one either
+      return;
+    }
+    if (errno != EEXIST) fail_with_reason();
+  }
+  fail<WriteError>(target_, "cannot write: no free temporary name");
+}
+
+void StagedDirectory::remove_abandoned() const {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(parent_, error)) {
+    if (!is_staging_name(entry.path().filename().string(), name_)) continue;
+    const int descriptor = open_directory(entry.path().string());
+    if (descriptor < 0) continue;
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) remove_known(entry.path().string());
+    ::close(descriptor);
+  }
+}
+
+void StagedDirectory::commit(Replacing replacing) {
+  if (::fsync(lock_) != 0) fail_with_reason();
+  check_replaceable(target_, names_);
+  if (replacing == Replacing::two_renames || !exchange()) rename_twice();
+  sync_parent();
+  remove_known(path_);  // after an exchange, the old directory has this name
+  remove_known(old_);
+  unfinished_.clear();
+  path_.clear();
+}
+
+/// Returns false if the file system cannot exchange two directories.
+bool StagedDirectory::exchange() const {
+  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, resolved_.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == ENOENT) {  // there is no old directory
+    if (::rename(path_.c_str(), resolved_.c_str()) == 0) return true;
+    fail_with_reason();
+  }
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) fail_with_reason();
+  return false;
+}
+
+void StagedDirectory::rename_twice() const {
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(resolved_, error))) {
+    remove_known(old_);
+    if (::rename(resolved_.c_str(), old_.c_str()) != 0) fail_with_reason();
+    sync_parent();
+  }
+  if (::rename(path_.c_str(), resolved_.c_str()) != 0) fail_with_reason();
+}
+
+/// Removes the files of a checkpoint and, if that was all, the directory.
+void StagedDirectory::remove_known(const std::string& directory) const {
+  for (const std::string& name : names_) ::unlink((fs::path(directory) / name).c_str());
+  // StagedFile's temporary files, which a killed process leaves on file systems without nameless files.
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string file = entry.path().filename().string();
+    if (file.starts_with('.') && file.ends_with(".tmp")) leftovers.push_back(entry.path());
+  }
+  for (const fs::path& path : leftovers) fs::remove(path, error);
+  ::rmdir(directory.c_str());
+}
+
+void StagedDirectory::sync_parent() const {
+  const int descriptor = open_directory(parent_);
+  if (descriptor < 0) return;  // a directory that may be written but not read
+  ::fsync(descriptor);
+  ::close(descriptor);
+}
+
+}  // namespace headgate::io

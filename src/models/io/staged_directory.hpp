@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/io/file_error.hpp"
+#include "models/io/unfinished_paths.hpp"
+
+namespace headgate::io {
+
+/// How commit() replaces an existing directory. automatic: in one atomic exchange (renameat2) where the file system
+/// supports it, else by two renames. two_renames: always by two; between them the old directory is at ".NAME.old",
+/// where present_directory finds it.
+enum class Replacing { automatic, two_renames };
+
+/// Throws NotReplaceable if `target` exists and is not a directory or holds anything but `names`.
+void check_replaceable(const std::string& target, const std::vector<std::string>& names);
+
+/// Writes a directory of known files atomically, replacing the one that was there.
+///
+/// Files are written to path(), the directory ".NAME.XXXXXXXX.new" beside the target. The destructor removes it unless
+/// it was committed, and so does remove_unfinished_files(); if the process is killed, the next StagedDirectory of the
+/// same target removes it. A directory that holds anything but `names` is never replaced.
+class StagedDirectory {
+ public:
+  /// Creates missing parent directories. Throws WriteError.
+  StagedDirectory(const std::string& target, std::vector<std::string> names);
+  StagedDirectory(const StagedDirectory&) = delete;
+  StagedDirectory& operator=(const StagedDirectory&) = delete;
+  ~StagedDirectory();
+
+  const std::string& path() const { return path_; }
+  /// Moves the directory to its target. Its files must already be on the disk. Throws WriteError; the target is then
+  /// unchanged.
+  void commit(Replacing replacing = Replacing::automatic);
+
+ private:
+  void open_staging();
+  void remove_abandoned() const;
+  bool exchange() const;
+  void rename_twice() const;
+  void remove_known(const std::string& directory) const;
+  void sync_parent() const;
+  [[noreturn]] void fail_with_reason() const;
+
+  std::string target_;
+  std::string parent_;
+  std::string name_;  ///< the target's, in its parent
+  std::vector<std::string> names_;
+  std::string resolved_;  ///< the target with symbolic links resolved
+  std::string old_;       ///< ".NAME.old" beside it
+  std::string path_;
+  std::vector<UnfinishedPath> unfinished_;  ///< path_ and its files
+  int lock_ = -1;                           ///< locks path_: an unlocked staging directory was left by a killed process
+};
+
+/// Returns where the directory committed to `target` is: `target`, or ".NAME.old" if a process was killed between two
+/// renames. Returns `target` if neither exists.
+std::string present_directory(const std::string& target);
+
+}  // namespace headgate::io

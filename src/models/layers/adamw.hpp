@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "models/layers/arguments.hpp"
+
+namespace headgate::layers {
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.0;    ///< decoupled: w −= lr · weight_decay · w
+  double gradient_scale = 1.0;  ///< applied to g on the way in: clipping, 1/accumulation
+  std::int64_t step = 1;        ///< t ≥ 1, for the bias corrections 1 − βᵗ
+};
+
+/// One step on parameters: w(n), m(n), v(n) updated in place, g(n) read; all dense.
+///   m = β₁m + (1 − β₁)g;  v = β₂v + (1 − β₂)g²;  w −= lr·(m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) + eps) + weight_decay·w)
+template <typename T>
+void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, const AdamWOptions& options,
+                const ExecutionContext& context);
+
+/// Σ x² of dense x(n), summed in f64, with the same bits at any number of threads; NaN and ∞ come through.
+template <typename T>
+double squared_norm(const View<const T, 1>& x, const ExecutionContext& context);
+
+}  // namespace headgate::layers

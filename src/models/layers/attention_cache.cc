@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/attention_cache.hpp"
+
+#include <algorithm>
+
+namespace headgate::layers {
+namespace {
+
+/// Tokens of a page. 64 rows of a head of 64 numbers in f32 are 16 KiB, which a step of the kernel reads in one run.
+constexpr std::int64_t kPage = 64;
+
+std::int64_t pages_of(std::int64_t tokens) { return (tokens + kPage - 1) / kPage; }
+
+CacheShape cache_shape(const GatedAttentionShape& shape, DType dtype) {
+  return {.kv_heads = shape.Hkv, .head_dim = shape.D, .value_dim = shape.D, .page = kPage, .pages = 0, .dtype = dtype};
+}
+
+}  // namespace
+
+AttentionCache::AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity)
+    : window_(shape.window), capacity_(capacity), cache_(cache_shape(shape, dtype)) {
+  for (std::int64_t b = 0; b < shape.B; ++b) sequences_.push_back(cache_.add_sequence());
+}
+
+void AttentionCache::reserve(std::int64_t T) {
+  const auto B = static_cast<std::int64_t>(sequences_.size());
+  const std::int64_t held = cache_.shape().pages, length = cache_.length(sequences_.front());
+  const std::int64_t needed = B * pages_of(length + T);
+  if (needed <= held) return;
+  const std::int64_t most = std::max(needed, B * pages_of(capacity_));
+  cache_.grow(std::min(most, std::max(needed, held + held / 2)));
+}
+
+CacheBatch AttentionCache::append(const ConstTensorView& k, const ConstTensorView& v) {
+  reserve(k.shape[2]);
+  cache_.append(sequences_, k, v);
+  return cache_.batch(sequences_, k.shape[2]);
+}
+
+void AttentionCache::slide() {
+  if (window_ == 0) return;
+  for (const std::int64_t s : sequences_) cache_.slide(s, 0, window_);
+}
+
+std::int64_t AttentionCache::length() const { return cache_.position(sequences_.front()); }
+
+std::int64_t AttentionCache::least_length() const {
+  const std::int64_t dropped = length() - cache_.length(sequences_.front());
+  return dropped == 0 ? 0 : dropped + std::max<std::int64_t>(window_ - 1, 1);
+}
+
+void AttentionCache::truncate(std::int64_t length) {
+  const std::int64_t dropped = this->length() - cache_.length(sequences_.front());
+  for (const std::int64_t s : sequences_) cache_.truncate(s, length == 0 ? 0 : length - dropped);
+}
+
+std::size_t AttentionCache::bytes() const { return headgate::cache_bytes(cache_.shape()); }
+
+std::size_t AttentionCache::step_bytes() const {
+  const CacheShape& s = cache_.shape();
+  const std::int64_t keys = window_ > 0 ? std::min(window_, length() + 1) : length() + 1;
+  std::size_t row = static_cast<std::size_t>(s.head_dim + s.value_dim) * dtype_bytes(s.dtype);
+  if (s.dtype == DType::i8) row += 2 * sizeof(float);
+  return static_cast<std::size_t>(keys * s.kv_heads) * sequences_.size() * row;
+}
+
+}  // namespace headgate::layers

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/elementwise.hpp"
+
+#include <algorithm>
+#include <cassert>
+
+#include "library/core/dispatch.hpp"
+#include "models/layers/parallel.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "models/layers/elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "models/layers/rows-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::layers::HWY_NAMESPACE {
+
+template <typename T>
+void add_range(T* y, const T* x, std::int64_t n) {
+  each_vector<T>(n, [&](std::int64_t i, auto lanes)
+                        HWY_ATTR { lanes.store(hn::Add(lanes.load(y + i), lanes.load(x + i)), y + i); });
+}
+
+template <typename T>
+void silu_forward_rows(const View<T, 3>& y, const View<const T, 3>& x, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  for (std::int64_t n = begin; n < end; ++n) {
+    for (std::int64_t h = 0; h < x.shape[1]; ++h) {
+      const T* in = x.at(n, h);
+      T* out = y.at(n, h);
+      each_vector<T>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
+        const auto z = lanes.load(in + i);
+        lanes.store(hn::Mul(z, SigmoidPair<Tag<T>>(d, z).sigma), out + i);
+      });
+    }
+  }
+}
+
+template <typename T>
+void silu_backward_rows(const View<T, 3>& dx, const View<const T, 3>& dy, const View<const T, 3>& x, std::int64_t begin,
+                        std::int64_t end) {
+  const Tag<T> d;
+  for (std::int64_t n = begin; n < end; ++n) {
+    for (std::int64_t h = 0; h < x.shape[1]; ++h) {
+      const T* in = x.at(n, h);
+      const T* g = dy.at(n, h);
+      T* out = dx.at(n, h);
+      each_vector<T>(x.shape[2], [&](std::int64_t i, auto lanes) HWY_ATTR {
+        const auto z = lanes.load(in + i);
+        const SigmoidPair<Tag<T>> s(d, z);
+        const auto slope = hn::MulAdd(hn::Mul(z, s.sigma), s.complement, s.sigma);  // σ + zσ(1 − σ)
+        lanes.store(hn::Mul(lanes.load(g + i), slope), out + i);
+      });
+    }
+  }
+}
+
+}  // namespace headgate::layers::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate::layers {
+namespace {
+
+HEADGATE_TARGET_TABLE(add_range);
+HEADGATE_TARGET_TABLE(silu_forward_rows);
+HEADGATE_TARGET_TABLE(silu_backward_rows);
+
+}  // namespace
+
+template <typename T>
+void copy_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context) {
+  assert(y.shape == x.shape && y.dense() && x.dense());
+  const Parts parts = parts_of(context, y.shape[0], 1, kApart<T>);
+  for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    std::copy(x.data + begin, x.data + end, y.data + begin);
+  });
+}
+
+template <typename T>
+void add_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context) {
+  assert(y.shape == x.shape && y.dense() && x.dense());
+  const auto kernel = HEADGATE_FOR_TARGET(add_range, T, context.target);
+  const Parts parts = parts_of(context, y.shape[0], 1, kApart<T>);
+  for_parts(parts, [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    kernel(y.data + begin, x.data + begin, end - begin);
+  });
+}
+
+template <typename T>
+void silu_forward(View<T, 3> y, ConstView<T, 3> x, const ExecutionContext& context) {
+  assert(y.shape == x.shape && has_whole_rows(y) && has_whole_rows(x));
+  const auto kernel = HEADGATE_FOR_TARGET(silu_forward_rows, T, context.target);
+  for_parts(parts_of(context, x.shape[0], 2 * x.shape[1] * x.shape[2]),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(y, x, begin, end); });
+}
+
+template <typename T>
+void silu_backward(View<T, 3> dx, ConstView<T, 3> dy, ConstView<T, 3> x, const ExecutionContext& context) {
+  assert(dx.shape == x.shape && dy.shape == x.shape);
+  assert(has_whole_rows(dx) && has_whole_rows(dy) && has_whole_rows(x));
+  const auto kernel = HEADGATE_FOR_TARGET(silu_backward_rows, T, context.target);
+  for_parts(parts_of(context, x.shape[0], 2 * x.shape[1] * x.shape[2]),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(dx, dy, x, begin, end); });
+}
+
+template void copy_to(View<float, 1>, ConstView<float, 1>, const ExecutionContext&);
+template void copy_to(View<double, 1>, ConstView<double, 1>, const ExecutionContext&);
+template void add_to(View<float, 1>, ConstView<float, 1>, const ExecutionContext&);
+template void add_to(View<double, 1>, ConstView<double, 1>, const ExecutionContext&);
+template void silu_forward(View<float, 3>, ConstView<float, 3>, const ExecutionContext&);
+template void silu_forward(View<double, 3>, ConstView<double, 3>, const ExecutionContext&);
+template void silu_backward(View<float, 3>, ConstView<float, 3>, ConstView<float, 3>, const ExecutionContext&);
+template void silu_backward(View<double, 3>, ConstView<double, 3>, ConstView<double, 3>, const ExecutionContext&);
+
+}  // namespace headgate::layers
+#endif  // HWY_ONCE

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "models/layers/arguments.hpp"
+
+namespace headgate::layers {
+
+/// y(n) = x(n), both dense.
+template <typename T>
+void copy_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context);
+
+/// y(n) += x(n), both dense.
+template <typename T>
+void add_to(View<T, 1> y, ConstView<T, 1> x, const ExecutionContext& context);
+
+/// y(N,H,D) = silu(x); y may be x.
+template <typename T>
+void silu_forward(View<T, 3> y, ConstView<T, 3> x, const ExecutionContext& context);
+
+/// dx(N,H,D) = dy·silu′(x); dx may be dy or x.
+template <typename T>
+void silu_backward(View<T, 3> dx, ConstView<T, 3> dy, ConstView<T, 3> x, const ExecutionContext& context);
+
+}  // namespace headgate::layers

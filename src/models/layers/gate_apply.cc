@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/gate_apply.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstddef>
+
+#include "library/core/dispatch.hpp"
+#include "models/layers/parallel.hpp"
+
+#ifndef HEADGATE_LAYERS_GATE_APPLY_CALL_  // this file is read once per Highway target
+#define HEADGATE_LAYERS_GATE_APPLY_CALL_
+namespace headgate::layers {
+
+template <typename T>
+struct GateForward {
+  View<T, 3> y;
+  View<const T, 3> u, z;
+  GateRule rule;
+  Update update;
+};
+
+template <typename T>
+struct GateBackward {
+  View<T, 3> du, dz;
+  View<const T, 3> dy, u, z;
+  GateRule rule;
+};
+
+template <typename T>
+struct SharedGateBackward {
+  View<T, 3> dz;
+  View<const T, 3> dg, z;
+  GateFn fn;
+};
+
+}  // namespace headgate::layers
+#endif  // HEADGATE_LAYERS_GATE_APPLY_CALL_
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "models/layers/gate_apply.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/core/gate_functions-inl.hpp"
+#include "models/layers/rows-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::layers::HWY_NAMESPACE {
+
+/// g(z) of one logit in every lane.
+template <typename T, class Function>
+HWY_INLINE Vec<T> value_at(const Function& gate, T z) {
+  const Tag<T> d;
+  return gate.value(d, hn::Set(d, z));
+}
+
+template <typename T>
+void gate_values_rows(const View<T, 3>& values, const View<const T, 3>& logits, GateFn fn, std::int64_t begin,
+                      std::int64_t end) {
+  const std::int64_t H = logits.shape[1], F = logits.shape[2];
+  with_gate(fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t row = begin * H; row < end * H; ++row) {
+      const T* z = logits.at(row / H, row % H);
+      T* g = values.at(row / H, row % H);
+      each_vector<T>(
+          F, [&](std::int64_t c, auto lanes) HWY_ATTR { lanes.store(gate.value(Tag<T>(), lanes.load(z + c)), g + c); });
+    }
+  });
+}
+
+template <typename T>
+void gate_forward_rows(const GateForward<T>& call, std::int64_t begin, std::int64_t end) {
+  const std::int64_t H = call.u.shape[1], D = call.u.shape[2];
+  const bool of_head = call.z.shape[2] == 1;
+  with_gate(call.rule.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t row = begin * H; row < end * H; ++row) {
+      T* y = call.y.at(row / H, row % H);
+      const T* u = call.u.at(row / H, row % H);
+      const T* z = call.z.at(row / H, row % H);
+      const Vec<T> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
+      each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        const Vec<T> g = of_head ? head_gate : gate.value(Tag<T>(), lanes.load(z + c));
+        const Vec<T> before = lanes.load(u + c);
+        const Vec<T> gated = call.rule.op == GateOp::mul ? hn::Mul(before, g) : hn::Add(before, g);
+        lanes.store(call.update == Update::add ? hn::Add(lanes.load(y + c), gated) : gated, y + c);
+      });
+    }
+  });
+}
+
+template <typename T>
+void gate_backward_rows(const GateBackward<T>& call, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const std::int64_t H = call.u.shape[1], D = call.u.shape[2];
+  const bool of_head = call.z.shape[2] == 1, mul = call.rule.op == GateOp::mul;
+  with_gate(call.rule.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t row = begin * H; row < end * H; ++row) {
+      T* du = call.du.at(row / H, row % H);
+      T* dz = call.dz.at(row / H, row % H);
+      const T* dy = call.dy.at(row / H, row % H);
+      const T* u = call.u.at(row / H, row % H);
+      const T* z = call.z.at(row / H, row % H);
+      const auto dg = [&](std::int64_t c, const auto& lanes) HWY_ATTR {
+        return mul ? hn::Mul(lanes.load(dy + c), lanes.load(u + c)) : lanes.load(dy + c);
+      };
+      if (of_head) {  // before du, which may be dy
+        dz[0] = sum_vectors<T>(D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, z[0])));
+      }
+      const Vec<T> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<T>());
+      each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
+        const Vec<T> incoming = lanes.load(dy + c);
+        Vec<T> g = head_gate;
+        if (!of_head) {
+          const Vec<T> logits = lanes.load(z + c);
+          g = gate.value(d, logits);
+          lanes.store(hn::Mul(dg(c, lanes), gate.derivative(d, logits)), dz + c);
+        }
+        lanes.store(mul ? hn::Mul(incoming, g) : incoming, du + c);
+      });
+    }
+  });
+}
+
+template <typename T>
+void shared_gate_rows(const View<T, 2>& g, const View<const T, 3>& z, GateFn fn, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const std::int64_t H = z.shape[1];
+  const auto share = hn::Set(d, T{1} / static_cast<T>(H));
+  with_gate(fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t n = begin; n < end; ++n) {
+      each_vector<T>(z.shape[2], [&](std::int64_t c, auto lanes) HWY_ATTR {
+        auto sum = hn::Zero(d);
+        for (std::int64_t h = 0; h < H; ++h) {
+          sum = hn::MulAdd(share, gate.value(d, lanes.load(z.at(n, h) + c)), sum);
+        }
+        lanes.store(sum, g.at(n) + c);
+      });
+    }
+  });
+}
+
+template <typename T>
+void shared_gate_backward_rows(const SharedGateBackward<T>& call, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const std::int64_t H = call.z.shape[1];
+  const auto share = hn::Set(d, T{1} / static_cast<T>(H));
+  with_gate(call.fn, [&](auto gate) HWY_ATTR {
+    for (std::int64_t n = begin; n < end; ++n) {
+      each_vector<T>(call.z.shape[2], [&](std::int64_t c, auto lanes) HWY_ATTR {
+        auto dg = hn::Zero(d);
+        for (std::int64_t h = 0; h < H; ++h) dg = hn::Add(dg, lanes.load(call.dg.at(n, h) + c));
+        dg = hn::Mul(share, dg);
+        for (std::int64_t h = 0; h < H; ++h) {
+          const auto slope = gate.derivative(d, lanes.load(call.z.at(n, h) + c));
+          lanes.store(hn::Mul(dg, slope), call.dz.at(n, h) + c);
+        }
+      });
+    }
+  });
+}
+
+}  // namespace headgate::layers::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate::layers {
+
+namespace {
+
+HEADGATE_TARGET_TABLE(gate_values_rows);
+HEADGATE_TARGET_TABLE(gate_forward_rows);
+HEADGATE_TARGET_TABLE(gate_backward_rows);
+HEADGATE_TARGET_TABLE(shared_gate_rows);
+HEADGATE_TARGET_TABLE(shared_gate_backward_rows);
+
+/// work(begin, end) for every part of the tokens of (N,H,D).
+template <class Work>
+void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext& context, const Work& work) {
+  constexpr std::int64_t kOperations = 8;  // of one element: an exponential and a division
+  for_parts(parts_of(context, shape[0], kOperations * shape[1] * shape[2]),
+            [&work](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { work(begin, end); });
+}
+
+/// Whether logits or their gradients z fit what the gate acts on.
+template <typename T, typename U>
+bool gates(const View<T, 3>& z, const View<U, 3>& u) {
+  return z.shape[0] == u.shape[0] && z.shape[1] == u.shape[1] && (z.shape[2] == u.shape[2] || z.shape[2] == 1) &&
+         has_whole_rows(z);
+}
+
+}  // namespace
+
+template <typename T>
+void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context) {
+  assert(g.shape == z.shape && has_whole_rows(g) && has_whole_rows(z));
+  const auto kernel = HEADGATE_FOR_TARGET(gate_values_rows, T, context.target);
+  for_tokens(z.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(g, z, fn, begin, end); });
+}
+
+template <typename T>
+void gate_apply(View<T, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
+                const ExecutionContext& context) {
+  assert(y.shape == u.shape && has_whole_rows(y) && has_whole_rows(u) && gates(z, u));
+  const auto kernel = HEADGATE_FOR_TARGET(gate_forward_rows, T, context.target);
+  const GateForward<T> call{y, u, z, rule, update};
+  for_tokens(u.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
+}
+
+template <typename T>
+void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
+                         const GateRule& rule, const ExecutionContext& context) {
+  assert(du.shape == u.shape && dy.shape == u.shape && dz.shape == z.shape && gates(z, u) && gates(dz, u));
+  assert(has_whole_rows(du) && has_whole_rows(dy) && has_whole_rows(u));
+  const auto kernel = HEADGATE_FOR_TARGET(gate_backward_rows, T, context.target);
+  const GateBackward<T> call{du, dz, dy, u, z, rule};
+  for_tokens(u.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
+}
+
+template <typename T>
+void shared_gate(View<T, 2> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context) {
+  assert(g.shape[0] == z.shape[0] && g.shape[1] == z.shape[2] && has_whole_rows(g) && has_whole_rows(z));
+  const auto kernel = HEADGATE_FOR_TARGET(shared_gate_rows, T, context.target);
+  for_tokens(z.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(g, z, fn, begin, end); });
+}
+
+template <typename T>
+void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, GateFn fn,
+                          const ExecutionContext& context) {
+  assert(dz.shape == z.shape && dg.shape == z.shape);
+  assert(has_whole_rows(dz) && has_whole_rows(dg) && has_whole_rows(z));
+  const auto kernel = HEADGATE_FOR_TARGET(shared_gate_backward_rows, T, context.target);
+  const SharedGateBackward<T> call{dz, dg, z, fn};
+  for_tokens(z.shape, context, [&](std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
+}
+
+template <typename T>
+void add_bias(View<T, 2> x, ConstView<T, 1> b, const ExecutionContext& context) {
+  const std::int64_t N = x.shape[0], W = x.shape[1];
+  assert(b.shape[0] == W && has_whole_rows(x) && has_whole_rows(b));
+  for_parts(parts_of(context, N, W), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      T* row = x.at(n);
+      for (std::int64_t w = 0; w < W; ++w) row[w] += b.data[w];
+    }
+  });
+}
+
+template <typename T>
+void add_column_sums(View<T, 1> db, ConstView<T, 2> dx, const ExecutionContext& context) {
+  constexpr std::int64_t kColumns = kApart<T>;  // what a row's visit to memory brings anyway
+  const std::int64_t N = dx.shape[0], W = dx.shape[1];
+  assert(db.shape[0] == W && has_whole_rows(dx) && has_whole_rows(db));
+  const auto add_columns = [&](std::int64_t first, std::int64_t columns) {
+    std::array<double, kColumns> sums{};
+    for (std::int64_t n = 0; n < N; ++n) {
+      const T* row = dx.at(n, first);
+      for (std::int64_t w = 0; w < columns; ++w) sums[static_cast<std::size_t>(w)] += static_cast<double>(row[w]);
+    }
+    for (std::int64_t w = 0; w < columns; ++w) db(first + w) += static_cast<T>(sums[static_cast<std::size_t>(w)]);
+  };
+  for_parts(parts_of(context, W, N, kColumns), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t first = begin; first < end; first += kColumns)
+      add_columns(first, std::min(kColumns, end - first));
+  });
+}
+
+template void gate_values(View<float, 3>, ConstView<float, 3>, GateFn, const ExecutionContext&);
+template void gate_apply(View<float, 3>, ConstView<float, 3>, ConstView<float, 3>, const GateRule&, Update,
+                         const ExecutionContext&);
+template void gate_apply_backward(View<float, 3>, View<float, 3>, ConstView<float, 3>, ConstView<float, 3>,
+                                  ConstView<float, 3>, const GateRule&, const ExecutionContext&);
+template void shared_gate(View<float, 2>, ConstView<float, 3>, GateFn, const ExecutionContext&);
+template void shared_gate_backward(View<float, 3>, ConstView<float, 3>, ConstView<float, 3>, GateFn,
+                                   const ExecutionContext&);
+template void add_bias(View<float, 2>, ConstView<float, 1>, const ExecutionContext&);
+template void add_column_sums(View<float, 1>, ConstView<float, 2>, const ExecutionContext&);
+
+template void gate_values(View<double, 3>, ConstView<double, 3>, GateFn, const ExecutionContext&);
+template void gate_apply(View<double, 3>, ConstView<double, 3>, ConstView<double, 3>, const GateRule&, Update,
+                         const ExecutionContext&);
+template void gate_apply_backward(View<double, 3>, View<double, 3>, ConstView<double, 3>, ConstView<double, 3>,
+                                  ConstView<double, 3>, const GateRule&, const ExecutionContext&);
+template void shared_gate(View<double, 2>, ConstView<double, 3>, GateFn, const ExecutionContext&);
+template void shared_gate_backward(View<double, 3>, ConstView<double, 3>, ConstView<double, 3>, GateFn,
+                                   const ExecutionContext&);
+template void add_bias(View<double, 2>, ConstView<double, 1>, const ExecutionContext&);
+template void add_column_sums(View<double, 1>, ConstView<double, 2>, const ExecutionContext&);
+
+}  // namespace headgate::layers
+#endif  // HWY_ONCE

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "headgate/attention.hpp"
+#include "models/layers/arguments.hpp"
+
+// Gates outside the attention kernels: on projections, on the layer's output, and shared over heads.
+
+namespace headgate::layers {
+
+// `fn` is never GateFn::none. Logits z(N,H,F) have F = D features, or F = 1: one gate for all features of a head.
+// Strides of 0 repeat them over tokens or heads.
+
+/// How a gate acts.
+struct GateRule {
+  GateFn fn;
+  GateOp op;
+};
+
+/// g(N,H,F) = g(z).
+template <typename T>
+void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
+
+/// y(N,H,D) = or +=  u ∘ g(z) (mul) or u + g(z) (add). y may be u.
+template <typename T>
+void gate_apply(View<T, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
+                const ExecutionContext& context);
+
+/// du(N,H,D) = dy ∘ g(z) or dy; dz(N,H,F) = dy ∘ u ∘ g′(z) or dy ∘ g′(z), summed over D when F = 1.
+/// du may be dy; dz has a place for every token and head, also where z repeats.
+template <typename T>
+void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
+                         const GateRule& rule, const ExecutionContext& context);
+
+/// g(N,D) = mean over heads of g(z(N,H,D)).
+template <typename T>
+void shared_gate(View<T, 2> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
+
+/// dz(N,H,D) from dg(N,H,D), each head's gradient of the gate that they share; dz may be dg:
+/// dz(n,h,d) = g′(z(n,h,d)) / H · Σ_h' dg(n,h',d).
+template <typename T>
+void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, GateFn fn,
+                          const ExecutionContext& context);
+
+/// x(N,W) += b(W).
+template <typename T>
+void add_bias(View<T, 2> x, ConstView<T, 1> b, const ExecutionContext& context);
+
+/// db(W) += Σ_n dx(n,·); summed in f64 in the order of n.
+template <typename T>
+void add_column_sums(View<T, 1> db, ConstView<T, 2> dx, const ExecutionContext& context);
+
+}  // namespace headgate::layers

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "library/core/gate_functions.hpp"
+#include "library/core/words.hpp"
+#include "models/layers/gate_site.hpp"
+
+// Where a layer is gated and how: one small value, with a name. h is the layer's input after its pre-norm, the tensor
+// that q, k and v are projected from; the gate logits are z = h·Wz (+ bias).
+
+namespace headgate::layers {
+
+/// headwise: one gate per (token, head); g5: one per token. elementwise: one per (token, head, feature); g5: one per
+/// (token, channel). head_shared: elementwise logits, g = mean over heads of fn(z), one gate per (token, feature).
+enum class GateGrain : std::int32_t { headwise, elementwise, head_shared };
+
+/// input: z = h·Wz. parameter: z is a learned (heads, features) tensor that starts at zero, the same for every token.
+enum class GateSource : std::int32_t { input, parameter };
+
+/// Where the logits come from, for help texts.
+constexpr std::string_view explanation_of(GateSource source) {
+  return source == GateSource::input ? "the layer's input" : "learned, the same for every token";
+}
+
+/// learned: a vector added to z = h·Wz; it starts at GateVariant::bias_init.
+enum class GateBias : std::int32_t { none, learned };
+
+/// What acts on the attention output instead of a gate. head_rmsnorm: RMSNorm per head, one weight of head_dim for all
+/// heads. silu: silu(y), without parameters.
+enum class OutputControl : std::int32_t { none, head_rmsnorm, silu };
+
+/// A logit per query head in the softmax denominator. learned: a parameter that starts at zero. off_by_one: zero.
+enum class SinkKind : std::int32_t { none, learned, off_by_one };
+
+struct GateVariant {
+  GateSite site = GateSite::none;
+  GateGrain grain = GateGrain::elementwise;
+  GateSource source = GateSource::input;
+  GateFn fn = GateFn::sigmoid;
+  GateOp op = GateOp::mul;
+  GateBias bias = GateBias::none;
+  double bias_init = 0.0;
+  double init_std = 0.02;  ///< of Wz: N(0, init_std)
+  OutputControl output_control = OutputControl::none;
+  SinkKind sinks = SinkKind::none;
+
+  friend bool operator==(const GateVariant&, const GateVariant&) = default;
+};
+
+inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
+
+// Which step of a layer has the gate: at most one of these. The attention kernel itself gates its output.
+inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
+
+/// Whether rows of attention can be left out where the gate is closed: it multiplies the attention output.
+inline bool can_skip_attention(const GateVariant& variant) {
+  return gates_attention(variant) && variant.fn != GateFn::none && variant.op == GateOp::mul;
+}
+inline bool gates_projection(const GateVariant& variant) {
+  return has_gate(variant) && find_site(variant.site)->column != nullptr;
+}
+inline bool gates_layer_output(const GateVariant& variant) { return variant.site == GateSite::g5; }
+
+/// Whether the heads share a gate, the mean of theirs.
+inline bool shares_gate(const GateVariant& variant) {
+  return has_gate(variant) && variant.grain == GateGrain::head_shared;
+}
+
+/// Throws Error, one line, on a combination that has no meaning: a gate without a function, head_shared at g5, a
+/// control together with a gate, a bias without Wz. Numbers are not looked at. Messages begin with the key that
+/// config.json has for the part.
+void validate(const GateVariant& variant);
+
+/// The parts that differ from a plain layer, joined by '-': "none", "g1-elementwise-sigmoid-mul",
+/// "g1-headwise-sigmoid-mul-parameter", "g2-head_shared-silu-add-bias", "head_rmsnorm", "off_by_one",
+/// "g1-headwise-sigmoid-mul-learned_sinks". Numbers (bias_init, init_std) are not part of the name.
+std::string gate_name(const GateVariant& variant);
+
+/// Reads what gate_name writes, in any order, with site g1, elementwise, sigmoid and mul where a part is missing:
+/// "headwise" is a headwise sigmoid gate at g1. Throws Error with the words that exist.
+GateVariant parse_gate(std::string_view name);
+
+}  // namespace headgate::layers
+
+namespace headgate {
+
+// The words that config.json, names of variants and options have for the parts.
+
+template <>
+struct Words<layers::GateGrain> {
+  static constexpr std::array<Word<layers::GateGrain>, 3> kAll{{{layers::GateGrain::headwise, "headwise"},
+                                                                {layers::GateGrain::elementwise, "elementwise"},
+                                                                {layers::GateGrain::head_shared, "head_shared"}}};
+};
+
+template <>
+struct Words<layers::GateSource> {
+  static constexpr std::array<Word<layers::GateSource>, 2> kAll{
+      {{layers::GateSource::input, "input"}, {layers::GateSource::parameter, "parameter"}}};
+};
+
+template <>
+struct Words<layers::GateBias> {
+  static constexpr std::array<Word<layers::GateBias>, 2> kAll{
+      {{layers::GateBias::none, "none"}, {layers::GateBias::learned, "bias"}}};
+};
+
+template <>
+struct Words<layers::OutputControl> {
+  static constexpr std::array<Word<layers::OutputControl>, 3> kAll{
+      {{layers::OutputControl::none, "none"},
+       {layers::OutputControl::head_rmsnorm, "head_rmsnorm"},
+       {layers::OutputControl::silu, "output_silu"}}};
+};
+
+template <>
+struct Words<layers::SinkKind> {
+  static constexpr std::array<Word<layers::SinkKind>, 3> kAll{{{layers::SinkKind::none, "none"},
+                                                               {layers::SinkKind::learned, "learned_sinks"},
+                                                               {layers::SinkKind::off_by_one, "off_by_one"}}};
+};
+
+}  // namespace headgate

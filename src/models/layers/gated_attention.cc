@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/gated_attention.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "headgate/tensor.hpp"
+#include "models/layers/elementwise.hpp"
+#include "models/layers/linear.hpp"
+#include "models/layers/rope.hpp"
+
+namespace headgate::layers {
+
+namespace {
+
+/// (N,H,D) as the rows (N,H·D) that products read.
+template <typename T>
+View<T, 2> side_by_side(const View<T, 3>& heads) {
+  return {heads.data, {heads.shape[0], heads.shape[1] * heads.shape[2]}};
+}
+
+/// The heads of `replaced` in y(N,Hq,D).
+template <typename T>
+void replace_heads(const View<T, 3>& y, const HeadOverride<T>& replaced) {
+  const auto [N, Hq, D] = y.shape;
+  for (std::int64_t n = 0; n < N; ++n) {
+    for (std::int64_t i = 0; i < replaced.count; ++i) {
+      T* out = y.at(n, replaced.first + i);
+      if (!replaced.factors.present()) {
+        std::fill_n(out, D, T{0});
+        continue;
+      }
+      const T *ungated = replaced.ungated.at(n, replaced.first + i), *factors = replaced.factors.at(i);
+      for (std::int64_t d = 0; d < D; ++d) out[d] = ungated[d] * factors[d];
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+GatedAttention<T>::GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared,
+                                  const ExecutionContext& context)
+    : shape_(shape),
+      shared_(shared),
+      context_(context),
+      frequencies_(rope_frequencies(shape.rotary_dim, shape.rope_base, shape.rope_scaling)) {
+  validate(shape.gate);
+  set_first_position(0);
+  if (shared.zero_sinks.present()) std::fill_n(shared.zero_sinks.data, shape.Hq, T{0});
+}
+
+template <typename T>
+void GatedAttention<T>::set_first_position(std::int64_t first) {
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(shape_.T));
+  std::iota(positions.begin(), positions.end(), first);
+  rope_tables<T>(shared_.cos, shared_.sin, view_of(positions, shape_.T), frequencies_);
+}
+
+// --- what attention is given -------------------------------------------------------------------------------------
+
+/// (N,H,F) memory as the kernels' (B,H,T,F).
+template <typename T>
+template <typename U>
+ViewOf<U> GatedAttention<T>::by_head(const View<U, 3>& tokens) const {
+  const auto [N, H, F] = tokens.shape;
+  const auto [of_token, of_head, of_feature] = tokens.strides;
+  return make_view(tokens.data, Shape{shape_.B, H, shape_.T, F},
+                   Shape{shape_.T * of_token, of_head, of_token, of_feature});
+}
+
+template <typename T>
+View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const T>& weights,
+                                           const AttentionState<T>& state) const {
+  if (!has_gate(shape_.gate)) return {};
+  const auto [heads, features] = gate_logits(shape_);
+  if (shape_.gate.source == GateSource::input) return state.logits.split_last(heads, features);
+  return {weights.gate_parameter.data, {shape_.N(), heads, features}, {0, features, 1}};
+}
+
+/// What the gate's place reads: z, or the gate itself where the heads share it.
+template <typename T>
+View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const T>& weights,
+                                                     const AttentionState<T>& state) const {
+  if (!shares_gate(shape_.gate)) return logits(weights, state);
+  return {state.shared_gate.data, {shape_.N(), gate_logits(shape_).heads, shape_.D}, {shape_.D, 0, 1}};
+}
+
+/// How the gate's place acts on what it reads.
+template <typename T>
+GateRule GatedAttention<T>::rule() const {
+  return {shares_gate(shape_.gate) ? GateFn::identity : shape_.gate.fn, shape_.gate.op};
+}
+
+template <typename T>
+View<const T, 1> GatedAttention<T>::sinks(const AttentionVectors<const T>& weights) const {
+  if (shape_.gate.sinks == SinkKind::learned) return weights.sinks;
+  return shape_.gate.sinks == SinkKind::off_by_one ? shared_.zero_sinks : View<const T, 1>();
+}
+
+template <typename T>
+double GatedAttention<T>::scale() const {
+  return 1.0 / std::sqrt(static_cast<double>(shape_.D));
+}
+
+template <typename T>
+AttentionOptions GatedAttention<T>::options() const {
+  AttentionOptions options;
+  options.scale = scale();
+  options.causality = Causality::causal;
+  if (shape_.window > 0) options.window_left = shape_.window - 1;
+  options.gate_fn = rule().fn;
+  options.gate_op = rule().op;
+  options.context = context_;
+  return options;
+}
+
+template <typename T>
+AttentionInputs GatedAttention<T>::inputs(const AttentionVectors<const T>& weights,
+                                          const AttentionState<T>& state) const {
+  AttentionInputs inputs;
+  inputs.q = by_head(state.q);
+  inputs.k = by_head(state.k);
+  inputs.v = by_head(state.v);
+  if (gates_attention(shape_.gate)) inputs.gate = by_head(effective_logits(weights, state));
+  if (const View<const T, 1> sinks = this->sinks(weights); sinks.present()) {
+    inputs.sinks = make_vector_view(sinks.data, shape_.Hq);
+  }
+  return inputs;
+}
+
+template <typename T>
+template <typename U, typename V, class Visit>
+void GatedAttention<T>::each_bias(const AttentionVectors<U>& weights, const View<V, 2>& projection,
+                                  const Visit& visit) const {
+  if (shape_.qkv_bias == QkvBias::none) return;
+  const ProjectionColumns columns = projection_columns(shape_);
+  visit(weights.q_bias, projection.range(1, columns.q, shape_.Hq * shape_.D));
+  visit(weights.k_bias, projection.range(1, columns.k, shape_.Hkv * shape_.D));
+  visit(weights.v_bias, projection.range(1, columns.v, shape_.Hkv * shape_.D));
+}
+
+// --- forward -----------------------------------------------------------------------------------------------------
+
+template <typename T>
+template <typename M>
+void GatedAttention<T>::forward(View<T, 2> out, ConstView<T, 2> h, const AttentionWeights<const T, M>& weights,
+                                const AttentionState<T>& state, Update update, AttentionSkip* skip,
+                                AttentionCache* cache, const HeadOverride<T>* replaced) const {
+  const GateVariant& gate = shape_.gate;
+  linear_forward(state.projection, h, weights.in, Update::overwrite, context_);
+  each_bias(weights, state.projection,
+            [this](const auto& bias, const auto& part) { add_bias<T>(part, bias, context_); });
+  if (weights.gate_bias.present()) add_bias(state.logits, weights.gate_bias, context_);
+  if (shares_gate(gate)) shared_gate(state.shared_gate, logits(weights, state), gate.fn, context_);
+  if (gates_projection(gate)) {
+    gate_apply<T>(state.gated, state.ungated, effective_logits(weights, state), rule(), Update::overwrite, context_);
+  }
+
+  if (shape_.qk_norm == QkNorm::per_head) {
+    rmsnorm_forward(state.q, state.q_rstd, state.gated_q, weights.q_norm, shape_.norm, context_);
+    rmsnorm_forward(state.k, state.k_rstd, state.gated_k, weights.k_norm, shape_.norm, context_);
+  }
+  rope_forward(state.q.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
+  rope_forward(state.k.split(0, shape_.B, shape_.T), shared_.cos, shared_.sin, context_);
+
+  attend(weights, state, skip, cache, replaced);
+
+  if (gate.output_control == OutputControl::head_rmsnorm) {
+    rmsnorm_forward(state.controlled, state.head_rstd, state.y, weights.head_norm, shape_.norm, context_);
+  } else if (gate.output_control == OutputControl::silu) {
+    silu_forward(state.controlled, state.y, context_);
+  }
+  if (replaced != nullptr) replace_heads(state.controlled, *replaced);
+
+  const View<const T, 2> y = side_by_side(state.controlled);
+  if (gates_layer_output(gate)) {
+    linear_forward(state.ungated_out, y, weights.out, Update::overwrite, context_);
+    gate_apply<T>(one_head(out), one_head(state.ungated_out), effective_logits(weights, state), rule(), update,
+                  context_);
+  } else {
+    linear_forward(out, y, weights.out, update, context_);
+  }
+}
+
+/// y, lse and, where it is kept or wanted, the output before the gate =.
+template <typename T>
+void GatedAttention<T>::attend(const AttentionVectors<const T>& weights, const AttentionState<T>& state,
+                               AttentionSkip* skip, AttentionCache* cache, const HeadOverride<T>* replaced) const {
+  AttentionOutputs outputs;
+  outputs.y = by_head(state.y);
+  outputs.lse = make_view(state.lse.data, Shape{shape_.B, shape_.Hq, shape_.T, 1});
+  const bool wants_ungated = replaced != nullptr && replaced->factors.present();
+  const View<T, 3> ungated = wants_ungated ? replaced->ungated : state.attn;
+  if (ungated.present()) outputs.attn = by_head(ungated);
+  AttentionOptions how = options();
+  AttentionInputs in = inputs(weights, state);
+  CacheBatch cached;
+  if (cache != nullptr) {
+    cached = cache->append(in.k, in.v);
+    cached.set(in);
+  }
+  if (skip == nullptr) return attention_forward(outputs, in, how);
+  how.gate_threshold = skip->threshold;
+  const auto start = std::chrono::steady_clock::now();
+  attention_forward(outputs, in, how);
+  skip->attention_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const std::int64_t rows = state.lse.count();
+  skip->rows += rows;
+  skip->closed_rows += std::count(state.lse.data, state.lse.data + rows, std::numeric_limits<T>::infinity());
+}
+
+// --- backward ----------------------------------------------------------------------------------------------------
+
+template <typename T>
+void GatedAttention<T>::backward(View<T, 2> dh, const AttentionWeights<T>& gradients, ConstView<T, 2> dout,
+                                 ConstView<T, 2> h, const AttentionWeights<const T>& weights,
+                                 const AttentionState<T>& state) const {
+  const AttentionShared<T>& d = shared_;
+  const GateVariant& gate = shape_.gate;
+  const auto [heads, features] = gate_logits(shape_);
+  const View<T, 3> dz = has_gate(gate) ? d.dlogits.split_last(heads, features) : View<T, 3>();
+
+  View<const T, 2> dout_of_product = dout;
+  if (gates_layer_output(gate)) {
+    gate_apply_backward<T>(one_head(d.dungated_out), dz, one_head(dout), one_head(state.ungated_out),
+                           effective_logits(weights, state), rule(), context_);
+    dout_of_product = d.dungated_out;
+  }
+  linear_backward_input(side_by_side(d.dy), dout_of_product, weights.out, Update::overwrite, context_);
+  linear_backward_weight(gradients.out, dout_of_product, side_by_side(state.controlled), context_);
+
+  control_backward(gradients, weights, state);
+  attend_backward(gradients, weights, state);
+
+  rope_backward(d.dq.split(0, shape_.B, shape_.T), d.cos, d.sin, context_);
+  rope_backward(d.dk.split(0, shape_.B, shape_.T), d.cos, d.sin, context_);
+  if (shape_.qk_norm == QkNorm::per_head) {
+    rmsnorm_backward(d.dq, gradients.q_norm, d.dq, state.gated_q, weights.q_norm, state.q_rstd, shape_.norm,
+                     Update::overwrite, context_);
+    rmsnorm_backward(d.dk, gradients.k_norm, d.dk, state.gated_k, weights.k_norm, state.k_rstd, shape_.norm,
+                     Update::overwrite, context_);
+  }
+
+  if (gates_projection(gate)) {
+    gate_apply_backward<T>(d.dgated, dz, d.dgated, state.ungated, effective_logits(weights, state), rule(), context_);
+  }
+  if (shares_gate(gate)) shared_gate_backward(dz, dz, logits(weights, state), gate.fn, context_);
+  if (gradients.gate_bias.present()) add_column_sums(gradients.gate_bias, d.dlogits, context_);
+  if (gradients.gate_parameter.present()) add_column_sums(gradients.gate_parameter.flat(), d.dlogits, context_);
+
+  each_bias(gradients, d.dprojection,
+            [this](const auto& dbias, const auto& part) { add_column_sums<T>(dbias, part, context_); });
+  linear_backward_input(dh, d.dprojection, weights.in, Update::overwrite, context_);
+  linear_backward_weight(gradients.in, d.dprojection, h, context_);
+}
+
+/// dy in place: from the gradient of what W_o reads to that of the attention output.
+template <typename T>
+void GatedAttention<T>::control_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
+                                         const AttentionState<T>& state) const {
+  const View<T, 3>& dy = shared_.dy;
+  if (shape_.gate.output_control == OutputControl::head_rmsnorm) {
+    rmsnorm_backward(dy, gradients.head_norm, dy, state.y, weights.head_norm, state.head_rstd, shape_.norm,
+                     Update::overwrite, context_);
+  } else if (shape_.gate.output_control == OutputControl::silu) {
+    silu_backward(dy, dy, state.y, context_);
+  }
+}
+
+/// dq, dk, dv =, and dz = where the gate is the kernel's own; the gradient of the sinks +=.
+template <typename T>
+void GatedAttention<T>::attend_backward(const AttentionWeights<T>& gradients, const AttentionWeights<const T>& weights,
+                                        const AttentionState<T>& state) const {
+  AttentionGradients d;
+  d.dq = by_head(shared_.dq);
+  d.dk = by_head(shared_.dk);
+  d.dv = by_head(shared_.dv);
+  if (gates_attention(shape_.gate)) {
+    const auto [heads, features] = gate_logits(shape_);
+    d.dgate = by_head(shared_.dlogits.split_last(heads, features));
+  }
+  if (gradients.sinks.present()) d.dsinks = make_vector_view(shared_.dsinks.data, shape_.Hq);
+  AttentionSaved saved;
+  saved.y = by_head(state.y);
+  saved.lse = make_view(state.lse.data, Shape{shape_.B, shape_.Hq, shape_.T, 1});
+  if (state.attn.present()) saved.attn = by_head(state.attn);
+  AttentionIncoming incoming;
+  incoming.dy = by_head(shared_.dy);
+  attention_backward(d, inputs(weights, state), saved, incoming, options());
+  if (gradients.sinks.present()) add_to(gradients.sinks, shared_.dsinks, context_);
+}
+
+template class GatedAttention<float>;
+template class GatedAttention<double>;
+template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>, const AttentionWeights<const float>&,
+                                             const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
+                                             const HeadOverride<float>*) const;
+template void GatedAttention<double>::forward(View<double, 2>, ConstView<double, 2>,
+                                              const AttentionWeights<const double>&, const AttentionState<double>&,
+                                              Update, AttentionSkip*, AttentionCache*,
+                                              const HeadOverride<double>*) const;
+template void GatedAttention<float>::forward(View<float, 2>, ConstView<float, 2>,
+                                             const AttentionWeights<const float, const BFloat16>&,
+                                             const AttentionState<float>&, Update, AttentionSkip*, AttentionCache*,
+                                             const HeadOverride<float>*) const;
+
+}  // namespace headgate::layers

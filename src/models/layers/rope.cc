@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/rope.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <numbers>
+
+#include "library/core/dispatch.hpp"
+#include "models/layers/parallel.hpp"
+
+#ifndef HEADGATE_LAYERS_ROPE_CALL_  // this file is read once per Highway target
+#define HEADGATE_LAYERS_ROPE_CALL_
+namespace headgate::layers {
+
+template <typename T>
+struct Rotation {
+  View<T, 4> x;
+  View<const T, 2> cos, sin;
+  T direction;  ///< 1 or −1: by θ or by −θ
+};
+
+}  // namespace headgate::layers
+#endif  // HEADGATE_LAYERS_ROPE_CALL_
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "models/layers/rope.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "models/layers/rows-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::layers::HWY_NAMESPACE {
+
+/// Turns tokens [begin, end) of all sequences, counted through.
+template <typename T>
+void rotate_tokens(const Rotation<T>& call, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const std::int64_t seq = call.x.shape[1], H = call.x.shape[2], half = call.cos.shape[1];
+  const auto sign = hn::Set(d, call.direction);
+  for (std::int64_t n = begin; n < end; ++n) {
+    const std::int64_t t = n % seq;
+    const T* c = call.cos.at(t);
+    const T* s = call.sin.at(t);
+    for (std::int64_t h = 0; h < H; ++h) {
+      T* low = call.x.at(n / seq, t, h);
+      T* high = low + half;
+      each_vector<T>(half, [&](std::int64_t i, auto lanes) HWY_ATTR {
+        const auto a = lanes.load(low + i);
+        const auto b = lanes.load(high + i);
+        const auto cosine = lanes.load(c + i);
+        const auto sine = hn::Mul(sign, lanes.load(s + i));
+        lanes.store(hn::NegMulAdd(b, sine, hn::Mul(a, cosine)), low + i);
+        lanes.store(hn::MulAdd(a, sine, hn::Mul(b, cosine)), high + i);
+      });
+    }
+  }
+}
+
+}  // namespace headgate::layers::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate::layers {
+namespace {
+
+HEADGATE_TARGET_TABLE(rotate_tokens);
+
+template <typename T>
+void rotate(const Rotation<T>& call, const ExecutionContext& context) {
+  const auto [B, seq, H, D] = call.x.shape;
+  const std::int64_t half = call.cos.shape[1];
+  assert(call.cos.shape[0] == seq && call.sin.shape == call.cos.shape && 2 * half <= D);
+  assert(has_whole_rows(call.x) && has_whole_rows(call.cos) && has_whole_rows(call.sin));
+  if (half == 0) return;
+  const auto kernel = HEADGATE_FOR_TARGET(rotate_tokens, T, context.target);
+  for_parts(parts_of(context, B * seq, H * 2 * half),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
+}
+
+}  // namespace
+
+std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling) {
+  const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < R / 2; ++i) {
+    const double f = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(R));
+    const double turns = static_cast<double>(scaling.original_seq_len) * f / (2.0 * std::numbers::pi);
+    double kept = 1.0;  // share that is not slowed down
+    if (scaling.kind == RopeScalingKind::linear) kept = 0.0;
+    if (scaling.kind == RopeScalingKind::llama3) kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+    out.push_back(kept * f + (1.0 - kept) * f / scaling.factor);
+  }
+  return out;
+}
+
+template <typename T>
+void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions,
+                 const std::vector<double>& frequencies) {
+  const auto [count, half] = cos.shape;
+  assert(sin.shape == cos.shape && positions.shape[0] == count);
+  assert(static_cast<std::int64_t>(frequencies.size()) == half);
+  for (std::int64_t i = 0; i < half; ++i) {
+    const double frequency = frequencies[static_cast<std::size_t>(i)];
+    for (std::int64_t t = 0; t < count; ++t) {
+      const double angle = static_cast<double>(positions(t)) * frequency;
+      cos(t, i) = static_cast<T>(std::cos(angle));
+      sin(t, i) = static_cast<T>(std::sin(angle));
+    }
+  }
+}
+
+template <typename T>
+void rope_forward(View<T, 4> x, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context) {
+  rotate(Rotation<T>{x, cos, sin, T{1}}, context);
+}
+
+template <typename T>
+void rope_backward(View<T, 4> dx, ConstView<T, 2> cos, ConstView<T, 2> sin, const ExecutionContext& context) {
+  rotate(Rotation<T>{dx, cos, sin, T{-1}}, context);
+}
+
+template void rope_tables(View<float, 2>, View<float, 2>, const View<const std::int64_t, 1>&,
+                          const std::vector<double>&);
+template void rope_tables(View<double, 2>, View<double, 2>, const View<const std::int64_t, 1>&,
+                          const std::vector<double>&);
+template void rope_forward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
+template void rope_forward(View<double, 4>, ConstView<double, 2>, ConstView<double, 2>, const ExecutionContext&);
+template void rope_backward(View<float, 4>, ConstView<float, 2>, ConstView<float, 2>, const ExecutionContext&);
+template void rope_backward(View<double, 4>, ConstView<double, 2>, ConstView<double, 2>, const ExecutionContext&);
+
+}  // namespace headgate::layers
+#endif  // HWY_ONCE

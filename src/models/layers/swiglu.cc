@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/layers/swiglu.hpp"
+
+#include <cassert>
+
+#include "library/core/dispatch.hpp"
+#include "models/layers/parallel.hpp"
+
+#ifndef HEADGATE_LAYERS_SWIGLU_CALL_  // this file is read once per Highway target
+#define HEADGATE_LAYERS_SWIGLU_CALL_
+namespace headgate::layers {
+
+template <typename T>
+struct SwigluBackward {
+  View<T, 2> dgate_up, h;
+  View<const T, 2> dh, gate_up;
+};
+
+}  // namespace headgate::layers
+#endif  // HEADGATE_LAYERS_SWIGLU_CALL_
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "models/layers/swiglu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "models/layers/rows-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::layers::HWY_NAMESPACE {
+
+template <typename T>
+void swiglu_forward_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const std::int64_t F = h.shape[1];
+  for (std::int64_t n = begin; n < end; ++n) {
+    const T* a = gate_up.at(n);
+    const T* b = a + F;
+    T* out = h.at(n);
+    each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
+      const auto z = lanes.load(a + f);
+      const SigmoidPair<Tag<T>> s(d, z);
+      lanes.store(hn::Mul(hn::Mul(z, s.sigma), lanes.load(b + f)), out + f);
+    });
+  }
+}
+
+template <typename T>
+void swiglu_backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64_t end) {
+  const Tag<T> d;
+  const std::int64_t F = call.dh.shape[1];
+  for (std::int64_t n = begin; n < end; ++n) {
+    const T* a = call.gate_up.at(n);
+    const T* b = a + F;
+    T* da = call.dgate_up.at(n);
+    T* db = da + F;
+    const T* g = call.dh.at(n);
+    T* out = call.h.present() ? call.h.at(n) : nullptr;
+    each_vector<T>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
+      const auto z = lanes.load(a + f);
+      const auto up = lanes.load(b + f);
+      const auto dy = lanes.load(g + f);
+      const SigmoidPair<Tag<T>> s(d, z);
+      const auto silu = hn::Mul(z, s.sigma);
+      const auto slope = hn::MulAdd(silu, s.complement, s.sigma);  // silu′ = σ + zσ(1 − σ)
+      lanes.store(hn::Mul(hn::Mul(dy, up), slope), da + f);
+      lanes.store(hn::Mul(dy, silu), db + f);
+      if (out != nullptr) lanes.store(hn::Mul(silu, up), out + f);
+    });
+  }
+}
+
+}  // namespace headgate::layers::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate::layers {
+namespace {
+
+HEADGATE_TARGET_TABLE(swiglu_forward_rows);
+HEADGATE_TARGET_TABLE(swiglu_backward_rows);
+
+}  // namespace
+
+template <typename T>
+void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, const ExecutionContext& context) {
+  const std::int64_t N = h.shape[0], F = h.shape[1];
+  assert(gate_up.shape[0] == N && gate_up.shape[1] == 2 * F && has_whole_rows(h) && has_whole_rows(gate_up));
+  const auto kernel = HEADGATE_FOR_TARGET(swiglu_forward_rows, T, context.target);
+  for_parts(parts_of(context, N, 2 * F),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(h, gate_up, begin, end); });
+}
+
+template <typename T>
+void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
+                     const ExecutionContext& context) {
+  const std::int64_t N = dh.shape[0], F = dh.shape[1];
+  assert(gate_up.shape[0] == N && gate_up.shape[1] == 2 * F && dgate_up.shape == gate_up.shape);
+  assert(has_whole_rows(dgate_up) && has_whole_rows(dh) && has_whole_rows(gate_up));
+  assert(!h.present() || (h.shape == dh.shape && has_whole_rows(h)));
+  const auto kernel = HEADGATE_FOR_TARGET(swiglu_backward_rows, T, context.target);
+  const SwigluBackward<T> call{dgate_up, h, dh, gate_up};
+  for_parts(parts_of(context, N, 4 * F),
+            [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
+}
+
+template void swiglu_forward(View<float, 2>, ConstView<float, 2>, const ExecutionContext&);
+template void swiglu_forward(View<double, 2>, ConstView<double, 2>, const ExecutionContext&);
+template void swiglu_backward(View<float, 2>, View<float, 2>, ConstView<float, 2>, ConstView<float, 2>,
+                              const ExecutionContext&);
+template void swiglu_backward(View<double, 2>, View<double, 2>, ConstView<double, 2>, ConstView<double, 2>,
+                              const ExecutionContext&);
+
+}  // namespace headgate::layers
+#endif  // HWY_ONCE

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/added_tokens.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+
+#include "models/tokenize/characters.hpp"
+#include "models/tokenize/utf8.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+CodePoint last_code_point(std::string_view text) {
+  for (std::size_t bytes = 1; bytes <= std::min<std::size_t>(4, text.size()); ++bytes) {
+    const CodePoint c = first_code_point(text.substr(text.size() - bytes));
+    if (c.bytes == bytes) return c;
+  }
+  return {};
+}
+
+/// Begin of the white space at the end of `text`.
+std::size_t space_before(std::string_view text) {
+  while (true) {
+    const CodePoint c = last_code_point(text);
+    if (c.bytes == 0 || !is_white_space(c.value)) return text.size();
+    text.remove_suffix(c.bytes);
+  }
+}
+
+/// Length of the white space at the front of `text`.
+std::size_t space_after(std::string_view text) {
+  std::size_t at = 0;
+  while (true) {
+    const CodePoint c = first_code_point(text.substr(at));
+    if (c.bytes == 0 || !is_white_space(c.value)) return at;
+    at += c.bytes;
+  }
+}
+
+bool stands_alone(std::string_view text, Span span) {
+  const CodePoint before = last_code_point(text.substr(0, span.begin));
+  const CodePoint after = first_code_point(text.substr(span.end));
+  return (before.bytes == 0 || !is_word_character(before.value)) &&
+         (after.bytes == 0 || !is_word_character(after.value));
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, bool form_c) {
+  for (AddedToken& token : tokens) {
+    const Normalized content(token.content, form_c);
+    entries_.push_back({std::string(content.text()), std::move(token)});
+  }
+  const auto less = [](const Entry& a, const Entry& b) { return a.content < b.content; };
+  std::stable_sort(entries_.begin(), entries_.end(), less);
+  const auto same = [](const Entry& a, const Entry& b) { return a.content == b.content; };
+  entries_.erase(std::unique(entries_.begin(), entries_.end(), same), entries_.end());
+  for (const Entry& entry : entries_) {
+    begins_[static_cast<std::uint8_t>(entry.content.front())] = true;
+    takes_space_before_ = takes_space_before_ || entry.token.lstrip;
+  }
+}
+
+AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
+  Longest found;
+  auto begin = entries_.begin(), end = entries_.end();  // the entries that begin with the first `at` bytes of the text
+  for (std::size_t at = 0; begin != end; ++at) {
+    if (begin->content.size() == at) found.entry = &*begin++;
+    if (at == text.size()) {
+      found.undecided = begin != end;
+      break;
+    }
+    const auto next = static_cast<std::uint8_t>(text[at]);
+    const auto byte = [at](const Entry& entry) { return static_cast<std::uint8_t>(entry.content[at]); };
+    begin = std::partition_point(begin, end, [&](const Entry& entry) { return byte(entry) < next; });
+    end = std::partition_point(begin, end, [&](const Entry& entry) { return byte(entry) == next; });
+  }
+  return found;
+}
+
+void AddedTokenSearch::next(std::vector<Part>& parts, std::string_view part, Tail tail) {
+  parts.clear();
+  if (!held_.add(part, tail)) return;
+  const std::size_t size = view().size();
+  if (tokens_.entries_.empty()) at_ = size;
+  while (at_ < size && step(parts, tail)) continue;
+  std::size_t end = tail == Tail::ended ? size : at_;
+  // White space before a position where a token may begin may belong to that token.
+  if (tail == Tail::open && tokens_.takes_space_before_) end = space_before(view().substr(0, at_));
+  add_text(parts, end, tail);
+  forget(tail);
+}
+
+bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
+  const std::string_view text = view();
+  const auto begins = [this](char c) { return tokens_.begins_[static_cast<std::uint8_t>(c)]; };
+  at_ = static_cast<std::size_t>(std::find_if(text.begin() + static_cast<std::ptrdiff_t>(at_), text.end(), begins) -
+                                 text.begin());
+  if (at_ == text.size()) return true;
+  const auto [entry, undecided] = tokens_.longest(text.substr(at_));
+  if (undecided && tail == Tail::open) return false;
+  if (entry == nullptr) {
+    ++at_;
+    return true;
+  }
+  const AddedToken& token = entry->token;
+  Span span{at_, at_ + entry->content.size()};
+  if (!(special_as_text_ && token.special)) {
+    const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
+    // The next character, or the end of the white space, may be in the next part.
+    const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
+    if (sees_end && tail == Tail::open) return false;
+    if (!token.single_word || stands_alone(text, span)) {
+      if (token.lstrip) span.begin = std::min(std::max(space_before(text.substr(0, span.begin)), done_), span.end);
+      at_ = span.end;
+      span.end += space;
+      add_text(parts, span.begin, Tail::ended);
+      parts.push_back({span, &token});
+      done_ = span.end;
+      return true;
+    }
+  }
+  at_ = span.end;
+  return true;
+}
+
+/// Adds the text from done_ to `end`. Tail::ended: a token or the end of the text follows.
+void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail tail) {
+  const bool any = done_ < end;
+  if (any || (open_ && tail == Tail::ended)) parts.push_back({{done_, std::max(done_, end)}, nullptr, tail});
+  open_ = tail == Tail::open && (any || open_);
+  done_ = std::max(done_, end);
+}
+
+/// Keeps the text that is not yet searched, and the character before it.
+void AddedTokenSearch::forget(Tail tail) {
+  if (tail == Tail::ended) {
+    held_.reset();
+    at_ = done_ = 0;
+    open_ = false;
+    return;
+  }
+  constexpr std::size_t kMostBytesOfCharacter = 4;
+  const std::size_t first = std::min(at_, done_);
+  const std::size_t keep = first - std::min(first, kMostBytesOfCharacter);
+  held_.keep(keep, std::min(first, view().size()));
+  at_ -= keep;
+  done_ -= keep;
+}
+
+}  // namespace headgate::tokenize

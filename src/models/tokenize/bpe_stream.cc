@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/bpe_stream.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "models/io/file_error.hpp"
+#include "models/tokenize/error.hpp"
+#include "models/tokenize/held_text.hpp"
+#include "models/tokenize/utf8.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+/// The position of a piece in the normal form of a part of the text.
+struct Origin {
+  std::ptrdiff_t begin = 0;  ///< of the piece; one less where a space was put in front of it
+  std::ptrdiff_t least = 0;  ///< where the piece begins without that space
+
+  Span place_of(const WordToken& token) const {
+    const auto place = [this](std::uint32_t at) {
+      return static_cast<std::size_t>(std::max(least, begin + std::ptrdiff_t{at}));
+    };
+    return {place(token.begin), place(token.end)};
+  }
+};
+
+/// Each stage passes on what no continuation of the text changes, and holds the rest. A stage that has passed on a
+/// piece with Tail::open passes on its end before it begins another piece.
+class BpeStream final : public StreamEncoder {
+ public:
+  BpeStream(const BpeStages& stages, const EncodeOptions& options)
+      : stages_(stages),
+        options_(options),
+        raw_(stages.raw, options.special_as_text),
+        form_(stages.form_c),
+        normalized_(stages.normalized, options.special_as_text),
+        words_(stages.bpe) {
+    levels_.reserve(stages.steps.size());
+    for (const SplitStep& step : stages.steps) levels_.emplace_back(step);
+  }
+
+ protected:
+  Encoding take(std::string_view part, Tail tail) override {
+    try {
+      if (!std::exchange(begun_, true) && options_.add_special) add_around(stages_.before, 0);
+      take_bytes(part, tail);
+      if (tail == Tail::ended && options_.add_special) add_around(stages_.after, bytes_.begin() + bytes_.view().size());
+      return std::exchange(out_, {});
+    } catch (const TokenizerError& error) {
+      io::fail(stages_.name, "cannot split the text from byte {} on into words: {}", part_begin_, error.what());
+    }
+  }
+
+ private:
+  /// A maximal run of well-formed UTF-8, or of bytes that are not.
+  enum class Run { none, text, others };
+
+  /// A step of the pre-tokenizer, and the piece of the previous step that it splits.
+  struct Level {
+    explicit Level(const SplitStep& of) : step(of), cutter(of) {}
+
+    const SplitStep& step;
+    PieceCutter cutter;
+    std::vector<Slice> slices{};
+    Origin origin{};
+    Tail tail = Tail::ended;
+  };
+
+  void add_token(std::int32_t id, Span span) {
+    out_.ids.push_back(id);
+    if (options_.spans) out_.spans.push_back(span);
+  }
+  void add_around(const std::vector<std::int32_t>& ids, std::size_t at) {
+    for (const std::int32_t id : ids) add_token(id, {at, at});
+  }
+  /// The bytes of the text that a part of the normal form comes from.
+  Span source_of(Span part) const {
+    const Span span = form_.source_of(part);
+    return {part_begin_ + span.begin, part_begin_ + span.end};
+  }
+
+  void take_bytes(std::string_view part, Tail tail);
+  void take_run(Run run, std::size_t begin, std::string_view text, Tail tail);
+  void feed_run(std::string_view text, Tail tail);
+  void take_text(std::string_view text, Tail tail);
+  void take_normal(std::string_view text, Tail tail);
+  void take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail);
+  void take_word(std::string_view text, const Origin& origin, Tail tail);
+  void encode_word(std::string_view word);
+
+  const BpeStages& stages_;
+  const EncodeOptions options_;
+  Encoding out_;
+  bool begun_ = false;
+
+  HeldText bytes_;  ///< up to 3 bytes that may begin a character
+  Run run_ = Run::none;
+  std::size_t run_begin_ = 0;
+
+  AddedTokenSearch raw_;
+  std::vector<Part> raw_parts_;
+
+  NormalizedParts form_;  ///< of a part between raw added tokens
+  std::size_t part_begin_ = 0;
+  Tail part_tail_ = Tail::ended;
+
+  AddedTokenSearch normalized_;
+  std::vector<Part> normalized_parts_;
+
+  std::vector<Level> levels_;
+
+  WordEncoder words_;
+  HeldText word_;
+  Origin word_origin_;
+  Tail word_tail_ = Tail::ended;
+};
+
+void BpeStream::take_bytes(std::string_view part, Tail tail) {
+  bytes_.add(part, tail);
+  const std::string_view text = bytes_.view();
+  const std::size_t end = text.size() - (tail == Tail::ended ? 0 : unfinished_bytes(text));
+  for (std::size_t at = 0; at < end;) {
+    const std::string_view rest = text.substr(at, end - at);
+    const std::size_t good = well_formed_bytes(rest);
+    const std::size_t size = good > 0 ? good : ill_formed_bytes(rest);
+    take_run(good > 0 ? Run::text : Run::others, bytes_.begin() + at, rest.substr(0, size),
+             size < rest.size() ? Tail::ended : tail);
+    at += size;
+  }
+  if (tail == Tail::ended && run_ != Run::none) feed_run({}, tail);
+  bytes_.keep(end, text.size());
+}
+
+void BpeStream::take_run(Run run, std::size_t begin, std::string_view text, Tail tail) {
+  if (run_ != Run::none && run_ != run) feed_run({}, Tail::ended);
+  if (run_ == Run::none) {
+    run_begin_ = part_begin_ = begin;
+    form_.begin(false);
+  }
+  run_ = run;
+  feed_run(text, tail);
+}
+
+void BpeStream::feed_run(std::string_view text, Tail tail) {
+  if (run_ == Run::text) {
+    take_text(text, tail);
+  } else {
+    take_word(text, {}, tail);
+  }
+  if (tail == Tail::ended) run_ = Run::none;
+}
+
+void BpeStream::take_text(std::string_view text, Tail tail) {
+  raw_.next(raw_parts_, text, tail);
+  const std::size_t begin = run_begin_ + raw_.begin();
+  for (const Part& part : raw_parts_) {
+    const Span span{begin + part.span.begin, begin + part.span.end};
+    if (part.token != nullptr) {
+      add_token(part.token->id, span);
+      continue;
+    }
+    if (part_tail_ == Tail::ended) {
+      part_begin_ = span.begin;
+      form_.begin(true);
+    }
+    part_tail_ = part.tail;
+    const std::string_view source = raw_.view().substr(part.span.begin, part.span.end - part.span.begin);
+    take_normal(form_.next(source, part.tail), part.tail);
+  }
+}
+
+void BpeStream::take_normal(std::string_view text, Tail tail) {
+  normalized_.next(normalized_parts_, text, tail);
+  const std::size_t begin = normalized_.begin();
+  for (const Part& part : normalized_parts_) {
+    const Span span{begin + part.span.begin, begin + part.span.end};
+    if (part.token != nullptr) {
+      add_token(part.token->id, source_of(span));
+    } else {
+      const auto at = static_cast<std::ptrdiff_t>(span.begin);
+      take_piece(0, normalized_.view().substr(part.span.begin, part.span.end - part.span.begin), {at, at}, part.tail);
+    }
+  }
+}
+
+/// `origin`: the position of the text if it begins a piece.
+void BpeStream::take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail) {
+  if (step == levels_.size()) return take_word(text, origin, tail);
+  Level& level = levels_[step];
+  std::string with_space;
+  if (level.tail == Tail::ended) {
+    level.origin = origin;
+    if (level.step.prefix_space && !text.starts_with(' ')) {
+      with_space = ' ' + std::string(text);
+      text = with_space;
+      --level.origin.begin;
+    }
+  }
+  level.tail = tail;
+  level.cutter.next(level.slices, text, tail);
+  const std::ptrdiff_t first = level.origin.begin + static_cast<std::ptrdiff_t>(level.cutter.begin());
+  for (const auto& [span, slice_tail] : level.slices) {
+    const std::ptrdiff_t begin = first + static_cast<std::ptrdiff_t>(span.begin);
+    take_piece(step + 1, level.cutter.view().substr(span.begin, span.end - span.begin),
+               {begin, std::max(begin, level.origin.least)}, slice_tail);
+  }
+}
+
+void BpeStream::take_word(std::string_view text, const Origin& origin, Tail tail) {
+  const Tail before = std::exchange(word_tail_, tail);
+  if (before == Tail::ended) word_origin_ = origin;
+  if (before == Tail::ended && tail == Tail::ended) return encode_word(text);
+  word_.add(text, tail);
+  if (tail == Tail::open) return word_.keep(0, word_.view().size());
+  encode_word(word_.view());
+  word_.reset();
+}
+
+void BpeStream::encode_word(std::string_view word) {
+  check_word_size(word.size());
+  std::size_t known = 0;
+  for (const WordToken& token : words_.encode(word)) {
+    known += token.end - token.begin;
+    out_.ids.push_back(token.id);
+    if (options_.spans) out_.spans.push_back(source_of(word_origin_.place_of(token)));
+  }
+  out_.left_out += word.size() - known;
+  form_.forget(static_cast<std::size_t>(word_origin_.begin + static_cast<std::ptrdiff_t>(word.size())));
+}
+
+}  // namespace
+
+std::unique_ptr<StreamEncoder> make_bpe_stream(const BpeStages& stages, const EncodeOptions& options) {
+  return std::make_unique<BpeStream>(stages, options);
+}
+
+}  // namespace headgate::tokenize

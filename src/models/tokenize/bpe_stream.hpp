@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/tokenize/added_tokens.hpp"
+#include "models/tokenize/bpe.hpp"
+#include "models/tokenize/pre_tokenizer.hpp"
+#include "models/tokenize/tokenizer.hpp"
+
+namespace headgate::tokenize {
+
+/// The stages that a text passes through, in this order.
+struct BpeStages {
+  std::string name;                         ///< of the tokenizer's file, for messages
+  AddedTokens raw;                          ///< found before normalization
+  bool form_c = false;                      ///< normalizes the text between them
+  AddedTokens normalized;                   ///< found after normalization
+  std::vector<SplitStep> steps;             ///< split the text between added tokens into words
+  Bpe bpe;                                  ///< splits words into tokens
+  std::vector<std::int32_t> before, after;  ///< ids that add_special puts around a text
+};
+
+/// Returns an encoder of one text. `stages` must outlive it.
+std::unique_ptr<StreamEncoder> make_bpe_stream(const BpeStages& stages, const EncodeOptions& options);
+
+}  // namespace headgate::tokenize

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/gguf_vocabulary.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "models/io/input_file.hpp"
+#include "models/tokenize/bpe_tokenizer.hpp"
+#include "models/tokenize/error.hpp"
+#include "models/tokenize/tokenizer_json_text.hpp"
+#include "models/tokenize/utf8.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+// tokenizer.ggml.token_type
+constexpr std::int64_t kNormal = 1;
+constexpr std::int64_t kUnknown = 2;
+constexpr std::int64_t kControl = 3;
+constexpr std::int64_t kUserDefined = 4;
+constexpr std::int64_t kByte = 6;  // the last
+
+/// A row of what tokenizer.ggml.pre may be.
+struct Pre {
+  std::string_view name;
+  bool digits;  ///< each is a piece before the pattern is applied
+  std::string_view pattern;
+  bool form_c;
+  bool ignore_merges;
+  bool add_bos;
+};
+
+const std::array<Pre, 4>& all_pre() {
+  static const std::array<Pre, 4> rows{{{"gpt2", false, kGpt2Pattern, false, false, false},
+                                        {"smollm", true, kGpt2Pattern, false, false, false},
+                                        {"llama-bpe", false, kLlama3Pattern, false, true, true},
+                                        {"qwen2", false, kQwen2Pattern, true, false, false}}};
+  return rows;
+}
+
+const Pre& find_pre(const std::string& name) {
+  std::string names;
+  for (const Pre& row : all_pre()) {
+    if (row.name == name) return row;
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  }
+  refuse("tokenizer.ggml.pre: '{}' is not supported; {} are", io::printable(name), names);
+}
+
+void read_tokens(BpeParts& parts, const GgufVocabulary& from) {
+  if (!from.token_type.empty() && from.token_type.size() != from.tokens.size()) {
+    refuse("tokenizer.ggml.token_type: {} types of {} tokens", from.token_type.size(), from.tokens.size());
+  }
+  for (std::size_t i = 0; i < from.tokens.size(); ++i) {
+    const std::string& spelling = from.tokens[i];
+    if (well_formed_bytes(spelling) != spelling.size()) {
+      refuse("tokenizer.ggml.tokens[{}]: '{}' is not UTF-8", i, io::printable(spelling));
+    }
+    parts.vocabulary.add(static_cast<std::int64_t>(i), spelling);
+    const std::int64_t type = from.token_type.empty() ? kNormal : from.token_type[i];
+    if (type < 0 || type > kByte) refuse("tokenizer.ggml.token_type[{}]: {} is no type", i, type);
+    if (type != kUnknown && type != kControl && type != kUserDefined) continue;
+    AddedToken token;
+    token.id = static_cast<std::int32_t>(i);
+    token.content = spelling;
+    token.special = type != kUserDefined;
+    parts.added.push_back(std::move(token));
+  }
+}
+
+void read_merges(BpeParts& parts, const GgufVocabulary& from) {
+  for (std::size_t rank = 0; rank < from.merges.size(); ++rank) {
+    const std::string& merge = from.merges[rank];
+    const std::size_t space = merge.find(' ');
+    if (space == std::string::npos || merge.find(' ', space + 1) != std::string::npos) {
+      refuse("tokenizer.ggml.merges[{}]: '{}' is not \"left right\"", rank, io::printable(merge));
+    }
+    parts.merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
+  }
+}
+
+/// Appends the token that a key names, if it is to be put there.
+void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std::int64_t> id, std::string_view key) {
+  if (!wanted) return;
+  if (!id) refuse("tokenizer.ggml.{}: absent, but to be put around texts", key);
+  if (*id < 0 || *id >= kMostTokens) refuse("tokenizer.ggml.{}: {} is not 0 to {}", key, *id, kMostTokens - 1);
+  side.push_back(static_cast<std::int32_t>(*id));
+}
+
+BpeParts parts_of(const GgufVocabulary& from) {
+  if (from.model != "gpt2") {
+    refuse("tokenizer.ggml.model: '{}' is not supported; gpt2 (byte-level BPE) is", io::printable(from.model));
+  }
+  const Pre& pre = find_pre(from.pre);
+  BpeParts parts;
+  parts.form_c = pre.form_c;
+  parts.options.ignore_merges = pre.ignore_merges;
+  if (pre.digits) parts.steps.push_back({.pattern = Pattern(kDigitPattern)});
+  parts.steps.push_back({.pattern = Pattern(pre.pattern), .prefix_space = from.add_space_prefix.value_or(false)});
+  read_tokens(parts, from);
+  read_merges(parts, from);
+  add_around(parts.before, from.add_bos_token.value_or(pre.add_bos), from.bos_token_id, "bos_token_id");
+  add_around(parts.after, from.add_eos_token.value_or(false), from.eos_token_id, "eos_token_id");
+  return parts;
+}
+
+}  // namespace
+
+std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary) {
+  try {
+    const BpeParts parts = parts_of(vocabulary);
+    make_bpe_tokenizer(name, parts);  // refuses merges, which may not be UTF-8, and templates of what is not a token
+    return tokenizer_json_text(parts);
+  } catch (const TokenizerError& error) {
+    io::fail(name, "{}", error.what());
+  }
+}
+
+std::unique_ptr<Tokenizer> make_gguf_tokenizer(const std::string& name, const GgufVocabulary& vocabulary) {
+  try {
+    return make_bpe_tokenizer(name, parts_of(vocabulary));
+  } catch (const TokenizerError& error) {
+    io::fail(name, "{}", error.what());
+  }
+}
+
+}  // namespace headgate::tokenize

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/tokenize/tokenizer.hpp"
+
+namespace headgate::tokenize {
+
+/// The tokenizer that a GGUF file describes, by the keys tokenizer.ggml.*, of which each member is one.
+struct GgufVocabulary {
+  std::string model;                     ///< only "gpt2", which means byte-level BPE
+  std::string pre;                       ///< gpt2, smollm, llama-bpe or qwen2: how text is cut into words
+  std::vector<std::string> tokens;       ///< spellings by id
+  std::vector<std::string> merges;       ///< "left right"
+  std::vector<std::int64_t> token_type;  ///< of each token; may be empty: all are normal
+  std::optional<std::int64_t> bos_token_id, eos_token_id;
+  std::optional<bool> add_bos_token;  ///< absent: as llama.cpp, only for llama-bpe
+  std::optional<bool> add_eos_token;
+  std::optional<bool> add_space_prefix;
+};
+
+/// `name`: of the file, for messages. Throws io::FileError for what contradicts itself or is not supported.
+std::unique_ptr<Tokenizer> make_gguf_tokenizer(const std::string& name, const GgufVocabulary& vocabulary);
+
+/// Returns the tokenizer.json of the same tokenizer. Throws as make_gguf_tokenizer does, and for what tokenizer.json
+/// cannot express.
+std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary);
+
+}  // namespace headgate::tokenize

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/normalize.hpp"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <memory>
+#include <new>
+
+#include "models/tokenize/characters.hpp"
+#include "models/tokenize/utf8.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+constexpr char32_t kFirstThatChanges = 0x300;  ///< all before it are in form C and join nothing before them
+
+/// Whether the character may join one before it: a mark, or a vowel or final consonant of Hangul.
+bool may_join(char32_t c) {
+  if (c < kFirstThatChanges) return false;
+  if ((c >= 0x1160 && c <= 0x11FF) || (c >= 0xD7B0 && c <= 0xD7FF)) return true;
+  return is_mark(c);
+}
+
+/// Whether the character by itself has another form C, as U+212B has. Composed characters count as well.
+bool may_change(char32_t c) {
+  return c >= kFirstThatChanges &&
+         utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->decomp_seqindex != UINT16_MAX;
+}
+
+std::string form_c_of(std::string_view text) {
+  utf8proc_uint8_t* out = nullptr;
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (size < 0) throw std::bad_alloc();  // the only error that well-formed UTF-8 can have
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(out, &std::free);
+  return {reinterpret_cast<const char*>(out), static_cast<std::size_t>(size)};
+}
+
+/// Returns the position of the last character that joins nothing before it, or 0. The text before it can be normalized
+/// on its own.
+std::size_t last_beginning(std::string_view text) {
+  std::size_t at = text.size();
+  while (at > 0) {
+    --at;
+    const CodePoint c = first_code_point(text.substr(at));
+    if (c.bytes > 0 && !may_join(c.value)) return at;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Normalized::Normalized(std::string_view source, bool form_c) : source_(source) {
+  if (!form_c) return;
+  std::size_t same = 0;  // source[same, at) is not copied yet
+  for (std::size_t at = 0; at < source.size();) {
+    const CodePoint first = first_code_point(source.substr(at));
+    std::size_t end = at + first.bytes;
+    bool changes = may_change(first.value) || may_join(first.value);
+    for (CodePoint next; end < source.size(); end += next.bytes) {
+      next = first_code_point(source.substr(end));
+      if (!may_join(next.value)) break;
+      changes = true;
+    }
+    if (changes) {
+      const std::string_view part = source.substr(at, end - at);
+      if (const std::string form = form_c_of(part); form != part) {
+        text_ += source.substr(same, at - same);
+        changes_.push_back({text_.size(), form.size(), at, part.size()});
+        text_ += form;
+        same = end;
+      }
+    }
+    at = end;
+  }
+  if (!changes_.empty()) text_ += source.substr(same);
+}
+
+template <class Changes>
+Span Normalized::source_of(const Changes& changes, Span part) {
+  if (changes.empty()) return part;
+  // The last change that begins at or before a place; then the place is inside it or a known distance behind it.
+  const auto place = [&changes](std::size_t at, bool is_end) {
+    auto after = std::partition_point(changes.begin(), changes.end(),
+                                      [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });
+    if (after == changes.begin()) return at;
+    const Change& c = *std::prev(after);
+    if (is_end ? at <= c.begin + c.size : at < c.begin + c.size) return c.source_begin + (is_end ? c.source_size : 0);
+    return at - (c.begin + c.size) + c.source_begin + c.source_size;
+  };
+  return {place(part.begin, false), place(part.end, true)};
+}
+
+Span Normalized::source_of(Span part) const { return source_of(changes_, part); }
+
+void NormalizedParts::begin(bool normalized) {
+  normalized_ = normalized && form_c_;
+  held_.reset();
+  size_ = 0;
+  changes_.clear();
+}
+
+std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
+  if (!normalized_) return part;
+  if (!held_.add(part, tail)) return {};
+  const std::string_view source = held_.view();
+  const std::size_t decided = tail == Tail::ended ? source.size() : last_beginning(source);
+  form_ = Normalized(source.substr(0, decided), true);
+  for (Normalized::Change change : form_.changes_) {
+    change.begin += size_;
+    change.source_begin += held_.begin();
+    changes_.push_back(change);
+  }
+  size_ += form_.text().size();
+  held_.keep(decided, decided);
+  return form_.text();
+}
+
+Span NormalizedParts::source_of(Span part) const { return Normalized::source_of(changes_, part); }
+
+void NormalizedParts::forget(std::size_t at) {
+  // source_of() needs the last change before a position.
+  while (changes_.size() > 1 && changes_[1].begin < at) changes_.pop_front();
+}
+
+}  // namespace headgate::tokenize

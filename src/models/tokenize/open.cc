@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/open.hpp"
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "models/io/given_path.hpp"
+#include "models/io/input_file.hpp"
+#include "models/io/json.hpp"
+#include "models/tokenize/gguf_file.hpp"
+#include "models/tokenize/tokenizer_json.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
+constexpr int kMaxConfigDepth = 16;
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// A directory without tokenizer.json: bytes if that is what the config's vocabulary can be.
+std::unique_ptr<Tokenizer> bytes_by_config(const std::string& directory, const std::string& config) {
+  const io::Json json = io::parse_json(config, io::read_text(config, kMaxConfigBytes), kMaxConfigDepth);
+  const auto vocab = json.is_object() ? json.find("vocab_size") : json.end();
+  if (vocab != json.end() && *vocab == 256) return byte_tokenizer();
+  if (vocab != json.end() && *vocab == kVocabWithByteBos) return byte_tokenizer_with_bos();
+  io::fail(directory,
+           "no tokenizer.json, and by config.json the model does not read bytes (vocab_size 256, or {} with BOS)",
+           kVocabWithByteBos);
+}
+
+std::unique_ptr<Tokenizer> read_file(const std::string& path) {
+  constexpr std::string_view kMagic = "GGUF";
+  std::string front(kMagic.size(), '\0');
+  const io::InputFile file(path);
+  if (file.size() >= front.size()) file.read(front.data(), front.size());
+  if (front != kMagic) return read_tokenizer_json(path);
+  return make_gguf_tokenizer(path, read_gguf_vocabulary(io::GgufFile(path)));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
+  const std::string there = io::given_path(path);
+  std::error_code ignored;
+  if (!fs::is_directory(there, ignored)) return read_file(there);
+  if (const std::string file = there + "/tokenizer.json"; is_there(file)) return read_tokenizer_json(file);
+  for (const char* config : {"/config.json", "/checkpoint/config.json"}) {
+    if (is_there(there + config)) return bytes_by_config(there, there + config);
+  }
+  io::fail(path, "neither tokenizer.json nor config.json");
+}
+
+}  // namespace headgate::tokenize

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/tokenizer_json_text.hpp"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/tokenize/error.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json byte_level(bool prefix_space, bool use_regex) {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
+}
+
+bool is_isolated(const SplitStep& step, std::string_view regex) {
+  return step.pattern && step.pattern->regex() == regex && step.behavior == SplitBehavior::isolated && !step.invert;
+}
+
+/// Returns a step that does not turn text into bytes.
+Json split(const SplitStep& step) {
+  if (!step.pattern) refuse("a step without a pattern is written to tokenizer.json only as the last one");
+  if (step.prefix_space) refuse("a space in front of a text cannot be written as tokenizer.json beside this pattern");
+  if (is_isolated(step, kDigitPattern)) return {{"type", "Digits"}, {"individual_digits", true}};
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", step.pattern->regex()}}},
+          {"behavior", word_of(step.behavior)},
+          {"invert", step.invert}};
+}
+
+Json pre_tokenizer(const std::vector<SplitStep>& steps) {
+  Json list = Json::array();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const SplitStep& step = steps[i];
+    const bool gpt2 = is_isolated(step, kGpt2Pattern);
+    if (i + 1 == steps.size() && (gpt2 || !step.pattern)) {
+      list.push_back(byte_level(step.prefix_space, gpt2));
+    } else {
+      list.push_back(split(step));
+      if (i + 1 == steps.size()) list.push_back(byte_level(false, false));
+    }
+  }
+  if (list.empty()) list.push_back(byte_level(false, false));
+  return list.size() == 1 ? list.front() : Json{{"type", "Sequence"}, {"pretokenizers", list}};
+}
+
+/// Returns the template that puts special tokens around a text, and around each text of a pair.
+Json post_processor(const BpeParts& parts) {
+  if (parts.before.empty() && parts.after.empty()) return nullptr;
+  Json special = Json::object();
+  const auto around = [&](const char* text, int type) {
+    Json out = Json::array();
+    const auto add = [&](const std::vector<std::int32_t>& ids) {
+      for (const std::int32_t id : ids) {
+        const std::string name(parts.vocabulary.spelling(id));
+        special[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
+        out.push_back({{"SpecialToken", {{"id", name}, {"type_id", type}}}});
+      }
+    };
+    add(parts.before);
+    out.push_back({{"Sequence", {{"id", text}, {"type_id", type}}}});
+    add(parts.after);
+    return out;
+  };
+  const Json single = around("A", 0);
+  Json pair = single;
+  for (Json& piece : around("B", 1)) pair.push_back(std::move(piece));
+  return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", special}};
+}
+
+Json added_token(const AddedToken& token) {
+  return {{"id", token.id},          {"content", token.content}, {"single_word", token.single_word},
+          {"lstrip", token.lstrip},  {"rstrip", token.rstrip},   {"normalized", token.normalized},
+          {"special", token.special}};
+}
+
+/// Writes the vocabulary and merges as text: an ordered JSON object would take O(n²) time for its n keys.
+std::string model_text(const BpeParts& parts) {
+  const BpeOptions& options = parts.options;
+  const auto quoted = [](std::string_view text) { return Json(text).dump(); };
+  const std::string unknown = options.unknown == kNoToken ? "null" : quoted(parts.vocabulary.spelling(options.unknown));
+  std::string out = fmt::format(
+      R"({{"type": "BPE", "dropout": null, "unk_token": {}, "continuing_subword_prefix": null, )"
+      R"("end_of_word_suffix": null, "fuse_unk": {}, "byte_fallback": false, "ignore_merges": {}, "vocab": {{)",
+      unknown, options.fuse_unknown, options.ignore_merges);
+  const char* comma = "\n";
+  for (std::int32_t id = 0; id < parts.vocabulary.size(); ++id) {
+    const std::string_view spelling = parts.vocabulary.spelling(id);
+    if (spelling.empty()) continue;
+    fmt::format_to(std::back_inserter(out), "{}{}: {}", comma, quoted(spelling), id);
+    comma = ",\n";
+  }
+  out += "\n}, \"merges\": [";
+  comma = "\n";
+  for (const auto& [left, right] : parts.merges) {
+    fmt::format_to(std::back_inserter(out), "{}[{}, {}]", comma, quoted(left), quoted(right));
+    comma = ",\n";
+  }
+  return out + "\n]}";
+}
+
+}  // namespace
+
+std::string tokenizer_json_text(const BpeParts& parts) {
+  Json added = Json::array();
+  for (const AddedToken& token : parts.added) added.push_back(added_token(token));
+  Json file = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}};
+  file["normalizer"] = parts.form_c ? Json{{"type", "NFC"}} : Json();
+  file["pre_tokenizer"] = pre_tokenizer(parts.steps);
+  file["post_processor"] = post_processor(parts);
+  file["decoder"] = byte_level(true, true);
+  std::string out = file.dump(2);
+  out.erase(out.find_last_of('\n'));
+  return out + ",\n  \"model\": " + model_text(parts) + "\n}\n";
+}
+
+}  // namespace headgate::tokenize

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/checkpoint.hpp"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "headgate/error.hpp"
+#include "models/families/config_file.hpp"
+#include "models/families/modeling_code.hpp"
+#include "models/families/tensor_file.hpp"
+#include "models/io/input_file.hpp"
+#include "models/io/staged_directory.hpp"
+#include "models/io/staged_file.hpp"
+#include "models/train/settings.hpp"
+
+namespace headgate::train {
+namespace {
+
+constexpr const char* kFirst = ".first_moment";
+constexpr const char* kSecond = ".second_moment";
+constexpr std::size_t kMaxState = std::size_t{1} << 24;
+const std::vector<std::string> kFiles = {kCheckpointConfig, models::kModelingFile, kCheckpointModel,
+                                         kCheckpointOptimizer, kCheckpointState};
+
+std::string file_of(const std::string& directory, const char* name) { return directory + "/" + name; }
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+}  // namespace
+
+void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint) {
+  io::StagedDirectory staged(directory, kFiles);
+  models::write_config_files(staged.path(), models::write_config(checkpoint.config));
+  models::write_tensors(file_of(staged.path(), kCheckpointModel), checkpoint.table, {{"", checkpoint.parameters}});
+  if (checkpoint.first_moment != nullptr && checkpoint.second_moment != nullptr) {
+    models::write_tensors(file_of(staged.path(), kCheckpointOptimizer), checkpoint.table,
+                          {{kFirst, checkpoint.first_moment}, {kSecond, checkpoint.second_moment}});
+  }
+  if (!checkpoint.trainer_state.empty())
+    io::write_text(file_of(staged.path(), kCheckpointState), checkpoint.trainer_state);
+  staged.commit();
+}
+
+const std::vector<std::string>& checkpoint_files() { return kFiles; }
+
+void check_checkpoint_replaceable(const std::string& directory) { io::check_replaceable(directory, kFiles); }
+
+std::int64_t checkpoint_step(const std::string& directory) {
+  const std::string path = file_of(io::present_directory(directory), kCheckpointState);
+  try {
+    return read_state(io::read_text(path, kMaxState)).step;
+  } catch (const Error& error) {
+    io::fail(path, "{}", error.what());
+  }
+}
+
+std::string read_trainer_state(const std::string& directory) {
+  const std::string path = file_of(io::present_directory(directory), kCheckpointState);
+  if (!exists(path)) return "";
+  std::string state = io::read_text(path, kMaxState);
+  if (state.empty()) io::fail(path, "is empty");
+  return state;
+}
+
+Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) {
+  const std::string from = io::present_directory(directory);
+  const std::string config_path = file_of(from, kCheckpointConfig);
+  Checkpoint out;
+  out.config = models::read_config(config_path);
+  const models::ParameterTable table(out.config);
+  out.parameters = std::move(
+      models::read_tensors(file_of(from, kCheckpointModel), table, {""}, models::StoredAs::any_float).front());
+  const std::string state_path = file_of(from, kCheckpointState);
+  if (parts == CheckpointParts::all) {
+    auto moments =
+        models::read_tensors(file_of(from, kCheckpointOptimizer), table, {kFirst, kSecond}, models::StoredAs::f32);
+    out.first_moment = std::move(moments[0]);
+    out.second_moment = std::move(moments[1]);
+  }
+  if (parts == CheckpointParts::all || exists(state_path)) out.trainer_state = io::read_text(state_path, kMaxState);
+  return out;
+}
+
+}  // namespace headgate::train

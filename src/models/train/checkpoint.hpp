@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/data/run_files.hpp"
+#include "models/decoder/config.hpp"
+#include "models/decoder/parameters.hpp"
+
+// A checkpoint is a directory in the layout of Hugging Face:
+//   config.json            the model
+//   modeling_headgate.py   its code for transformers, where they have none
+//   model.safetensors      its parameters, one tensor each, by their names
+//   optimizer.safetensors  AdamW's moments, "NAME.first_moment" and "NAME.second_moment"
+//   trainer_state.json     the trainer's state
+// A model without the last two cannot be trained further.
+
+namespace headgate::train {
+
+/// What is saved. Buffers are flat, in the layout of `table`.
+struct CheckpointView {
+  const models::DecoderConfig& config;
+  const models::ParameterTable& table;
+  const float* parameters = nullptr;     ///< (total)
+  const float* first_moment = nullptr;   ///< (total), or null
+  const float* second_moment = nullptr;  ///< (total), or null
+  std::string trainer_state;             ///< JSON text, or empty
+};
+
+/// What was read.
+struct Checkpoint {
+  models::DecoderConfig config;
+  std::vector<float> parameters;     ///< (total) of ParameterTable(config)
+  std::vector<float> first_moment;   ///< (total), or empty
+  std::vector<float> second_moment;  ///< (total), or empty
+  std::string trainer_state;         ///< JSON text, unchecked, or empty
+};
+
+/// Which files of a checkpoint are read.
+enum class CheckpointParts { model, all };
+
+/// Writes a checkpoint to `directory` atomically: the old one remains until the new one is complete on the disk, even
+/// if the process is killed. Creates parent directories. Throws io::WriteError, and io::NotReplaceable for a directory
+/// that holds anything but a checkpoint's files; the old checkpoint then remains.
+void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint);
+
+/// The names of a checkpoint's files.
+const std::vector<std::string>& checkpoint_files();
+
+/// Throws io::NotReplaceable if `directory` holds files that are not part of a checkpoint.
+void check_checkpoint_replaceable(const std::string& directory);
+
+/// The number of steps that a checkpoint was trained for. Throws io::FileError.
+std::int64_t checkpoint_step(const std::string& directory);
+
+/// The text of its trainer_state.json, unchecked; empty where there is none. Throws io::FileError.
+std::string read_trainer_state(const std::string& directory);
+
+/// Throws io::FileError, naming the file and what is wrong: truncated, corrupt, of wrong shape, too large, or not
+/// fitting the config. Everything in a file is checked before use. all: moments and trainer state must be present.
+/// model: moments are not read, and the trainer state is read if present.
+Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts);
+
+}  // namespace headgate::train

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "library/core/rows.hpp"
+#include "models/decoder/config.hpp"
+#include "models/train/settings.hpp"
+#include "models/train/task_defaults.hpp"
+
+// Makes a model's config and a run's settings from the options that a user gave and, for the rest, from the values of a
+// file, a task or a resumed run. Error messages name options.
+
+namespace headgate::train {
+
+/// The options of a model that were given.
+struct ModelChoices {
+  std::string config_file;  ///< a config.json to start from; empty: the task's own model
+  Given<models::kConfigKeys> keys;
+  std::string gate;  ///< a variant's name, for parse_gate; the gate's parts among `keys` change it; empty: not given
+  bool match_params = false;
+
+  /// Whether anything was given.
+  bool any() const { return keys.any() || !config_file.empty() || !gate.empty() || match_params; }
+};
+
+/// The options of a run that were given.
+using RunChoices = Given<kSettings>;
+
+/// Returns a valid config, whose vocabulary has kBos if `bos` says so and no option says how large it is. Throws Error,
+/// and io::FileError for the config file.
+models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off);
+
+/// Returns valid settings of a new run, for the task that was given, or text. `seq_len` is that of the model. Throws
+/// Error.
+TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);
+
+/// Returns the settings `run` of a resumed run with the choices that may change applied. Throws Error if any other
+/// choice differs from `run`.
+TrainSettings resumed_settings(const RunChoices& choices, const TrainSettings& run);
+
+/// Formats a value as options and --help write it.
+template <typename Value>
+std::string option_value_text(const Value& value) {
+  if constexpr (std::is_enum_v<Value>) {
+    return std::string(option_word_of(value));
+  } else {
+    return fmt::format("{}", value);
+  }
+}
+
+/// The default of a row's field, for --help: "10000", or "text 6, bigram-backcopy 1" if tasks differ, or the row's own
+/// text. of_task(task): the default config or settings of the task.
+template <class Row, class OfTask>
+std::string default_text(const Row& row, const OfTask& of_task) {
+  if (row.default_text != nullptr) return row.default_text;
+  if constexpr (kIsList<ValueOf<Row>>) {
+    return "";
+  } else {
+    std::string first, all;
+    bool differ = false;
+    for (const auto& task : Words<Task>::kAll) {
+      const auto object = of_task(task.value);
+      const std::string text = option_value_text(row.of(object));
+      if (all.empty()) first = text;
+      differ = differ || text != first;
+      all += fmt::format("{}{} {}", all.empty() ? "" : ", ", task.word, text);
+    }
+    return differ ? all : first;
+  }
+}
+
+}  // namespace headgate::train

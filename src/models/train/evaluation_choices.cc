@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/evaluation_choices.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "library/core/check.hpp"
+#include "models/data/corpus.hpp"
+#include "models/data/text.hpp"
+#include "models/data/token_source.hpp"
+#include "models/families/model_file.hpp"
+#include "models/io/given_path.hpp"
+#include "models/io/staged_directory.hpp"
+#include "models/tokenize/open.hpp"
+#include "models/train/run_directory.hpp"
+
+namespace headgate::train {
+namespace {
+
+/// Evaluated on bigram-backcopy without --tokens: its sequences are drawn without end.
+constexpr std::int64_t kBackcopyTokens = 65536;
+
+Task trained_on(const LoadedModel& model) { return model.trained ? model.trained->task : Task::text; }
+
+/// The task that was given, or else the one that all models were trained on.
+Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+  if (!choices.task.empty()) return parse_word<Task>("task", choices.task);
+  const Task task = trained_on(models.front());
+  for (const LoadedModel& model : models) {
+    require(trained_on(model) == task, "{} was trained on {} and {} on {}: --task chooses one for both",
+            models.front().name, word_of(task), model.name, word_of(trained_on(model)));
+  }
+  return task;
+}
+
+/// At most as many tokens as every model has positions for.
+std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+  std::int64_t most = models.front().config.seq_len;
+  bool all_read_bytes = true;
+  for (const LoadedModel& model : models) {
+    most = std::min(most, model.config.seq_len);
+    all_read_bytes = all_read_bytes && model.reads_bytes;
+  }
+  if (!choices.seq_len && !all_read_bytes) most = std::min(most, choices.longest_of_others);
+  const std::int64_t tokens = choices.tokens.value_or(most);
+  if (!choices.seq_len) return std::min(most, tokens);
+  const std::int64_t seq_len = *choices.seq_len;
+  require(seq_len <= most, "--seq-len {} is more than the model's {}, the most it has positions for", seq_len, most);
+  require(!choices.tokens || tokens >= seq_len, "--tokens {} is less than a sequence of --seq-len {}", tokens, seq_len);
+  return seq_len;
+}
+
+/// The first token's share has no meaning for queries that do not see it.
+void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
+                               const std::vector<LoadedModel>& models) {
+  for (const LoadedModel& model : models) {
+    if (model.config.window == 0 || model.config.window >= seq_len) continue;
+    for (const metrics::Metric* metric : metrics) {
+      require(!metric->inputs.has(metrics::Input::first_token_weights),
+              "--seq-len {} is more than the window of {}, {}: queries beyond it do not see the first token, which "
+              "--metrics {} is about",
+              seq_len, model.name, model.config.window, metric->name);
+    }
+  }
+}
+
+using Source = std::shared_ptr<const SequenceSource>;
+
+DataOptions data_options(const EvaluationChoices& choices, const std::vector<LoadedModel>& models, Task task,
+                         std::int64_t seq_len, Bos bos = Bos::off) {
+  DataOptions data;
+  data.paths = choices.data;
+  data.files.include = choices.include;
+  data.task = task;
+  data.seq_len = seq_len;
+  data.bos = bos;
+  data.seed = choices.seed.value_or(models.front().trained ? models.front().trained->seed : data.seed);
+  data.split = choices.held_out ? Split::training_and_tail : Split::all_held_out;
+  return data;
+}
+
+/// The text's bytes from `begin` to before `end` in a model's own tokens.
+TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t begin, std::int64_t end) {
+  std::unique_ptr<tokenize::Tokenizer> tokenizer;
+  try {
+    tokenizer = tokenize::open_tokenizer(model.tokenizer);
+  } catch (const io::FileError& error) {
+    throw io::FileError(fmt::format("{}; --token-ids takes a text's ids from a .npy file", error.what()));
+  }
+  require(tokenizer->vocab() <= model.config.vocab, "{}: its tokenizer has {} tokens but the model {}", model.name,
+          tokenizer->vocab(), model.config.vocab);
+  TokenText out = token_text(corpus, begin, end, *tokenizer);
+  require(!out.ids.empty(), "{}: its tokenizer has no token for the {} bytes of the text that are read", model.name,
+          std::min(end, corpus.size()) - begin);
+  return out;
+}
+
+/// The first of `sources` with these sequences, or else this one.
+Source shared(const std::vector<Source>& sources, Source source) {
+  const auto same = std::find_if(sources.begin(), sources.end(), [&](const Source& other) {
+    return !other->tokens_are_bytes() && other->fingerprint() == source->fingerprint();
+  });
+  return same == sources.end() ? source : *same;
+}
+
+/// The sequences of a text for each model. A text shorter than a sequence is one shorter sequence.
+std::vector<Source> sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
+                                    std::int64_t seq_len) {
+  const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
+  require(corpus.size() > 0, "{}: the text is empty", corpus.name());
+  const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
+  const std::int64_t end = choices.text_bytes ? begin + *choices.text_bytes : corpus.size();
+  const bool may_shorten = !choices.seq_len && !choices.held_out;
+  std::vector<std::optional<TokenText>> texts;
+  for (const LoadedModel& model : models) {
+    texts.push_back(model.reads_bytes ? std::nullopt : std::optional(text_of(model, corpus, begin, end)));
+    const std::int64_t longest = texts.back() ? texts.back()->longest() : corpus.size() - 1;
+    if (may_shorten) seq_len = std::clamp<std::int64_t>(longest, 1, seq_len);
+  }
+  std::vector<Source> out;
+  Source bytes, bytes_after_bos;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i]) {
+      out.push_back(shared(out, std::make_shared<TokenSource>(std::move(*texts[i]), seq_len)));
+      continue;
+    }
+    const Bos bos = models[i].trained ? models[i].trained->bos : Bos::off;
+    Source& source = bos == Bos::on ? bytes_after_bos : bytes;
+    if (!source) source = open_data(data_options(choices, models, Task::text, seq_len, bos));
+    out.push_back(source);
+  }
+  return out;
+}
+
+std::vector<Source> sources_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+  std::int64_t seq_len = sequence_length(choices, models);
+  if (!choices.token_ids.empty()) {
+    TokenText text{choices.token_ids, read_token_ids(choices.token_ids), {}, {}, {}};
+    if (!choices.seq_len) seq_len = std::clamp<std::int64_t>(text.longest(), 1, seq_len);
+    return {models.size(), std::make_shared<TokenSource>(std::move(text), seq_len)};
+  }
+  const Task task = task_of(choices, models);
+  if (task == Task::text) return sources_of_text(choices, models, seq_len);
+  for (const LoadedModel& model : models) {
+    require(model.reads_bytes, "--task {}: its sequences are drawn from bytes, and {} reads other tokens",
+            word_of(task), model.name);
+  }
+  return {models.size(), open_data(data_options(choices, models, task, seq_len))};
+}
+
+metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceSource& source) {
+  metrics::MetricList out = metrics::that_apply(metrics::parse_metrics(choices.metrics), source.has_triggers());
+  require(!out.empty(), "--metrics {}: only tasks with triggers have it, as bigram-backcopy",
+          fmt::join(choices.metrics, ","));
+  return out;
+}
+
+/// Metrics and sequences for data that is open.
+EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+  EvaluationInput input{std::move(source), {}, {}};
+  input.metrics = metrics_of(choices, *input.source);
+  require_seen_first_tokens(input.metrics, input.source->seq_len(), models);
+  const std::int64_t all = input.source->has_triggers() ? kBackcopyTokens : std::numeric_limits<std::int64_t>::max();
+  input.plan = plan_evaluation(input.source->held_out_count(), choices.tokens.value_or(all) / input.source->seq_len(),
+                               choices.batch);
+  return input;
+}
+
+/// So many tokens of two tokenizers are different parts of a text.
+void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
+                        const std::vector<Source>& sources) {
+  if (!choices.tokens) return;
+  for (std::size_t i = 1; i < sources.size(); ++i) {
+    const bool same_bytes = sources[i]->tokens_are_bytes() && sources[0]->tokens_are_bytes();  // after a BOS or not
+    require(sources[i] == sources[0] || same_bytes,
+            "--tokens {}: {} and {} read the text as different tokens and would be evaluated on different parts of it",
+            *choices.tokens, models[0].name, models[i].name);
+  }
+}
+
+}  // namespace
+
+std::string model_path(const std::string& path) {
+  const std::string there = io::given_path(path);
+  if (models::is_gguf(there)) return there;
+  std::error_code error;
+  if (!std::filesystem::is_directory(there, error)) {
+    io::fail(path, "not a GGUF file; for a model in other files, give the directory that holds its config.json");
+  }
+  for (const std::string& directory : {there, newest_checkpoint(there)}) {
+    if (is_checkpoint(directory)) return io::present_directory(directory);
+  }
+  io::fail(path, "neither a model (no config.json) nor a run (no checkpoint/config.json)");
+}
+
+LoadedModel load_model(const std::string& path) {
+  const std::string directory = model_path(path);
+  const models::ModelFile file(directory);
+  LoadedModel model{path, file.config(), file.read(), std::nullopt};
+  const bool gguf = file.gguf() != nullptr;
+  const std::string state = gguf ? "" : read_trainer_state(directory);
+  // A byte is a token of what was trained here, and of nothing else with a tokenizer or more tokens.
+  constexpr std::int64_t kBytes = 256;
+  std::error_code ignored;
+  const bool has_tokenizer = gguf || std::filesystem::exists(directory + "/tokenizer.json", ignored);
+  const bool may_read_bytes = &file.family() == &models::kHeadgate || model.config.vocab <= kBytes;
+  model.reads_bytes = !state.empty() || (!has_tokenizer && may_read_bytes);
+  model.tokenizer = directory;
+  if (state.empty()) return model;
+  try {
+    model.trained = read_state(state).settings;
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", directory, error.what()));
+  }
+  return model;
+}
+
+std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
+                                               const std::vector<LoadedModel>& models) {
+  const std::vector<Source> sources = sources_of(choices, models);
+  require_whole_text(choices, models, sources);
+  std::vector<EvaluationInput> out;
+  out.reserve(sources.size());
+  for (const Source& source : sources) out.push_back(with_plan(source, choices, models));
+  return out;
+}
+
+}  // namespace headgate::train

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "models/evaluate/figure.hpp"
+
+// The keys of a record of metrics.jsonl, for who writes it (metrics_log.hpp) and who reads it (metrics_reader.hpp).
+// Those of an evaluation, below kEvaluationKey, are train::evaluation_json's.
+
+namespace headgate::train {
+
+inline constexpr std::string_view kStepKey = "step";
+inline constexpr std::string_view kTokensKey = "tokens";
+inline constexpr std::string_view kSecondsKey = "seconds";
+inline constexpr std::string_view kSpikeKey = "spike";
+inline constexpr std::string_view kEvaluationKey = "eval";
+
+inline constexpr metrics::Figure kStepLoss{
+    .key = "loss",
+    .column = {.head = "train loss"},
+    .meaning = "The loss on the tokens of the step itself, before its update, in nats: what training lowers."};
+inline constexpr metrics::Figure kGradNorm{
+    .key = "grad_norm", .meaning = "The length of the gradient before clipping; jumps of it come with loss spikes."};
+inline constexpr metrics::Figure kLearningRate{.key = "lr",
+                                               .meaning = "The learning rate of the step, by warm-up and schedule."};
+inline constexpr metrics::Figure kTokensPerSecond{.key = "tokens_per_second",
+                                                  .meaning = "How many tokens a second the step trained on."};
+inline constexpr metrics::Figure kMfu{
+    .key = "mfu",
+    .is_share = true,
+    .meaning = "The share of the machine's peak that the model's own floating-point operations make."};
+
+inline constexpr std::array kStepFigures{&kStepLoss, &kGradNorm, &kLearningRate, &kTokensPerSecond, &kMfu};
+
+/// Whether a line without its end may be the beginning of a record, whose writer was killed.
+bool may_begin_record(std::string_view line);
+
+}  // namespace headgate::train

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/data/run_files.hpp"
+#include "models/io/directory_lock.hpp"
+#include "models/train/trainer.hpp"
+
+// A run has a directory of its own:
+//   metrics.jsonl  see metrics_log.hpp
+//   checkpoint/    see checkpoint.hpp
+//   checkpoint.1/, checkpoint.2/, …  used once the one before holds files that are not part of a checkpoint
+
+namespace headgate::train {
+
+/// The directories in `run` that hold a checkpoint, the newest (of most steps) first. Throws io::FileError if there are
+/// several and the step of one cannot be read.
+std::vector<std::string> checkpoints_of(const std::string& run);
+
+/// The first of checkpoints_of; `run`/checkpoint where there is none.
+std::string newest_checkpoint(const std::string& run);
+
+/// The paths of all files that a run in `run` writes, whether they exist or not.
+std::vector<std::string> files_of_run(const std::string& run);
+
+/// The files of the model or run in `path`, and the metrics.jsonl of the run whose checkpoint it is, for guards that
+/// keep outputs off them: those that are there, and those of known names that are not.
+std::vector<std::string> files_of_model_or_run(const std::string& path);
+
+/// Throws io::FileError if a new run cannot begin: `run` holds a checkpoint, the metrics of a run, or a checkpoint/
+/// that cannot be replaced.
+void require_no_run(const std::string& run);
+
+enum class RunStart { fresh, resumed };
+
+/// A run's directory, locked against other trainers while the object exists.
+class RunDirectory {
+ public:
+  /// fresh: creates the directory if missing, but not its parent, and calls require_no_run. resumed: the directory must
+  /// exist. Throws io::FileError, also if another process holds the lock, metrics.jsonl is not that of a run, or the
+  /// newest checkpoint cannot be replaced.
+  RunDirectory(const std::string& path, RunStart start);
+
+  const std::string& path() const { return path_; }
+  /// The newest checkpoint, which the next save replaces.
+  const std::string& checkpoint() const { return checkpoint_; }
+  /// Why the directory is not locked, if its file system has no locks; empty if it is locked.
+  const std::string& lock_unavailable() const { return lock_.unavailable(); }
+
+  /// Replaces the newest checkpoint or, if its directory holds other files, saves beside it; checkpoint() is then the
+  /// new one. Throws io::WriteError (the last checkpoint remains) and Diverged.
+  void save(const Trainer& trainer);
+
+ private:
+  std::string path_;
+  io::DirectoryLock lock_;
+  std::string checkpoint_;
+};
+
+}  // namespace headgate::train

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "library/core/range.hpp"
+#include "library/core/rows.hpp"
+#include "models/data/data.hpp"
+#include "models/train/schedule.hpp"
+
+namespace headgate::train {
+
+/// Everything that determines what a run computes, except for the model's config.
+struct TrainSettings {
+  std::vector<std::string> paths;
+  std::vector<std::string> include;  ///< patterns of files below the paths that are directories (FileChoice)
+  Task task = Task::text;
+  Bos bos = Bos::off;
+  std::int64_t seq_len = 256;
+  std::int64_t batch = 8;       ///< sequences of one forward and backward pass
+  std::int64_t accumulate = 1;  ///< passes of one step
+  Schedule schedule;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double clip = 1.0;             ///< largest gradient norm; 0: no limit
+  std::uint64_t seed = 1;        ///< of the initial parameters and of the data's order
+  std::int64_t eval_every = 0;   ///< steps; 0: never
+  std::int64_t eval_tokens = 0;  ///< held-out tokens of an evaluation, at most (but one sequence at least)
+  std::int64_t save_every = 0;   ///< steps; 0: at the end only
+  int threads = 1;
+
+  std::int64_t tokens_per_step() const { return seq_len * batch * accumulate; }
+};
+
+// --- the rows ----------------------------------------------------------------------------------------------------
+
+/// Whether --resume may change the setting.
+enum class OnResume { stays, may_change };
+
+/// Whether a saved state must have the setting.
+enum class InState { required, optional };
+
+/// The heading in --help under which a setting's option stands.
+enum class SettingGroup { data, run, optimizer };
+
+template <typename V>
+struct SettingRules {
+  SettingGroup group;
+  OnResume on_resume = OnResume::stays;
+  Range<V> range = {};
+  InState in_state = InState::required;
+};
+
+/// Describes one field of TrainSettings or of its schedule for the saved state, the command line, the checks and the
+/// documents.
+template <class Owner, typename V>
+struct Setting : FieldText, SettingRules<V> {
+  using Value = V;
+  V Owner::*member;
+
+  constexpr Setting(V Owner::*member_in, const FieldText& text, const SettingRules<V>& rules)
+      : FieldText(with_key(text)), SettingRules<V>(rules), member(member_in) {}
+
+  template <class Settings>
+  constexpr auto& of(Settings& settings) const {
+    if constexpr (std::is_same_v<Owner, Schedule>) {
+      return (settings.schedule.*member);
+    } else {
+      return (settings.*member);
+    }
+  }
+};
+
+inline constexpr std::int64_t kMaxCount = std::int64_t{1} << 31;
+inline constexpr Range<std::int64_t> kFromOne{1, kMaxCount};
+inline constexpr Range<std::int64_t> kFromZero{0, kMaxCount};
+inline constexpr Range<double> kDecayShare{.least = 0.0, .most = 1.0, .at_most = Bound::excluded};
+
+/// In the order of trainer_state.json.
+inline constexpr std::tuple kSettings{
+    Setting(&TrainSettings::task,
+            {.name = "task",
+             .option = "--task",
+             .type = "TASK",
+             .help = "text (default), or bigram-backcopy: sequences that follow the data's bigrams, but after t, e and "
+                     "space repeat the token before it. Each task has its own default sizes",
+             .default_text = ""},
+            {.group = SettingGroup::data}),
+    Setting(
+        &TrainSettings::bos,
+        {.name = "bos",
+         .option = "--bos",
+         .type = "NAME",
+         .help = "on: every sequence of a text begins with a token of its own (256), as those of bigram-backcopy do"},
+        {.group = SettingGroup::data, .in_state = InState::optional}),
+    Setting(&Schedule::decay,
+            {.name = "schedule", .option = "--schedule", .type = "NAME", .help = "Learning rate after the warm-up"},
+            {.group = SettingGroup::optimizer}),
+    Setting(&TrainSettings::include,
+            {.name = "include",
+             .option = "--include",
+             .type = "GLOB",
+             .help = "Of the files below a directory of text, use only those whose name, or path below it, matches "
+                     "GLOB: '*.txt', 'docs/*' (* also matches /). May be repeated; one match is enough",
+             .default_text = ""},
+            {.group = SettingGroup::data, .on_resume = OnResume::may_change, .in_state = InState::optional}),
+    Setting(&TrainSettings::paths,
+            {.name = "data",
+             .option = "--data",
+             .type = "PATH...",
+             .help = "UTF-8 text: files, or directories with all files below them, except those that are not UTF-8 "
+                     "and those that runs wrote. Bytes are tokens; the tail (a twentieth, at most 4 MiB) is held "
+                     "out for evaluation",
+             .default_text = ""},
+            {.group = SettingGroup::data, .on_resume = OnResume::may_change}),
+    Setting(&TrainSettings::seq_len,
+            {.name = "seq_len", .help = "Tokens of a sequence: the model's", .default_text = ""},
+            {.group = SettingGroup::run, .range = kFromOne}),
+    Setting(&TrainSettings::batch, {.name = "batch", .option = "--batch", .type = "N", .help = "Sequences of one pass"},
+            {.group = SettingGroup::optimizer, .range = kFromOne}),
+    Setting(&TrainSettings::accumulate,
+            {.name = "accumulate",
+             .option = "--accumulate",
+             .type = "N",
+             .help = "Passes whose gradients are averaged for a step"},
+            {.group = SettingGroup::optimizer, .range = kFromOne}),
+    Setting(&Schedule::steps,
+            {.name = "steps", .option = "--steps", .type = "N", .help = "Steps of the run, and of its schedule"},
+            {.group = SettingGroup::optimizer, .on_resume = OnResume::may_change, .range = kFromOne}),
+    Setting(&Schedule::peak, {.name = "lr", .option = "--lr", .type = "X", .help = "Largest learning rate"},
+            {.group = SettingGroup::optimizer, .range = {0.0, 1e6}}),
+    Setting(&Schedule::floor,
+            {.name = "lr_floor",
+             .option = "--lr-floor",
+             .type = "X",
+             .help = "Learning rate of the last step, as a share of --lr"},
+            {.group = SettingGroup::optimizer, .range = {0.0, 1.0}}),
+    Setting(&Schedule::warmup,
+            {.name = "warmup",
+             .option = "--warmup",
+             .type = "N",
+             .help = "Steps of linear warm-up",
+             .default_text = "a tenth of --steps, at most 100"},
+            {.group = SettingGroup::optimizer, .range = kFromZero}),
+    Setting(&TrainSettings::weight_decay,
+            {.name = "weight_decay",
+             .option = "--weight-decay",
+             .type = "X",
+             .help = "Decoupled weight decay of matrices and embeddings"},
+            {.group = SettingGroup::optimizer, .range = {0.0, 1e6}}),
+    Setting(&TrainSettings::beta1, {.name = "beta1", .help = "Decay of the first moment"},
+            {.group = SettingGroup::optimizer, .range = kDecayShare}),
+    Setting(&TrainSettings::beta2,
+            {.name = "beta2", .option = "--beta2", .type = "X", .help = "Decay of the second moment"},
+            {.group = SettingGroup::optimizer, .range = kDecayShare}),
+    Setting(&TrainSettings::eps, {.name = "eps", .help = "Added to the root of the second moment"},
+            {.group = SettingGroup::optimizer, .range = {std::numeric_limits<float>::min(), 1.0}}),
+    Setting(&TrainSettings::clip,
+            {.name = "clip",
+             .option = "--clip",
+             .type = "X",
+             .help = "Largest norm of the gradient",
+             .remark = "0: no limit"},
+            {.group = SettingGroup::optimizer, .range = {0.0, 1e30}}),
+    Setting(&TrainSettings::seed,
+            {.name = "seed",
+             .option = "--seed",
+             .type = "N",
+             .help = "Seed of the initial parameters and of the order of the data"},
+            {.group = SettingGroup::optimizer}),
+    Setting(&TrainSettings::eval_every,
+            {.name = "eval_every",
+             .option = "--eval-every",
+             .type = "N",
+             .help = "Evaluate every N steps and at the end",
+             .remark = "0: never"},
+            {.group = SettingGroup::run, .on_resume = OnResume::may_change, .range = kFromZero}),
+    Setting(&TrainSettings::eval_tokens,
+            {.name = "eval_tokens",
+             .option = "--eval-tokens",
+             .type = "N",
+             .help = "Held-out tokens of an evaluation, at most, in whole sequences"},
+            {.group = SettingGroup::run, .on_resume = OnResume::may_change, .range = kFromZero}),
+    Setting(&TrainSettings::save_every,
+            {.name = "save_every",
+             .option = "--save-every",
+             .type = "N",
+             .help = "Save every N steps and at the end",
+             .remark = "0: at the end only"},
+            {.group = SettingGroup::run, .on_resume = OnResume::may_change, .range = kFromZero}),
+    Setting(&TrainSettings::threads,
+            {.name = "threads",
+             .option = "--threads",
+             .type = "N",
+             .help = "Threads",
+             .default_text = "all cores",
+             .remark = "on --resume as before"},
+            {.group = SettingGroup::run, .on_resume = OnResume::may_change, .range = {1, 1024}})};
+
+/// Throws Error naming the setting and its value.
+void validate(const TrainSettings& settings);
+
+/// The data of a run that is, or will be, in the directory `run`.
+DataOptions data_of(const TrainSettings& settings, const std::string& run);
+
+/// The progress of a run. With parameters and moments it is all that a run needs to continue as if never interrupted:
+/// data is drawn by index.
+struct TrainerState {
+  TrainSettings settings;
+  std::int64_t step = 0;  ///< steps done
+  std::uint64_t data_fingerprint = 0;
+  std::int64_t spikes = 0;
+  bool inside_spike = false;
+  std::vector<double> recent_losses;
+};
+
+/// Returns JSON text; numbers are read back with the same bits.
+std::string write_state(const TrainerState& state);
+/// Reads untrusted text; the result is valid. Throws Error naming the key.
+TrainerState read_state(const std::string& text);
+
+}  // namespace headgate::train

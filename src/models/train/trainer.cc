@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/trainer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "library/core/check.hpp"
+#include "models/layers/adamw.hpp"
+
+namespace headgate::train {
+
+namespace {
+
+bool never() { return false; }
+
+const TrainSettings& validated(const TrainSettings& settings) {
+  validate(settings);
+  return settings;
+}
+
+/// The evaluations of a run with settings.eval_tokens > 0.
+EvaluationPlan evaluation_plan(const TrainSettings& settings, const SequenceSource& source) {
+  return plan_evaluation(source.held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
+}
+
+/// What each process of the group computes of a pass. Throws Error if the sequences cannot be shared out evenly.
+models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& group) {
+  require(settings.batch % group.size() == 0, "batch {} cannot be shared out evenly to {} processes", settings.batch,
+          group.size());
+  return {settings.batch / group.size(), settings.seq_len};
+}
+
+}  // namespace
+
+std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
+                                                const SequenceSource& source, const ProcessGroup& group) {
+  validate(settings);
+  const models::BatchShape shape = own_batch(settings, group);
+  const std::size_t numbers = models::parameter_count(config);
+  const std::size_t tokens = shape.batch * shape.seq;
+  std::vector<models::MemoryItem> items = {{"parameters", numbers * sizeof(float)},
+                                           {"gradients", numbers * sizeof(float)},
+                                           {"optimizer moments", 2 * numbers * sizeof(float)},
+                                           {"tokens and targets", 2 * tokens * sizeof(std::int32_t)}};
+  for (auto& item : models::Decoder<float>::planned_memory(config, shape, models::Purpose::train)) {
+    items.push_back(std::move(item));
+  }
+  if (settings.eval_tokens > 0 && group.leads()) {
+    std::size_t bytes = 0;
+    const EvaluationPlan plan = evaluation_plan(settings, source);
+    for (const auto& item : evaluation_memory(config, source, plan, metrics::default_metrics())) bytes += item.bytes;
+    items.push_back({"evaluation", bytes});
+  }
+  return items;
+}
+
+Trainer::Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
+                 ProcessGroup& group)
+    : settings_(validated(settings)),
+      source_(source),
+      group_(group),
+      cancelled_(never),
+      decoder_(config, own_batch(settings, group), models::Purpose::train,
+               {.threads = settings.threads, .cancelled = &cancelled_}),
+      parameters_(decoder_.table().total()),
+      first_moment_(parameters_.size()),
+      second_moment_(parameters_.size()) {
+  models::initialise(parameters_.data(), decoder_.table(), config, settings.seed);
+  plan();
+}
+
+Trainer::Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source, ProcessGroup& group)
+    : settings_(validated(state.settings)),
+      source_(source),
+      group_(group),
+      cancelled_(never),
+      decoder_(checkpoint.config, own_batch(settings_, group), models::Purpose::train,
+               {.threads = settings_.threads, .cancelled = &cancelled_}),
+      parameters_(std::move(checkpoint.parameters)),
+      first_moment_(std::move(checkpoint.first_moment)),
+      second_moment_(std::move(checkpoint.second_moment)),
+      step_(state.step) {
+  const std::size_t total = decoder_.table().total();
+  require(parameters_.size() == total && first_moment_.size() == total && second_moment_.size() == total,
+          "the checkpoint has {} parameters and {} and {} moments but its model has {}", parameters_.size(),
+          first_moment_.size(), second_moment_.size(), total);
+  require(state.data_fingerprint == source.fingerprint(), "the data is not what the run was trained on so far");
+  spikes_.restore(state.recent_losses, state.spikes, state.inside_spike);
+  plan();
+}
+
+void Trainer::plan() {
+  require(source_.seq_len() == settings_.seq_len, "the data's sequences have {} tokens but the run's {}",
+          source_.seq_len(), settings_.seq_len);
+  require(config().vocab >= source_.vocab(), "vocab is {} but {} has tokens up to {}", config().vocab, source_.name(),
+          source_.vocab() - 1);
+  gradients_.resize(parameters_.size());
+  tokens_.resize(own_batch(settings_, group_).batch * settings_.seq_len);
+  targets_.resize(tokens_.size());
+  for (const models::Parameter& parameter : decoder_.table().entries()) {
+    const bool decays = models::decays(parameter.kind);
+    if (segments_.empty() || segments_.back().decays != decays) segments_.push_back({parameter.offset, 0, decays});
+    segments_.back().count += parameter.count;
+  }
+  if (settings_.eval_tokens > 0 && group_.leads()) {
+    evaluator_.emplace(config(), source_, evaluation_plan(settings_, source_), metrics::default_metrics(),
+                       decoder_.context());
+  }
+}
+
+double Trainer::accumulate_gradients() {
+  const std::int64_t T = settings_.seq_len;
+  const std::int64_t own = own_batch(settings_, group_).batch;
+  const double share = 1.0 / static_cast<double>(settings_.accumulate * group_.size());
+  double loss = 0.0;
+  std::fill(gradients_.begin(), gradients_.end(), 0.0F);
+  for (std::int64_t pass = 0; pass < settings_.accumulate; ++pass) {
+    const std::int64_t first = (step_ * settings_.accumulate + pass) * settings_.batch + group_.rank() * own;
+    for (std::int64_t b = 0; b < own; ++b) {
+      const std::int64_t sequence = first + b;
+      source_.training_sequence(tokens_.data() + b * T, targets_.data() + b * T, sequence);
+    }
+    loss += share *
+            decoder_.loss_and_gradients(gradients_.data(), parameters_.data(), tokens_.data(), targets_.data(), share);
+  }
+  group_.sum(gradients_.data(), std::ssize(gradients_));
+  return group_.sum(loss);
+}
+
+void Trainer::update(double lr, double gradient_scale, std::int64_t step) {
+  layers::AdamWOptions options;
+  options.lr = lr;
+  options.beta1 = settings_.beta1;
+  options.beta2 = settings_.beta2;
+  options.eps = settings_.eps;
+  options.gradient_scale = gradient_scale;
+  options.step = step;
+  for (const Segment& segment : segments_) {
+    options.weight_decay = segment.decays ? settings_.weight_decay : 0.0;
+    const auto part = [&segment](std::vector<float>& numbers) {
+      return View<float, 1>(numbers.data() + segment.offset, {segment.count});
+    };
+    layers::adamw_step(part(parameters_), part(first_moment_), part(second_moment_), part(gradients_), options,
+                       decoder_.context());
+  }
+}
+
+double Trainer::squared_norm(const std::vector<float>& numbers) const {
+  return layers::squared_norm(view_of(numbers, numbers.size()), decoder_.context());
+}
+
+void Trainer::cancel_when(std::function<bool()> cancelled) { cancelled_ = cancelled ? std::move(cancelled) : never; }
+
+StepReport Trainer::step() {
+  const auto begin = std::chrono::steady_clock::now();
+  StepReport report;
+  report.step = step_ + 1;
+  report.loss = accumulate_gradients();
+  if (!std::isfinite(report.loss)) throw Diverged(fmt::format("step {}: the loss is {}", report.step, report.loss));
+  report.grad_norm = std::sqrt(squared_norm(gradients_));
+  if (!std::isfinite(report.grad_norm)) {
+    throw Diverged(fmt::format("step {}: the norm of the gradient is {}", report.step, report.grad_norm));
+  }
+  const bool clipped = settings_.clip > 0.0 && report.grad_norm > settings_.clip;
+  report.lr = learning_rate(settings_.schedule, report.step);
+  update(report.lr, clipped ? settings_.clip / report.grad_norm : 1.0, report.step);
+  step_ = report.step;
+  report.tokens = step_ * settings_.tokens_per_step();
+  report.spike = spikes_.add(report.loss);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+Evaluation Trainer::evaluate() {
+  require(evaluator_.has_value(), "eval_tokens is 0: nothing to evaluate on");
+  return evaluator_->evaluate(parameters_.data());
+}
+
+double Trainer::flops_per_step() const {
+  return static_cast<double>(settings_.accumulate) *
+         models::training_flops(config(), settings_.batch, settings_.seq_len);
+}
+
+TrainerState Trainer::state() const {
+  TrainerState state;
+  state.settings = settings_;
+  state.step = step_;
+  state.data_fingerprint = source_.fingerprint();
+  state.spikes = spikes_.count();
+  state.inside_spike = spikes_.inside();
+  state.recent_losses = spikes_.window();
+  return state;
+}
+
+void Trainer::require_finite() const {
+  for (const std::vector<float>* buffer : {&parameters_, &first_moment_, &second_moment_}) {
+    if (!std::isfinite(squared_norm(*buffer))) {
+      throw Diverged(fmt::format("step {}: the update left parameters or moments that are not finite", step_));
+    }
+  }
+}
+
+void Trainer::save(const std::string& directory) const {
+  require_finite();
+  save_checkpoint(directory, {config(), decoder_.table(), parameters_.data(), first_moment_.data(),
+                              second_moment_.data(), write_state(state())});
+}
+
+}  // namespace headgate::train

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "models/data/data.hpp"
+#include "models/decoder/decoder.hpp"
+#include "models/evaluate/evaluation.hpp"
+#include "models/train/checkpoint.hpp"
+#include "models/train/process_group.hpp"
+#include "models/train/settings.hpp"
+#include "models/train/spikes.hpp"
+
+namespace headgate::train {
+
+/// A loss or gradient that is not finite: "step N: …", one line. The step has not changed the parameters.
+class Diverged : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct StepReport {
+  std::int64_t step = 0;   ///< from 1
+  double loss = 0.0;       ///< mean over the step's tokens, before the update, in nats
+  double grad_norm = 0.0;  ///< before clipping
+  double lr = 0.0;
+  std::int64_t tokens = 0;  ///< seen since step 1
+  double seconds = 0.0;     ///< duration of the step
+  bool spike = false;       ///< a loss spike begins here
+};
+
+/// The memory of a run in bytes, by purpose, in this process of the group; allocates nothing. Throws Error if config or
+/// settings are invalid or the sizes overflow.
+std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
+                                                const SequenceSource& source, const ProcessGroup& group);
+
+/// A model in training: its parameters, AdamW's moments, and the training step, which runs on settings.threads. In a
+/// group of n processes each has all parameters and takes 1/n of every batch, in the order of the ranks; gradients and
+/// losses are summed, so that all take the same step.
+class Trainer {
+ public:
+  /// A new run: parameters are initialised from settings.seed. `source` and `group` must outlive the trainer. Throws
+  /// Error if config, settings, source and group do not fit each other.
+  Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
+          ProcessGroup& group = alone());
+
+  /// Resumes from a checkpoint with the trainer state `state`. Throws Error if the data differs from the run's.
+  Trainer(Checkpoint checkpoint, const TrainerState& state, const SequenceSource& source,
+          ProcessGroup& group = alone());
+
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// From now on step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it
+  /// returns true. An empty function never cancels. For a process that trains alone: others of a group would wait.
+  void cancel_when(std::function<bool()> cancelled);
+
+  /// Forward and backward passes over the step's batches, clipping, AdamW. Throws Diverged and Cancelled, before the
+  /// update: what save() saves is then what it was before the call.
+  StepReport step();
+
+  /// Evaluates held-out sequences, in the process that leads the group. Throws Error if eval_tokens is 0, and
+  /// Cancelled.
+  Evaluation evaluate();
+
+  /// Throws io::FileError, or Diverged if a number is not finite; the previous checkpoint then remains.
+  void save(const std::string& directory) const;
+
+  /// Throws Diverged if a parameter or moment is not finite.
+  void require_finite() const;
+
+  std::int64_t steps_done() const { return step_; }
+  bool finished() const { return step_ >= settings_.schedule.steps; }
+  const TrainSettings& settings() const { return settings_; }
+  const models::DecoderConfig& config() const { return decoder_.config(); }
+  const std::vector<float>& parameters() const { return parameters_; }
+  std::int64_t spikes() const { return spikes_.count(); }
+  double flops_per_step() const;  ///< of all processes
+  ProcessGroup& group() const { return group_; }
+  TrainerState state() const;
+
+  std::vector<models::MemoryItem> memory_plan() const { return training_memory(config(), settings_, source_, group_); }
+
+ private:
+  /// Consecutive parameters with the same weight decay.
+  struct Segment {
+    std::int64_t offset = 0;
+    std::int64_t count = 0;
+    bool decays = false;
+  };
+
+  void plan();
+  double accumulate_gradients();
+  void update(double lr, double gradient_scale, std::int64_t step);
+  double squared_norm(const std::vector<float>& numbers) const;
+
+  TrainSettings settings_;
+  const SequenceSource& source_;
+  ProcessGroup& group_;
+  std::function<bool()> cancelled_;  // never empty: the decoders' contexts point to it
+  models::Decoder<float> decoder_;
+  std::optional<HeldOutEvaluator> evaluator_;
+  std::vector<float> parameters_;      // (total)
+  std::vector<float> gradients_;       // (total)
+  std::vector<float> first_moment_;    // (total)
+  std::vector<float> second_moment_;   // (total)
+  std::vector<std::int32_t> tokens_;   // (own batch,T)
+  std::vector<std::int32_t> targets_;  // (own batch,T)
+  std::vector<Segment> segments_;
+  SpikeCounter spikes_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace headgate::train

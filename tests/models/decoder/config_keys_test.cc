@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <set>
+#include <string>
+#include <type_traits>
+
+#include "headgate/error.hpp"
+#include "library/core/count_fields.hpp"
+#include "models/decoder/config.hpp"
+#include "models/decoder/tiny.hpp"
+#include "models/families/config_file.hpp"
+
+// What holds of every row of kConfigKeys.
+
+namespace headgate::models {
+namespace {
+
+/// A config in which any one row may change: with a gate for the rows of the gate alone.
+template <class Row>
+DecoderConfig start_of(const Row& row) {
+  DecoderConfig config = tiny_config();
+  if (row.group == OptionGroup::gate) config.gate = layers::parse_gate("g1-elementwise-sigmoid-mul");
+  return config;
+}
+
+/// Another value that the row allows, other fields of the config as they are.
+template <class Row>
+ValueOf<Row> another_value(const Row& row, const DecoderConfig& config) {
+  using Value = ValueOf<Row>;
+  const Value now = row.of(config);
+  if constexpr (std::is_enum_v<Value>) {
+    Value other = now;  // "none" only where there is nothing else: other keys may not go with it
+    for (const auto& word : Words<Value>::kAll) {
+      if (word.value != now && (other == now || word_of(other) == "none")) other = word.value;
+    }
+    return other;
+  } else if constexpr (std::is_integral_v<Value>) {
+    return now == 0 ? Value{3} : 2 * now;
+  } else {
+    if (now == 0.0) return Value{1};
+    return row.range.has(now / 2) ? now / 2 : now * 2;
+  }
+}
+
+TEST(ConfigKeys, NamesKeysAndOptionsAreUnique) {
+  std::set<std::string> names, keys, options;
+  for_each_row(kConfigKeys, [&](const auto& row) {
+    EXPECT_TRUE(names.insert(std::string(row.name)).second) << row.name;
+    EXPECT_TRUE(keys.insert(std::string(row.key)).second) << row.key;
+    EXPECT_FALSE(row.help.empty()) << row.name;
+    if (row.option.empty()) return;
+    EXPECT_TRUE(options.insert(std::string(row.option)).second) << row.option;
+    EXPECT_EQ(row.type.empty(), row.flag.has_value()) << row.option;
+  });
+}
+
+TEST(ConfigKeys, EveryFieldOfAConfigHasARow) {
+  std::size_t fields = 0;
+  for_each_row(kConfigKeys, [&fields](const auto&) { ++fields; });
+  EXPECT_EQ(fields, headgate::testing::count_fields<DecoderConfig>() - 1 +
+                        headgate::testing::count_fields<layers::GateVariant>());
+}
+
+TEST(ConfigKeys, EveryKeyComesBackFromAFile) {
+  for_each_row(kConfigKeys, [](const auto& row) {
+    DecoderConfig config = start_of(row);
+    row.of(config) = another_value(row, config);
+    if (row.key == "num_key_value_heads") config.heads = 2 * config.kv_heads;
+    const DecoderConfig back = parse_config("config.json", write_config(config));
+    EXPECT_TRUE(row.of(back) == row.of(config)) << row.key;
+    EXPECT_EQ(back, config) << row.key;
+  });
+}
+
+TEST(ConfigKeys, QwenThreeHasDefaultsAlone) {
+  for_each_row(kConfigKeys, [](const auto& row) {
+    DecoderConfig config = tiny_config();
+    EXPECT_TRUE(is_qwen3(config));
+    row.of(config) = another_value(row, config);
+    EXPECT_EQ(is_qwen3(config), row.in_qwen3 == InQwen3::any) << row.key;
+  });
+}
+
+std::string refusal(const DecoderConfig& config, NamesIn names) {
+  try {
+    validate(config, names);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ConfigKeys, NumbersOutOfRangeAreRefusedByEveryName) {
+  for_each_row(kConfigKeys, [](const auto& row) {
+    using Value = ValueOf<std::remove_cvref_t<decltype(row)>>;
+    if constexpr (std::is_arithmetic_v<Value>) {
+      DecoderConfig config = start_of(row);
+      if constexpr (std::is_integral_v<Value>) {
+        row.of(config) = row.range.most + 1;
+      } else {
+        row.of(config) = std::nan("");
+      }
+      const std::string option(row.option.empty() ? row.key : row.option);
+      EXPECT_TRUE(refusal(config, NamesIn::code).starts_with("config: " + std::string(row.name) + " is ")) << row.name;
+      EXPECT_TRUE(refusal(config, NamesIn::file).starts_with(std::string(row.key) + " is ")) << row.name;
+      EXPECT_TRUE(refusal(config, NamesIn::command_line).starts_with(option + " is ")) << row.name;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace headgate::models

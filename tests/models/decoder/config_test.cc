@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/decoder/config.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "models/decoder/parameters.hpp"
+#include "models/decoder/tiny.hpp"
+
+namespace headgate::models {
+namespace {
+
+using layers::GateVariant;
+using layers::parse_gate;
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(GateNames, RoundTrip) {
+  for (const std::string& name : all_variants()) {
+    const GateVariant variant = parse_gate(name);
+    EXPECT_EQ(parse_gate(gate_name(variant)), variant) << name;
+  }
+}
+
+TEST(GateNames, FillInWhatIsNotSaid) {
+  EXPECT_EQ(gate_name(parse_gate("none")), "none");
+  EXPECT_EQ(gate_name(parse_gate("headwise")), "g1-headwise-sigmoid-mul");
+  EXPECT_EQ(gate_name(parse_gate("head-shared")), "g1-head_shared-sigmoid-mul");
+  EXPECT_EQ(gate_name(parse_gate("add-silu")), "g1-elementwise-silu-add");
+  EXPECT_EQ(gate_name(parse_gate("sigmoid2-g4")), "g4-elementwise-sigmoid2-mul");
+  EXPECT_EQ(gate_name(parse_gate("ns_sigmoid")), "g1-elementwise-ns_sigmoid-mul");
+  EXPECT_EQ(gate_name(parse_gate("head_rmsnorm-off_by_one")), "head_rmsnorm-off_by_one");
+  EXPECT_EQ(gate_name(parse_gate("output_silu")), "output_silu");
+}
+
+TEST(GateNames, RefuseWhatHasNoMeaning) {
+  for (const char* name : {"", "g6", "headwise-elementwise", "none-headwise", "g5-head_shared", "headwise-head_rmsnorm",
+                           "parameter-bias", "headwisee", "g1-none", "sigmoid-sigmoid2"}) {
+    EXPECT_NE(error_of([name] { parse_gate(name); }), "") << name;
+  }
+  EXPECT_EQ(error_of([] { parse_word<layers::GateSite>("--gate-site", "g7"); }),
+            "--gate-site: 'g7' is none of none, g1, g2, g3, g4, g5");
+}
+
+TEST(Config, RefusesWhatDoesNotFit) {
+  const auto refused = [](const std::function<void(DecoderConfig&)>& change) {
+    DecoderConfig config = tiny_config();
+    change(config);
+    return error_of([&config] { validate(config); });
+  };
+  EXPECT_EQ(refused([](DecoderConfig&) {}), "");
+  EXPECT_EQ(refused([](DecoderConfig& c) { c.vocab = 0; }), "config: vocab is 0 but must be from 1 to 1048576");
+  EXPECT_EQ(refused([](DecoderConfig& c) { c.heads = 3; }), "config: heads 3 is not a multiple of kv_heads 2");
+  EXPECT_EQ(refused([](DecoderConfig& c) { c.head_dim = 513; }), "config: head_dim is 513 but must be from 1 to 512");
+  EXPECT_EQ(refused([](DecoderConfig& c) { c.rope_fraction = 1.5; }),
+            "config: rope_fraction is 1.5 but must be from 0 to 1");
+  EXPECT_NE(refused([](DecoderConfig& c) { c.rope_fraction = std::nan(""); }), "");
+  EXPECT_NE(refused([](DecoderConfig& c) { c.norm_eps = 0.0; }), "");
+  EXPECT_NE(refused([](DecoderConfig& c) { c.rope_base = INFINITY; }), "");
+  EXPECT_NE(refused([](DecoderConfig& c) { c.init_std = -1.0; }), "");
+  EXPECT_NE(refused([](DecoderConfig& c) { c.gate.init_std = NAN; }), "");
+  EXPECT_NE(refused([](DecoderConfig& c) { c.layers = 1025; }), "");
+  EXPECT_NE(refused([](DecoderConfig& c) { c.vocab = c.dim = c.ffn = c.seq_len = 1 << 20; }), "");
+}
+
+TEST(ParameterCount, OfATinyModel) {
+  DecoderConfig c = tiny_config();
+  const std::int64_t layer = 2 * 8                      // norms
+                             + (4 + 2 + 2) * 6 * 8      // q, k, v
+                             + 2 * 6                    // QK-norm
+                             + 8 * 4 * 6 + 3 * 8 * 10;  // o, MLP
+  EXPECT_EQ(parameter_count(c), 11 * 8 + 2 * layer + 8);
+  c.embeddings = Embeddings::separate;
+  c.norm_placement = NormPlacement::sandwich;
+  EXPECT_EQ(parameter_count(c), 2 * 11 * 8 + 2 * (layer + 2 * 8) + 8);
+}
+
+/// Added parameters, in millions, of the paper's 15B-A2B model (24 layers, 2048 wide, 32/4 heads of 128): its Table 1.
+TEST(ParameterCount, AddsWhatThePaperSays) {
+  DecoderConfig c;
+  c.vocab = 1000;
+  c.dim = 2048;
+  c.layers = 24;
+  c.heads = 32;
+  c.kv_heads = 4;
+  c.head_dim = 128;
+  c.ffn = 768;
+  const std::int64_t baseline = parameter_count(c);
+  const auto added = [&](const char* name) {
+    c.gate = parse_gate(name);
+    return static_cast<double>(parameter_count(c) - baseline) / 1e6;
+  };
+  EXPECT_NEAR(added("g1-elementwise"), 201, 0.5);
+  EXPECT_NEAR(added("g2-elementwise"), 25, 0.5);
+  EXPECT_NEAR(added("g3-elementwise"), 25, 0.5);
+  EXPECT_NEAR(added("g4-elementwise"), 201, 0.5);
+  EXPECT_NEAR(added("g5-elementwise"), 100, 1.0);
+  EXPECT_NEAR(added("g1-headwise"), 1.6, 0.05);
+  EXPECT_NEAR(added("g2-headwise"), 0.2, 0.01);
+  EXPECT_NEAR(added("g1-head_shared"), 201, 0.5);
+  EXPECT_NEAR(added("g2-head_shared"), 25, 0.5);
+  EXPECT_EQ(added("output_silu"), 0.0);
+}
+
+TEST(ParameterTable, IsDenseAndInTheOrderOfTheFusedProjection) {
+  DecoderConfig c = tiny_config();
+  c.gate = parse_gate("g1-elementwise-bias-learned_sinks");
+  const ParameterTable table(c);
+  std::int64_t next = 0;
+  for (const Parameter& parameter : table.entries()) {
+    EXPECT_EQ(parameter.offset, next) << parameter.name;
+    next += parameter.count;
+  }
+  EXPECT_EQ(table.total(), next);
+  const std::string attention = "model.layers.1.self_attn.";
+  const auto end_of = [&](const char* name) {
+    const Parameter* parameter = table.find(attention + name);
+    return parameter == nullptr ? -1 : parameter->offset + parameter->count;
+  };
+  EXPECT_EQ(end_of("q_proj.weight"), table.find(attention + "gate_proj.weight")->offset);
+  EXPECT_EQ(end_of("gate_proj.weight"), table.find(attention + "k_proj.weight")->offset);
+  EXPECT_EQ(end_of("k_proj.weight"), table.find(attention + "v_proj.weight")->offset);
+  EXPECT_EQ(table.find(attention + "gate_proj.bias")->shape, (std::vector<std::int64_t>{4 * 6}));
+  EXPECT_EQ(table.find("lm_head.weight"), nullptr);
+}
+
+TEST(MatchParams, ComesWithinHalfAStepOfTheBaseline) {
+  DecoderConfig c;
+  c.dim = 192;
+  c.layers = 6;
+  c.heads = 6;
+  c.kv_heads = 3;
+  c.ffn = 512;
+  const std::int64_t baseline = parameter_count(c);
+  for (const std::string& name : all_variants()) {
+    c.gate = parse_gate(name);
+    const DecoderConfig matched = match_params(c);
+    EXPECT_LE(std::abs(parameter_count(matched) - baseline), 4 * 3 * 192 * 6 / 2) << name;
+    EXPECT_EQ((c.ffn - matched.ffn) % 4, 0);
+  }
+  c.gate = parse_gate("elementwise");
+  EXPECT_EQ(match_params(c).ffn, 512 - 64);  // 6·32·192 parameters a layer over 3·192 a column
+  c.ffn = 48;
+  EXPECT_NE(error_of([&c] { match_params(c); }), "");
+}
+
+TEST(Initialise, IsNormalReproducibleAndSharedBetweenVariants) {
+  DecoderConfig plain;
+  plain.layers = 2;
+  DecoderConfig gated = plain;
+  gated.gate = parse_gate("g1-elementwise-bias");
+  gated.gate.bias_init = -1.5;
+  const ParameterTable plain_table(plain), gated_table(gated);
+  std::vector<float> a(static_cast<std::size_t>(plain_table.total())), b(static_cast<std::size_t>(gated_table.total()));
+  initialise(a.data(), plain_table, plain, 7);
+  initialise(b.data(), gated_table, gated, 7);
+  double sum = 0.0, square = 0.0, count = 0.0;
+  for (const Parameter& parameter : plain_table.entries()) {
+    const Parameter& twin = *gated_table.find(parameter.name);
+    for (std::int64_t i = 0; i < parameter.count; ++i) {
+      const float value = a[static_cast<std::size_t>(parameter.offset + i)];
+      ASSERT_EQ(value, b[static_cast<std::size_t>(twin.offset + i)]) << parameter.name;
+      if (parameter.kind == ParameterKind::norm) {
+        ASSERT_EQ(value, 1.0F);
+        continue;
+      }
+      sum += value;
+      square += value * value;
+      count += 1.0;
+    }
+  }
+  EXPECT_NEAR(sum / count, 0.0, 4 * 0.02 / std::sqrt(count));
+  EXPECT_NEAR(std::sqrt(square / count), 0.02, 4 * 0.02 / std::sqrt(2 * count));
+  EXPECT_EQ(b[static_cast<std::size_t>(gated_table.find("model.layers.1.self_attn.gate_proj.bias")->offset)], -1.5F);
+#ifdef __GLIBCXX__  // a seed means the same in every version
+  EXPECT_FLOAT_EQ(a[0], -0.0122257927F);
+  EXPECT_FLOAT_EQ(a[1000], -0.000462235534F);
+#endif
+  std::vector<float> other(a.size());
+  initialise(other.data(), plain_table, plain, 8);
+  EXPECT_NE(a[0], other[0]);
+}
+
+TEST(Initialise, GivesEachTensorNumbersOfItsOwn) {
+  const DecoderConfig config = tiny_config();
+  const ParameterTable table(config);
+  std::vector<double> values(static_cast<std::size_t>(table.total()));
+  initialise(values.data(), table, config, 7);
+  std::set<double> seen;
+  for (const Parameter& parameter : table.entries()) {
+    if (parameter.kind == ParameterKind::norm) continue;
+    for (std::int64_t i = 0; i < parameter.count; ++i) {
+      EXPECT_TRUE(seen.insert(values[static_cast<std::size_t>(parameter.offset + i)]).second) << parameter.name;
+    }
+  }
+}
+
+TEST(Initialise, HasTailsOfANormalDistribution) {
+  DecoderConfig config = tiny_config();
+  config.vocab = 20000;
+  config.init_std = 0.5;
+  const ParameterTable table(config);
+  std::vector<double> values(static_cast<std::size_t>(table.total()));
+  initialise(values.data(), table, config, 7);
+  const Parameter& embedding = *table.find("model.embed_tokens.weight");
+  const auto count = static_cast<double>(embedding.count);
+  for (const double deviations : {0.5, 1.0, 2.0, 3.0}) {
+    const auto* first = values.data() + embedding.offset;
+    const auto within = static_cast<double>(std::count_if(
+        first, first + embedding.count, [&](double x) { return std::abs(x) < deviations * config.init_std; }));
+    const double share = std::erf(deviations / std::sqrt(2.0));
+    EXPECT_NEAR(within / count, share, 4 * std::sqrt(share * (1 - share) / count)) << deviations;
+  }
+}
+
+TEST(TrainingFlops, CountsSixPerWeightAndTwelvePerPair) {
+  DecoderConfig c = tiny_config();
+  const double matrices = 11 * 8 + 2 * ((4 + 2 + 2) * 6 * 8 + 8 * 4 * 6 + 3 * 8 * 10);
+  const double pairs = 3 * 15;  // of 5 queries and the keys before them and beside
+  EXPECT_DOUBLE_EQ(training_flops(c, 3, 5), 6 * matrices * 15 + 12 * 2 * 4 * 6 * pairs);
+}
+
+}  // namespace
+}  // namespace headgate::models

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "models/decoder/plain_decoder.hpp"
+#include "models/decoder/tiny.hpp"
+#include "models/layers/support.hpp"
+#include "support/test_runs.hpp"
+
+// The gradients of whole decoders: each entry against the formulas, differentiated step by step, in f64 and f32; and
+// each tensor's against central differences of the loss.
+
+namespace headgate::models {
+namespace {
+
+/// A decoder of T with its gradients at one set of parameters.
+template <typename T>
+class Checked {
+ public:
+  Checked(const DecoderConfig& config, const std::vector<double>& values, const TinyBatch& batch)
+      : decoder_(config, kTinyBatch, Purpose::train), batch_(batch), values_(values), gradients_(values.size()) {
+    decoder_.loss_and_gradients(gradients_.data(), layers::as<T>(values).data(), batch_.tokens.data(),
+                                batch_.targets.data());
+  }
+
+  const std::vector<T>& gradients() const { return gradients_; }
+
+  /// The loss at the parameters moved by step · direction, which starts at `first`.
+  double loss_at(std::size_t first, const std::vector<double>& direction, double step) {
+    std::vector<double> moved = values_;
+    for (std::size_t i = 0; i < direction.size(); ++i) moved[first + i] += step * direction[i];
+    return decoder_.loss(layers::as<T>(moved).data(), batch_.tokens.data(), batch_.targets.data());
+  }
+
+ private:
+  Decoder<T> decoder_;
+  const TinyBatch& batch_;
+  std::vector<double> values_;
+  std::vector<T> gradients_;
+};
+
+/// All entries of a tensor at once, along ±1 drawn at random: differences know no formula but the loss.
+void check_differences(Checked<double>& checked, const Parameter& parameter, const PlainGradients& expected) {
+  Draws draws(static_cast<std::uint64_t>(parameter.offset));
+  std::vector<double> signs;
+  for (std::int64_t i = 0; i < parameter.count; ++i) signs.push_back(draws.bits() % 2 == 0 ? 1.0 : -1.0);
+  const auto first = static_cast<std::size_t>(parameter.offset);
+  const layers::Slope slope =
+      layers::central_difference([&](double step) { return checked.loss_at(first, signs, step); }, expected.loss);
+  double along = 0.0;
+  layers::Number bound;
+  for (std::size_t i = 0; i < signs.size(); ++i) {
+    along += checked.gradients()[first + i] * signs[i];
+    bound += expected.gradients[first + i] * signs[i];
+  }
+  EXPECT_NEAR(along, slope.value, slope.tolerance + layers::tolerance_of(DType::f64, bound)) << parameter.name;
+}
+
+void check_config(const DecoderConfig& config) {
+  const ParameterTable table(config);
+  const std::vector<double> values = single_precision(large_parameters(table, 17));
+  const TinyBatch batch(config, kTinyBatch, 5);
+  const PlainGradients expected =
+      differentiate_plainly(config, values, kTinyBatch, batch.tokens.data(), batch.targets.data());
+  double loosest = 0.0;
+  for (const layers::Number& g : expected.gradients) {
+    loosest = std::max(loosest, layers::tolerance_of(DType::f64, g));
+  }
+  EXPECT_LT(loosest, 1e-10) << "a tolerance that says nothing";
+  Checked<double> checked(config, values, batch);
+  layers::expect_within("f64 gradient", checked.gradients(), expected.gradients);
+  layers::expect_within("f32 gradient", Checked<float>(config, values, batch).gradients(), expected.gradients);
+  for (const Parameter& parameter : table.entries()) {
+    double largest = 0.0;
+    for (std::int64_t i = 0; i < parameter.count; ++i) {
+      largest = std::max(largest, std::abs(checked.gradients()[static_cast<std::size_t>(parameter.offset + i)]));
+    }
+    EXPECT_GT(largest, 1e-6) << parameter.name << " has no gradient";
+    check_differences(checked, parameter, expected);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+class GateGradients : public testing::TestWithParam<std::string> {};
+
+/// Without QK-norm, which takes a headwise gate's effect out of q and k.
+TEST_P(GateGradients, MatchDifferences) {
+  DecoderConfig config = tiny_config();
+  config.qk_norm = QkNorm::none;
+  config.gate = layers::parse_gate(GetParam());
+  check_config(config);
+}
+
+TEST_P(GateGradients, MatchDifferencesInASandwichWithQkNorm) {
+  DecoderConfig config = tiny_config();
+  config.layers = 1;
+  config.norm_placement = NormPlacement::sandwich;
+  config.gate = layers::parse_gate(GetParam());
+  // A norm that follows takes the effect out of one factor a head.
+  const bool normed = config.gate.site >= layers::GateSite::g3;
+  if (normed && config.gate.grain == layers::GateGrain::headwise) config.gate.op = GateOp::add;
+  check_config(config);
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, GateGradients, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
+
+TEST(DecoderGradients, ZeroCentredNormsAndHalfOfRope) {
+  DecoderConfig config = tiny_config();
+  config.norm = layers::NormKind::zero_centred;
+  config.rope_fraction = 0.5;
+  config.rope_base = 100.0;
+  check_config(config);
+}
+
+TEST(DecoderGradients, BiasesWindowAndScaledRope) {
+  for (const DecoderConfig& config : other_families()) check_config(config);
+}
+
+TEST(DecoderGradients, NoRopeAndSeparateEmbeddings) {
+  DecoderConfig config = tiny_config();
+  config.rope_fraction = 0.0;
+  config.embeddings = Embeddings::separate;
+  check_config(config);
+}
+
+TEST(DecoderGradients, OneHeadOneLayerOneFeature) {
+  DecoderConfig config = tiny_config();
+  config.layers = 1;
+  config.heads = config.kv_heads = 1;
+  config.head_dim = 1;
+  config.qk_norm = QkNorm::none;
+  config.gate = layers::parse_gate("g1-headwise");
+  check_config(config);
+}
+
+void check_sums(const std::string& gate) {
+  DecoderConfig config = tiny_config();
+  config.gate = layers::parse_gate(gate);
+  Decoder<double> decoder(config, kTinyBatch, Purpose::train);
+  const std::vector<double> values = large_parameters(decoder.table(), 3);
+  std::vector<double> sum(values.size(), 0.0);
+  std::vector<layers::Number> expected(values.size());
+  for (const double scale : {0.5, 0.25}) {
+    const TinyBatch batch(config, kTinyBatch, scale == 0.5 ? 1 : 2);
+    decoder.loss_and_gradients(sum.data(), values.data(), batch.tokens.data(), batch.targets.data(), scale);
+    const PlainGradients of_batch =
+        differentiate_plainly(config, values, kTinyBatch, batch.tokens.data(), batch.targets.data());
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += scale * of_batch.gradients[i];
+  }
+  layers::expect_within("sum of two batches, " + gate, sum, expected);
+}
+
+TEST(DecoderGradients, AddUpOverBatchesByTheirScale) {
+  for (const char* gate : {"g1-elementwise-bias-ns_sigmoid", "g1-headwise-learned_sinks", "g2-head_shared-parameter",
+                           "head_rmsnorm", "g5-elementwise"}) {
+    check_sums(gate);
+  }
+}
+
+}  // namespace
+}  // namespace headgate::models

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "library/core/gate_functions.hpp"
+#include "library/core/random.hpp"
+#include "models/decoder/decoder.hpp"
+
+// Models small enough for finite differences, with numbers large enough that nothing hides.
+
+namespace headgate::models {
+
+inline DecoderConfig tiny_config() {
+  DecoderConfig config;
+  config.vocab = 11;
+  config.dim = 8;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 6;
+  config.ffn = 10;
+  config.seq_len = 7;
+  return config;
+}
+
+/// What Qwen2, Mistral and Llama 3 have that Qwen3 lacks, some of it on each side of every limit; with a gate besides.
+inline std::array<DecoderConfig, 2> other_families() {
+  DecoderConfig config = tiny_config();
+  config.qk_norm = QkNorm::none;
+  config.qkv_bias = QkvBias::learned;
+  config.window = 3;
+  config.rope_base = 20.0;
+  config.rope_scaling = layers::RopeScalingKind::llama3;
+  config.rope_factor = 4.0;
+  config.rope_original_seq_len = 8;  // the three pairs turn 1.3, 0.5 and 0.2 times in it
+  config.rope_low_freq_factor = 0.3;
+  config.rope_high_freq_factor = 1.0;
+  DecoderConfig gated = config;
+  gated.gate = layers::parse_gate("g2-elementwise");
+  gated.qk_norm = QkNorm::per_head;
+  gated.rope_scaling = layers::RopeScalingKind::linear;
+  gated.window = 2;
+  return {config, gated};
+}
+
+inline constexpr BatchShape kTinyBatch{2, 7};
+
+/// The name of a test of a gate variant.
+inline std::string name_of_variant(const ::testing::TestParamInfo<std::string>& variant) {
+  std::string name = variant.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+/// Every gate and control of the paper, by name.
+inline std::vector<std::string> all_variants() {
+  std::vector<std::string> names{"none", "head_rmsnorm", "output_silu", "learned_sinks", "off_by_one"};
+  for (const char* site : {"g1", "g2", "g3", "g4", "g5"}) {
+    for (const char* grain : {"headwise", "elementwise", "head_shared"}) {
+      if (std::string(site) == "g5" && std::string(grain) == "head_shared") continue;
+      for (const char* rest : {"", "-add-silu", "-parameter", "-bias-ns_sigmoid"}) {
+        names.push_back(std::string(site) + "-" + grain + rest);
+      }
+    }
+  }
+  for (const GateFunction& function : kGateFunctions) {
+    for (const char* rest : {"g1-elementwise-", "g1-headwise-add-", "g1-head_shared-", "g2-headwise-"}) {
+      names.push_back(rest + std::string(function.word));
+    }
+  }
+  names.push_back("g1-headwise-learned_sinks");
+  names.push_back("g1-head_shared-off_by_one");
+  names.push_back("output_silu-learned_sinks");
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+/// Test data of any machine.
+class Draws {
+ public:
+  explicit Draws(std::uint64_t seed) : random_(seed) {}
+
+  std::uint64_t bits() { return random_.next(); }
+  /// In [−1, 1).
+  double symmetric() { return static_cast<double>(static_cast<std::int64_t>(bits())) * 0x1p-63; }
+  std::int32_t token(std::int64_t vocab) {
+    return static_cast<std::int32_t>(random_.below(static_cast<std::uint64_t>(vocab)));
+  }
+
+ private:
+  SplitMix64 random_;
+};
+
+/// Tokens and the ones that follow them; the last two targets of every sequence do not count.
+struct TinyBatch {
+  std::vector<std::int32_t> tokens, targets;
+
+  TinyBatch(const DecoderConfig& config, BatchShape shape, std::uint64_t seed) {
+    Draws draws(seed);
+    for (std::int64_t n = 0; n < shape.batch * shape.seq; ++n) {
+      tokens.push_back(draws.token(config.vocab));
+      targets.push_back(n % shape.seq + 2 < shape.seq ? draws.token(config.vocab) : -1);
+    }
+  }
+};
+
+/// Every parameter of order 1: gates away from ½, scores apart, norms away from 1.
+inline std::vector<double> large_parameters(const ParameterTable& table, std::uint64_t seed) {
+  Draws draws(seed);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < table.total(); ++i) values.push_back(0.8 * draws.symmetric());
+  for (const Parameter& parameter : table.entries()) {
+    if (parameter.kind != ParameterKind::norm) continue;
+    for (std::int64_t i = 0; i < parameter.count; ++i) values[static_cast<std::size_t>(parameter.offset + i)] += 1.0;
+  }
+  return values;
+}
+
+/// The nearest values that f32 holds, so that decoders of either precision get the same parameters.
+inline std::vector<double> single_precision(std::vector<double> values) {
+  for (double& value : values) value = static_cast<float>(value);
+  return values;
+}
+
+}  // namespace headgate::models

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/evaluate/evaluator.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "models/evaluate/bos_value_norm_ratio.hpp"
+#include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/gate_below.hpp"
+#include "models/evaluate/gate_by_trigger.hpp"
+#include "models/evaluate/gate_mean.hpp"
+#include "models/evaluate/loss.hpp"
+#include "models/evaluate/massive_activation.hpp"
+#include "models/evaluate/plain_metrics.hpp"
+#include "models/evaluate/sink_rate.hpp"
+#include "models/layers/gate_variant.hpp"
+
+// Figures gathered without a T×S buffer, against plain loops over the whole attention matrix.
+
+namespace headgate::metrics {
+namespace {
+
+using models::Decoder;
+using models::DecoderConfig;
+using models::kTinyBatch;
+using models::Purpose;
+using models::TinyBatch;
+
+constexpr double kClose = 1e-11;
+
+struct Evaluated {
+  PlainBatches plain;
+  Report report;
+};
+
+DecoderConfig config_with(const std::string& gate) {
+  DecoderConfig config = models::tiny_config();
+  config.gate = layers::parse_gate(gate);
+  return config;
+}
+
+/// Every third token of the vocabulary.
+std::vector<std::uint8_t> triggers_of(const TinyBatch& batch) {
+  std::vector<std::uint8_t> out;
+  for (const std::int32_t token : batch.tokens) out.push_back(token % 3 == 0 ? 1 : 0);
+  return out;
+}
+
+/// Two batches through the evaluator and through the formulas.
+Evaluated evaluate(const DecoderConfig& config, bool with_triggers, const MetricList& metrics = all_metrics()) {
+  Evaluated out;
+  out.plain.config = config;
+  Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
+  const std::vector<double> values = models::large_parameters(decoder.table(), 41);
+  Evaluator<double> evaluator(decoder, metrics);
+  for (const std::uint64_t seed : {1U, 2U}) {
+    TinyBatch batch(config, kTinyBatch, seed);
+    for (std::int32_t& target : batch.targets) target = std::max(target, 0);
+    out.plain.runs.push_back(
+        models::run_plainly(config, values.data(), kTinyBatch, batch.tokens.data(), batch.targets.data()));
+    out.plain.triggers.push_back(triggers_of(batch));
+    evaluator.add(values.data(), batch.tokens.data(), batch.targets.data(),
+                  with_triggers ? out.plain.triggers.back().data() : nullptr);
+  }
+  out.report = evaluator.report();
+  return out;
+}
+
+Evaluated evaluate(const std::string& gate, bool with_triggers, const MetricList& metrics = all_metrics()) {
+  return evaluate(config_with(gate), with_triggers, metrics);
+}
+
+void expect_close(const FigureRow& row, const Metric& metric, const Values& wanted, const std::string& where) {
+  ASSERT_EQ(wanted.size(), metric.figures.size()) << metric.name;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const Figure& figure = metric.figures[i];
+    const std::optional<double> got = row.find(figure);
+    ASSERT_EQ(got.has_value(), wanted[i].has_value()) << figure.key << where;
+    if (!got) continue;
+    // e^x has the absolute error of x for a relative one.
+    const double slack = figure.key == kPerplexity.key ? 100.0 : 1.0;
+    EXPECT_NEAR(*got, *wanted[i], slack * kClose * std::max(1.0, std::abs(*wanted[i]))) << figure.key << where;
+  }
+}
+
+/// The mean of each value over layers; null where a layer has none.
+Values mean_of(const std::vector<Values>& layers) {
+  Values out = layers.front();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!out[i]) continue;
+    double sum = 0.0;
+    for (const Values& layer : layers) sum += layer[i].value();
+    out[i] = sum / static_cast<double>(layers.size());
+  }
+  return out;
+}
+
+void check_against_plain_loops(const Evaluated& e, bool with_triggers) {
+  ASSERT_EQ(e.report.backcopy.has_value(), with_triggers);
+  ASSERT_EQ(e.report.layers.size(), static_cast<std::size_t>(e.plain.config.layers));
+  for (const Metric* metric : e.report.metrics) {
+    const auto plain = std::find_if(plain_metrics().begin(), plain_metrics().end(),
+                                    [metric](const PlainMetric& row) { return row.name == metric->name; });
+    ASSERT_NE(plain, plain_metrics().end()) << metric->name << " has no plain loop in plain_metrics.cc";
+    if (metric->scope == Scope::model) {
+      ASSERT_NE(plain->of_model, nullptr) << metric->name;
+      expect_close(e.report.overall, *metric, plain->of_model(e.plain), " of the model");
+    } else if (metric->scope == Scope::triggers) {
+      ASSERT_NE(plain->of_model, nullptr) << metric->name;
+      if (with_triggers) expect_close(*e.report.backcopy, *metric, plain->of_model(e.plain), "");
+    } else {
+      ASSERT_NE(plain->of_layer, nullptr) << metric->name;
+      std::vector<Values> layers;
+      for (std::size_t layer = 0; layer < e.report.layers.size(); ++layer) {
+        layers.push_back(plain->of_layer(e.plain, layer));
+        expect_close(e.report.layers[layer], *metric, layers.back(), " of layer " + std::to_string(layer));
+        ASSERT_EQ(metric->of_heads, plain->of_head != nullptr) << metric->name;
+        ASSERT_EQ(e.report.heads[layer].size(), static_cast<std::size_t>(e.plain.config.heads));
+        for (std::int64_t h = 0; h < e.plain.config.heads && metric->of_heads; ++h) {
+          expect_close(e.report.heads[layer][static_cast<std::size_t>(h)], *metric, plain->of_head(e.plain, layer, h),
+                       " of layer " + std::to_string(layer) + ", head " + std::to_string(h));
+        }
+      }
+      if (metric->scope == Scope::layers_and_mean) {
+        expect_close(e.report.overall, *metric, mean_of(layers), " of all layers");
+      }
+    }
+  }
+}
+
+class EveryMetric : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryMetric, MatchesPlainLoops) {
+  const Evaluated e = evaluate(GetParam(), /*with_triggers=*/false);
+  check_against_plain_loops(e, /*with_triggers=*/false);
+  EXPECT_DOUBLE_EQ(e.report.layers.back().at(kLossNats), e.report.overall.at(kLossNats))
+      << "the model ends after its last layer";
+  EXPECT_EQ(e.report.overall.find(kGateMean).has_value(), has_gate(e.plain.config.gate));
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, EveryMetric,
+                         testing::Values("none", "learned_sinks", "off_by_one", "headwise", "elementwise",
+                                         "head_shared", "g1-elementwise-parameter", "g2-elementwise", "g3-headwise",
+                                         "g4-head_shared", "g5-elementwise", "g5-headwise-silu-add", "output_silu"));
+
+TEST(AttentionEntropy, IsOfTheKeysWithinAWindow) {
+  for (const DecoderConfig& config : models::other_families()) {
+    check_against_plain_loops(evaluate(config, /*with_triggers=*/false, parse_metrics({"attention_entropy"})), false);
+  }
+}
+
+class ByTrigger : public testing::TestWithParam<std::string> {};
+
+TEST_P(ByTrigger, MatchesPlainLoops) {
+  const Evaluated e = evaluate(GetParam(), /*with_triggers=*/true);
+  check_against_plain_loops(e, /*with_triggers=*/true);
+  EXPECT_EQ(e.report.backcopy->find(kGateTrigger).has_value(), has_gate(e.plain.config.gate));
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, ByTrigger, testing::Values("none", "headwise", "elementwise", "g2-elementwise"));
+
+TEST(Evaluator, GivesEachMetricAloneAsWithAllOthers) {
+  for (const char* gate : {"none", "head_shared", "g2-elementwise"}) {
+    const Report all = evaluate(gate, /*with_triggers=*/true).report;
+    for (const Metric* metric : all_metrics()) {
+      const Report alone = evaluate(gate, /*with_triggers=*/true, {metric}).report;
+      const auto expect_same = [&](const FigureRow& got, const FigureRow& wanted, bool present) {
+        ASSERT_EQ(got.entries().size(), present ? metric->figures.size() : 0U) << metric->name;
+        for (const FigureRow::Entry& entry : got.entries()) {
+          EXPECT_EQ(entry.value, wanted.find(*entry.figure)) << entry.figure->key << ", gate " << gate;
+        }
+      };
+      const bool of_layers = metric->scope == Scope::layers || metric->scope == Scope::layers_and_mean;
+      for (std::size_t i = 0; i < all.layers.size(); ++i) expect_same(alone.layers[i], all.layers[i], of_layers);
+      expect_same(alone.overall, all.overall, metric->scope == Scope::model || metric->scope == Scope::layers_and_mean);
+      expect_same(*alone.backcopy, *all.backcopy, metric->scope == Scope::triggers);
+    }
+  }
+}
+
+TEST(Evaluator, WantsTriggersForEveryBatchOrNone) {
+  const DecoderConfig config = models::tiny_config();
+  Decoder<float> decoder(config, kTinyBatch, Purpose::evaluate);
+  std::vector<float> values(static_cast<std::size_t>(decoder.table().total()));
+  models::initialise(values.data(), decoder.table(), config, 1);
+  const TinyBatch batch(config, kTinyBatch, 1);
+  const std::vector<std::uint8_t> triggers(batch.tokens.size(), 1);
+  Evaluator<float> evaluator(decoder, all_metrics());
+  evaluator.add(values.data(), batch.tokens.data(), batch.targets.data(), triggers.data());
+  EXPECT_THROW(evaluator.add(values.data(), batch.tokens.data(), batch.targets.data()), Error);
+}
+
+/// Figures of a model whose second layer has a NaN in `parameter`, in the first of two batches or in the second.
+Report evaluate_broken(const std::string& parameter, bool in_first) {
+  const DecoderConfig config = config_with("elementwise");
+  Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
+  const std::vector<double> values = models::large_parameters(decoder.table(), 1);
+  std::vector<double> broken = values;
+  broken.at(static_cast<std::size_t>(decoder.table().find("model.layers.1." + parameter)->offset)) = std::nan("");
+  const TinyBatch batch(config, kTinyBatch, 1);
+  const std::vector<std::uint8_t> triggers = triggers_of(batch);
+  Evaluator<double> evaluator(decoder, all_metrics());
+  for (const bool first : {true, false}) {
+    evaluator.add(first == in_first ? broken.data() : values.data(), batch.tokens.data(), batch.targets.data(),
+                  triggers.data());
+  }
+  return evaluator.report();
+}
+
+/// Every figure that a NaN reaches is one, whichever token, thread or batch meets it.
+TEST(Evaluator, ShowsNaNAsNaN) {
+  for (const bool in_first : {true, false}) {
+    for (const char* parameter : {"self_attn.q_proj.weight", "self_attn.gate_proj.weight", "mlp.down_proj.weight"}) {
+      const Report got = evaluate_broken(parameter, in_first);
+      EXPECT_TRUE(is_finite(got.layers[0])) << parameter;
+      for (const FigureRow& row : {got.layers[1], got.overall}) {
+        EXPECT_FALSE(is_finite(row)) << parameter;
+        EXPECT_TRUE(std::isnan(row.at(kLossNats))) << parameter;
+        EXPECT_TRUE(std::isnan(row.at(kMassiveActivation))) << parameter;
+      }
+    }
+    const FigureRow attention = evaluate_broken("self_attn.q_proj.weight", in_first).layers[1];
+    EXPECT_TRUE(std::isnan(attention.at(kFirstTokenAttention)));
+    EXPECT_TRUE(std::isnan(attention.at(kSinkRate)));
+    const FigureRow gate = evaluate_broken("self_attn.gate_proj.weight", in_first).layers[1];
+    EXPECT_TRUE(std::isnan(gate.at(kGateMean)));
+    EXPECT_TRUE(std::isnan(gate.at(kGateBelowTenth)));
+    EXPECT_TRUE(std::isnan(gate.at(kGateBelowHundredth)));
+    const FigureRow backcopy = evaluate_broken("self_attn.v_proj.weight", in_first).backcopy.value();
+    EXPECT_TRUE(std::isnan(backcopy.at(kBosValueNormRatio)));
+  }
+}
+
+/// Targets that do not count are in no mean.
+TEST(Evaluator, LeavesOutIgnoredTargets) {
+  const DecoderConfig config = models::tiny_config();
+  Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
+  const std::vector<double> values = models::large_parameters(decoder.table(), 1);
+  const TinyBatch batch(config, kTinyBatch, 1);
+  Evaluator<double> evaluator(decoder, all_metrics());
+  evaluator.add(values.data(), batch.tokens.data(), batch.targets.data());
+  const double mean = decoder.loss(values.data(), batch.tokens.data(), batch.targets.data());
+  EXPECT_NEAR(evaluator.report().overall.at(kLossNats), mean, kClose * mean);
+}
+
+/// A sequence of one token has no query that sees another token.
+TEST(Evaluator, LeavesOutWhatOneTokenDoesNotHave) {
+  const DecoderConfig config = config_with("headwise");
+  const models::BatchShape shape{3, 1};
+  Decoder<double> decoder(config, shape, Purpose::evaluate);
+  const std::vector<double> values = models::large_parameters(decoder.table(), 1);
+  const std::vector<std::int32_t> tokens{1, 2, 4}, targets{5, 6, 7};
+  const std::vector<std::uint8_t> triggers(3, 0);
+  Evaluator<double> evaluator(decoder, all_metrics());
+  evaluator.add(values.data(), tokens.data(), targets.data(), triggers.data());
+  const Report report = evaluator.report();
+  for (const FigureRow& row : {report.overall, report.layers[0], report.layers[1], report.backcopy.value()}) {
+    EXPECT_TRUE(is_finite(row));
+    for (const FigureRow::Entry& entry : row.entries()) {
+      if (entry.figure->null_without_gate) continue;
+      EXPECT_EQ(entry.value.has_value(), !entry.figure->null_for_one_token) << entry.figure->key;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headgate::metrics

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/evaluate/plain_metrics.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace headgate::metrics {
+
+namespace {
+
+constexpr std::int64_t B = models::kTinyBatch.batch, T = models::kTinyBatch.seq;
+
+struct Average {
+  double sum = 0.0, count = 0.0;
+
+  void add(double value) {
+    sum += value;
+    count += 1.0;
+  }
+  double value() const { return count == 0.0 ? 0.0 : sum / count; }
+  std::optional<double> maybe() const { return count == 0.0 ? std::nullopt : std::optional(sum / count); }
+};
+
+Values loss_units(double nats) { return {nats, nats / std::log(2.0), std::exp(nats)}; }
+
+Values loss(const PlainBatches& e) {
+  Average mean;
+  for (const models::PlainRun& run : e.runs) {
+    for (const double value : run.losses) mean.add(value);
+  }
+  return loss_units(mean.value());
+}
+
+Values layer_loss(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (const models::PlainRun& run : e.runs) {
+    for (const double value : run.layers[layer].exit_losses) mean.add(value);
+  }
+  return loss_units(mean.value());
+}
+
+/// Mean attention of a head to token 0.
+double of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average head;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::int64_t b = 0; b < B; ++b) {
+      for (std::int64_t t = 1; t < T; ++t) head.add(e.weight(run, layer, b, h, t, 0));
+    }
+  }
+  return head.value();
+}
+
+Values first_token_attention_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  return {of_head(e, layer, h)};
+}
+
+Values sink_rate_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  return {of_head(e, layer, h) > 0.3 ? 1.0 : 0.0};
+}
+
+Values first_token_attention(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (std::int64_t h = 0; h < e.config.heads; ++h) mean.add(of_head(e, layer, h));
+  return {mean.value()};
+}
+
+Values first_token_attention_uniform(const PlainBatches& /*batches*/, std::size_t /*layer*/) {
+  Average mean;
+  for (std::int64_t t = 1; t < T; ++t) mean.add(1.0 / static_cast<double>(t + 1));
+  return {mean.value()};
+}
+
+/// The mean gate of head h at token n; none without a gate at g1 that multiplies.
+std::optional<double> mean_gate(const PlainBatches& e, std::size_t run, std::size_t layer, std::int64_t h,
+                                std::int64_t n) {
+  const layers::GateVariant& gate = e.config.gate;
+  if (gate.site != layers::GateSite::g1 || gate.op != GateOp::mul) return std::nullopt;
+  const std::vector<double>& gates = e.runs[run].layers[layer].gates;
+  const std::int64_t heads = gate.grain == layers::GateGrain::head_shared ? 1 : e.config.heads;
+  const std::int64_t features = static_cast<std::int64_t>(gates.size()) / (B * T * heads);
+  Average mean;
+  for (std::int64_t d = 0; d < features; ++d) {
+    mean.add(gates[static_cast<std::size_t>((n * heads + (heads == 1 ? 0 : h)) * features + d)]);
+  }
+  return mean.value();
+}
+
+/// Adds what passes the gate of every query but the first, at triggers or elsewhere or both.
+void add_passed(Average& mean, const PlainBatches& e, std::size_t run, std::size_t layer, bool at_triggers) {
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t t = 1; t < T; ++t) {
+      if (!at_triggers && e.triggers[run][static_cast<std::size_t>(b * T + t)] != 0) continue;
+      for (std::int64_t h = 0; h < e.config.heads; ++h) {
+        if (const auto gate = mean_gate(e, run, layer, h, b * T + t))
+          mean.add(*gate * e.weight(run, layer, b, h, t, 0));
+      }
+    }
+  }
+}
+
+Values first_token_attention_gated(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) add_passed(mean, e, run, layer, true);
+  return {mean.maybe()};
+}
+
+Values first_token_attention_gated_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::int64_t n = 0; n < B * T; ++n) {
+      const auto gate = mean_gate(e, run, layer, h, n);
+      if (n % T != 0 && gate) mean.add(*gate * e.weight(run, layer, n / T, h, n % T, 0));
+    }
+  }
+  return {mean.maybe()};
+}
+
+/// Calls each(g) for the gates that query head h has for itself, or shares with the queries of its key/value head.
+template <class Each>
+void for_gates_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h, const Each& each) {
+  using layers::GateGrain, layers::GateSite;
+  const layers::GateVariant& gate = e.config.gate;
+  if (gate.site == GateSite::none || gate.site == GateSite::g5 || gate.grain == GateGrain::head_shared) return;
+  const bool of_keys = gate.site == GateSite::g2 || gate.site == GateSite::g3;
+  const std::int64_t heads = of_keys ? e.config.kv_heads : e.config.heads;
+  const std::int64_t owner = of_keys ? h * e.config.kv_heads / e.config.heads : h;
+  const std::int64_t features = gate.grain == GateGrain::headwise ? 1 : e.config.head_dim;
+  for (const models::PlainRun& run : e.runs) {
+    const std::vector<double>& gates = run.layers[layer].gates;
+    for (std::size_t i = 0; i < gates.size(); ++i) {
+      if (static_cast<std::int64_t>(i) / features % heads == owner) each(gates[i]);
+    }
+  }
+}
+
+Values gate_mean_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean;
+  for_gates_of_head(e, layer, h, [&](double g) { mean.add(g); });
+  return {mean.maybe()};
+}
+
+Values gate_below_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average tenth, hundredth;
+  for_gates_of_head(e, layer, h, [&](double g) {
+    tenth.add(g < 0.1 ? 1.0 : 0.0);
+    hundredth.add(g < 0.01 ? 1.0 : 0.0);
+  });
+  return {tenth.maybe(), hundredth.maybe()};
+}
+
+Values bos_attention_gated(const PlainBatches& e) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::size_t layer = 0; layer < e.runs[run].layers.size(); ++layer) add_passed(mean, e, run, layer, false);
+  }
+  return {mean.maybe()};
+}
+
+Values sink_rate(const PlainBatches& e, std::size_t layer) {
+  Average share;
+  for (std::int64_t h = 0; h < e.config.heads; ++h) share.add(of_head(e, layer, h) > 0.3 ? 1.0 : 0.0);
+  return {share.value()};
+}
+
+Values attention_entropy_of_head(const PlainBatches& e, std::size_t layer, std::int64_t h) {
+  Average mean;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::int64_t b = 0; b < B; ++b) {
+      for (std::int64_t t = 1; t < T; ++t) {
+        double entropy = 0.0, rest = 1.0;  // the sink's
+        const auto outcome = [&entropy](double w) { entropy -= w > 0.0 ? w * std::log(w) : 0.0; };
+        for (std::int64_t j = 0; j <= t; ++j) {
+          outcome(e.weight(run, layer, b, h, t, j));
+          rest -= e.weight(run, layer, b, h, t, j);
+        }
+        if (e.config.gate.sinks != layers::SinkKind::none) outcome(rest);
+        mean.add(entropy);
+      }
+    }
+  }
+  return {mean.value()};
+}
+
+Values attention_entropy(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (std::int64_t h = 0; h < e.config.heads; ++h) mean.add(attention_entropy_of_head(e, layer, h)[0].value());
+  return {mean.value()};
+}
+
+Values massive_activation(const PlainBatches& e, std::size_t layer) {
+  double largest = 0.0;
+  for (const models::PlainRun& run : e.runs) {
+    for (const double x : run.layers[layer].output) largest = std::max(largest, std::abs(x));
+  }
+  return {largest};
+}
+
+Values gate_mean(const PlainBatches& e, std::size_t layer) {
+  Average mean;
+  for (const models::PlainRun& run : e.runs) {
+    for (const double g : run.layers[layer].gates) mean.add(g);
+  }
+  return {mean.maybe()};
+}
+
+Values gate_below(const PlainBatches& e, std::size_t layer) {
+  Average tenth, hundredth;
+  for (const models::PlainRun& run : e.runs) {
+    for (const double g : run.layers[layer].gates) {
+      tenth.add(g < 0.1 ? 1.0 : 0.0);
+      hundredth.add(g < 0.01 ? 1.0 : 0.0);
+    }
+  }
+  return {tenth.maybe(), hundredth.maybe()};
+}
+
+Values bos_attention(const PlainBatches& e) {
+  Average trigger, other;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::size_t layer = 0; layer < e.runs[run].layers.size(); ++layer) {
+      for (std::int64_t b = 0; b < B; ++b) {
+        for (std::int64_t t = 1; t < T; ++t) {
+          const bool is_trigger = e.triggers[run][static_cast<std::size_t>(b * T + t)] != 0;
+          for (std::int64_t h = 0; h < e.config.heads; ++h) {
+            (is_trigger ? trigger : other).add(e.weight(run, layer, b, h, t, 0));
+          }
+        }
+      }
+    }
+  }
+  return {trigger.value(), other.value()};
+}
+
+Values gate_by_trigger(const PlainBatches& e) {
+  Average trigger, other;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (const models::PlainLayer& layer : e.runs[run].layers) {
+      const std::size_t width = layer.gates.size() / e.triggers[run].size();
+      for (std::size_t n = 0; n < e.triggers[run].size(); ++n) {
+        if (n % static_cast<std::size_t>(T) == 0) continue;
+        for (std::size_t w = 0; w < width; ++w) {
+          (e.triggers[run][n] != 0 ? trigger : other).add(layer.gates[n * width + w]);
+        }
+      }
+    }
+  }
+  return {trigger.maybe(), other.maybe()};
+}
+
+Values loss_by_trigger(const PlainBatches& e) {
+  Average trigger, other;
+  for (std::size_t run = 0; run < e.runs.size(); ++run) {
+    for (std::size_t n = 0; n < e.triggers[run].size(); ++n) {
+      (e.triggers[run][n] != 0 ? trigger : other).add(e.runs[run].losses[n]);
+    }
+  }
+  return {trigger.value(), other.value()};
+}
+
+Values bos_value_norm_ratio(const PlainBatches& e) {
+  Average ratio;
+  for (const models::PlainRun& run : e.runs) {
+    for (const models::PlainLayer& layer : run.layers) {
+      for (std::int64_t b = 0; b < B; ++b) {
+        for (std::int64_t h = 0; h < e.config.kv_heads; ++h) {
+          const auto norm = [&](std::int64_t t) {
+            double sum = 0.0;
+            for (std::int64_t d = 0; d < e.config.head_dim; ++d) {
+              const std::int64_t at = ((b * T + t) * e.config.kv_heads + h) * e.config.head_dim + d;
+              sum += std::pow(layer.values[static_cast<std::size_t>(at)], 2);
+            }
+            return std::sqrt(sum);
+          };
+          Average others;
+          for (std::int64_t t = 1; t < T; ++t) others.add(norm(t));
+          ratio.add(norm(0) / others.value());
+        }
+      }
+    }
+  }
+  return {ratio.value()};
+}
+
+constexpr PlainMetric kPlain[] = {
+    {"loss", nullptr, loss},
+    {"layer_loss", layer_loss},
+    {"first_token_attention", first_token_attention, nullptr, first_token_attention_of_head},
+    {"first_token_attention_uniform", first_token_attention_uniform},
+    {"first_token_attention_gated", first_token_attention_gated, nullptr, first_token_attention_gated_of_head},
+    {"sink_rate", sink_rate, nullptr, sink_rate_of_head},
+    {"attention_entropy", attention_entropy, nullptr, attention_entropy_of_head},
+    {"massive_activation", massive_activation},
+    {"gate_mean", gate_mean, nullptr, gate_mean_of_head},
+    {"gate_below", gate_below, nullptr, gate_below_of_head},
+    {"bos_attention", nullptr, bos_attention},
+    {"gate_by_trigger", nullptr, gate_by_trigger},
+    {"loss_by_trigger", nullptr, loss_by_trigger},
+    {"bos_value_norm_ratio", nullptr, bos_value_norm_ratio},
+    {"bos_attention_gated", nullptr, bos_attention_gated},
+};
+
+}  // namespace
+
+std::span<const PlainMetric> plain_metrics() { return kPlain; }
+
+}  // namespace headgate::metrics

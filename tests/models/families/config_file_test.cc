@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/families/config_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/families/saved_model.hpp"
+#include "models/io/scratch.hpp"
+
+namespace headgate::models {
+namespace {
+
+using Json = nlohmann::json;
+using headgate::testing::Scratch;
+using headgate::testing::small_config;
+
+Json baseline() { return Json::parse(write_config(small_config())); }
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_config("some/config.json", text);
+    return "(read without complaint)";
+  } catch (const io::FileError& error) {
+    std::string what = error.what();
+    EXPECT_TRUE(what.starts_with("some/config.json: ")) << what;
+    EXPECT_EQ(what.find('\n'), std::string::npos) << what;
+    return what;
+  }
+}
+
+void expect_refused(const Json& config, const std::string& why) {
+  const std::string what = refusal(config.dump());
+  EXPECT_NE(what.find(why), std::string::npos) << what << "\nlacks: " << why;
+}
+
+/// The baseline with one key set.
+void expect_value_refused(const char* key, const Json& value, const std::string& why) {
+  Json config = baseline();
+  config[key] = value;
+  expect_refused(config, why);
+}
+
+DecoderConfig read_with(const char* key, const Json& value) {
+  Json config = baseline();
+  config[key] = value;
+  return parse_config("config.json", config.dump());
+}
+
+DecoderConfig round_trip(const DecoderConfig& config) { return parse_config("config.json", write_config(config)); }
+
+TEST(ConfigFile, ABaselineIsQwen3AndNothingElse) {
+  const Json json = baseline();
+  EXPECT_EQ(json["model_type"], "qwen3");
+  EXPECT_EQ(json["architectures"], Json::array({"Qwen3ForCausalLM"}));
+  EXPECT_EQ(json["hidden_size"], 8);
+  EXPECT_EQ(json["num_key_value_heads"], 2);
+  EXPECT_EQ(json["tie_word_embeddings"], true);
+  for (const auto& item : json.items()) {
+    EXPECT_EQ(item.key().find("gate"), std::string::npos) << item.key();
+  }
+}
+
+TEST(ConfigFile, EveryFieldComesBack) {
+  DecoderConfig config = small_config();
+  EXPECT_EQ(round_trip(config), config);
+  config.norm = layers::NormKind::zero_centred;
+  config.norm_eps = 1.2345678901234567e-5;
+  config.norm_placement = NormPlacement::sandwich;
+  config.qk_norm = QkNorm::none;
+  config.embeddings = Embeddings::separate;
+  config.rope_base = 1e6;
+  config.rope_fraction = 0.5;
+  config.init_std = 0.1;
+  EXPECT_EQ(round_trip(config), config);
+  for (const char* gate : {"g1-headwise", "g1-elementwise-bias", "g2-head_shared-add-silu", "g5-headwise-ns_sigmoid",
+                           "g4-parameter", "g3-softplus", "head_rmsnorm", "output_silu-learned_sinks", "off_by_one"}) {
+    config = small_config();
+    config.gate = layers::parse_gate(gate);
+    config.gate.init_std = 0.015;
+    if (config.gate.bias == layers::GateBias::learned) config.gate.bias_init = 2.5;
+    EXPECT_EQ(round_trip(config), config) << gate;
+    EXPECT_EQ(Json::parse(write_config(config))["model_type"], "headgate") << gate;
+  }
+}
+
+TEST(ConfigFile, WhatQwen3WouldComputeOtherwiseIsNotCalledQwen3) {
+  EXPECT_TRUE(is_qwen3(small_config()));
+  DecoderConfig config = small_config();
+  config.rope_fraction = 0.5;
+  EXPECT_FALSE(is_qwen3(config));
+  config = small_config();
+  config.head_dim = 5;  // one feature does not turn
+  EXPECT_FALSE(is_qwen3(config));
+  config = small_config();
+  config.norm_placement = NormPlacement::sandwich;
+  EXPECT_FALSE(is_qwen3(config));
+  expect_value_refused("gate_site", "g1", "model_type is qwen3, but");
+  expect_value_refused("attention_sinks", "off_by_one", "model_type is qwen3, but");
+  expect_value_refused("partial_rotary_factor", 0.25, "model_type is qwen3, but");
+}
+
+TEST(ConfigFile, WhatOthersWriteIsRead) {
+  EXPECT_EQ(read_with("rope_scaling", nullptr), small_config());
+  EXPECT_EQ(read_with("attention_dropout", 0), small_config());
+  EXPECT_EQ(read_with("layer_types", {"full_attention", "full_attention"}), small_config());
+  EXPECT_EQ(read_with("transformers_version", "5.0"), small_config());
+  Json config = baseline();
+  config.erase("rope_theta");
+  config["rope_parameters"] = {{"rope_theta", 5e5}, {"rope_type", "default"}};
+  EXPECT_EQ(parse_config("config.json", config.dump()).rope_base, 5e5);
+}
+
+TEST(ConfigFile, MissingKeysAreNamed) {
+  for (const char* key : {"model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                          "num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings",
+                          "rms_norm_eps", "rope_theta", "tie_word_embeddings"}) {
+    Json config = baseline();
+    config.erase(key);
+    expect_refused(config, std::string(key) + " is missing");
+  }
+}
+
+TEST(ConfigFile, UnknownAndUnsupportedKeysAreNamed) {
+  expect_value_refused("gate_sight", "g1", "unknown key 'gate_sight'");
+  expect_value_refused("evil\n\x1b[2J", 1, "unknown key 'evil\\x0a\\x1b[2J'");
+  expect_value_refused("mrope_section", 1, "unknown key 'mrope_section'");
+  expect_value_refused("hidden_act", "gelu", "hidden_act is \"gelu\"; only \"silu\"");
+  expect_value_refused("attention_bias", true, "attention_bias is true; only false");
+  expect_value_refused("rope_scaling", {{"type", "yarn"}}, "type is \"yarn\"; only");
+  expect_value_refused("use_sliding_window", true, "use_sliding_window");
+  expect_value_refused("layer_types", {"sliding_attention"}, "layer_types");
+  expect_value_refused("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "yarn"}},
+                       "rope_type is \"yarn\"; only \"default\", \"linear\" and \"llama3\"");
+  expect_value_refused("rope_parameters", {{"rope_theta", 1e6}}, "rope_theta has two values");
+  expect_value_refused("rope_parameters", {{"factor", 2}}, "unknown key 'factor'");
+  expect_value_refused("model_type", "gpt2", "model_type is 'gpt2'");
+}
+
+TEST(ConfigFile, BadValuesAreNamed) {
+  for (const Json& value : {Json(-1), Json(0.5), Json("8"), Json(nullptr), Json(true), Json::array(), Json::object(),
+                            Json(std::numeric_limits<std::uint64_t>::max()), Json(1e300)}) {
+    expect_value_refused("hidden_size", value, "hidden_size is ");
+  }
+  expect_value_refused("hidden_size", 0, ".json: hidden_size is 0 but must be from 1 to 1048576");
+  expect_value_refused("vocab_size", std::int64_t{1} << 60, ".json: vocab_size is 1152921504606846976");
+  expect_value_refused("num_hidden_layers", 1000000, ".json: num_hidden_layers is 1000000");
+  expect_value_refused("head_dim", 513, ".json: head_dim is 513");
+  expect_value_refused("num_key_value_heads", 3,
+                       ".json: num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+  expect_value_refused("rms_norm_eps", "x", "rms_norm_eps is \"x\", not a finite number");
+  expect_value_refused("rms_norm_eps", 0, ".json: rms_norm_eps is 0 but must be a finite number above 0");
+  expect_value_refused("rope_theta", -1, ".json: rope_theta is -1");
+  expect_value_refused("partial_rotary_factor", 1.5, ".json: partial_rotary_factor is 1.5 but must be from 0 to 1");
+  expect_value_refused("initializer_range", -1, ".json: initializer_range is -1 but must be a finite number from 0 on");
+  expect_value_refused("intermediate_size", 1 << 21, ".json: intermediate_size is 2097152");
+  expect_value_refused("max_position_embeddings", 0, ".json: max_position_embeddings is 0");
+  expect_value_refused("gate_bias", "bias", ".json: gate_bias: a bias needs a gate");
+  expect_value_refused("tie_word_embeddings", 1, "neither true nor false");
+  expect_value_refused("gate_site", "g6", "gate_site: 'g6' is none of");
+  expect_value_refused("gate_fn", 1, "gate_fn is 1, not a string");
+  expect_value_refused("gate_init_std", -1, ".json: gate_init_std is -1 but must be a finite number from 0 on");
+  expect_value_refused("norm_kind", "layer", "norm_kind: 'layer' is none of plain, zero_centred");
+  expect_value_refused("gate_op", "mul\n", "gate_op: 'mul\\x0a' is none of");
+}
+
+TEST(ConfigFile, WhatIsNoConfigIsRefused) {
+  for (const char* text : {"", "{", "[]", "null", "1", "{}", "{\"a\":1}}", "\xff",
+                           "{\"hidden_size\":8,\"hidden_size\":9}", "{\"a\":[[[[[[0]]]]]]}"}) {
+    EXPECT_NE(refusal(text), "(read without complaint)") << text;
+  }
+  EXPECT_NE(refusal("{\"hidden_size\":8,\"hidden_size\":9}").find("'hidden_size' twice"), std::string::npos);
+  const Scratch scratch;
+  headgate::testing::write_bytes(scratch / "config.json", std::string((std::size_t{1} << 20) + 1, ' '));
+  EXPECT_THROW(read_config(scratch / "config.json"), io::FileError);
+  EXPECT_THROW(read_config(scratch / "absent.json"), io::FileError);
+}
+
+TEST(ConfigFile, EveryTruncationIsRefused) {
+  const std::string whole = write_config(small_config());
+  const std::size_t last = whole.rfind('}');
+  for (std::size_t n = 0; n <= last; ++n) EXPECT_NE(refusal(whole.substr(0, n)), "(read without complaint)") << n;
+}
+
+}  // namespace
+}  // namespace headgate::models

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/generate/cached_decoder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "library/core/convert.hpp"
+#include "models/decoder/plain_decoder.hpp"
+#include "models/decoder/tiny.hpp"
+#include "models/layers/support.hpp"
+#include "support/test_runs.hpp"
+
+// Decoding with a cache against the formulas written out, which compute every sequence whole.
+
+namespace headgate::models {
+namespace {
+
+/// Sizes of the calls that a sequence comes in; more than its tokens altogether are not needed.
+using Chunks = std::vector<std::int64_t>;
+
+struct Sample {
+  Sample(const DecoderConfig& config_in, BatchShape shape_in, std::uint64_t seed = 23)
+      : config(config_in),
+        shape(shape_in),
+        values(single_precision(large_parameters(ParameterTable(config), seed))),
+        batch(config, shape, seed + 6) {
+    Draws draws(seed + 1);
+    for (std::int32_t& target : batch.targets) target = draws.token(config.vocab);  // all of them count
+  }
+
+  /// −log p(target) of each token, by a model whose matrices are rounded as a decoder with such weights rounds them.
+  std::vector<layers::Number> losses(DType weights) const {
+    std::vector<double> rounded = values;
+    const ParameterTable table(config);
+    for (const Parameter& p : table.entries()) {
+      if (weights != DType::bf16 || !is_matrix(p.kind)) continue;
+      for (std::int64_t i = p.offset; i < p.offset + p.count; ++i) {
+        double& value = rounded[static_cast<std::size_t>(i)];
+        value = to_f32(to_bf16(static_cast<float>(value)));
+      }
+    }
+    return losses_with_magnitudes(config, rounded, shape, batch.tokens.data(), batch.targets.data()).losses;
+  }
+
+  CachedDecoder decoder(CachedDecoderOptions options) const {
+    options.batch = shape.batch;
+    return CachedDecoder(config, layers::as<float>(values).data(), options);
+  }
+
+  /// Tokens first … first + count − 1 of each sequence.
+  View<const std::int32_t, 2> tokens(std::int64_t first, std::int64_t count) const {
+    return view_of(batch.tokens, shape.batch, shape.seq).range(1, first, count);
+  }
+
+  DecoderConfig config;
+  BatchShape shape;
+  std::vector<double> values;
+  TinyBatch batch;
+};
+
+/// Logits (B,T,V) of a sample's tokens from `first` on, in calls of these sizes.
+std::vector<float> run(CachedDecoder& decoder, const Sample& sample, const Chunks& chunks, std::int64_t first = 0) {
+  const std::int64_t B = sample.shape.batch, T = sample.shape.seq - first, V = sample.config.vocab;
+  std::vector<float> logits(static_cast<std::size_t>(B * T * V), std::numeric_limits<float>::quiet_NaN());
+  std::int64_t done = 0;
+  for (const std::int64_t chunk : chunks) {
+    const std::int64_t here = std::min(chunk, T - done);
+    if (here == 0) break;
+    decoder.append_all(view_of(logits, B, T, V).range(1, done, here), sample.tokens(first + done, here));
+    done += here;
+    EXPECT_EQ(decoder.length(), first + done);
+  }
+  EXPECT_EQ(done, T);
+  return logits;
+}
+
+/// −log p(target) of the sample's tokens from `first` on.
+void expect_losses(const std::string& what, const std::vector<float>& logits, const Sample& sample,
+                   const std::vector<layers::Number>& expected, std::int64_t first = 0, double slack = 1.0,
+                   DType rounded = DType::f32) {
+  const std::int64_t B = sample.shape.batch, T = sample.shape.seq, V = sample.config.vocab;
+  const View<const float, 3> view = view_of(logits, B, T - first, V);
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t t = first; t < T && !testing::Test::HasFailure(); ++t) {
+      const float* row = view.at(b, t - first);
+      double sum = 0.0;
+      for (std::int64_t v = 0; v < V; ++v) sum += std::exp(static_cast<double>(row[v]));
+      const auto n = static_cast<std::size_t>(b * T + t);
+      const double loss = std::log(sum) - static_cast<double>(row[sample.batch.targets[n]]);
+      const double tolerance = slack * layers::tolerance_of(rounded, expected[n]);
+      EXPECT_LE(verify::error_ratio(loss, expected[n].value, tolerance, DType::f32), 1.0)
+          << what << ", token " << t << " of sequence " << b << ": " << loss << " for " << expected[n].value;
+    }
+  }
+}
+
+const std::vector<Chunks>& all_chunks() {
+  static const std::vector<Chunks> chunks{{1, 1, 1, 1, 1, 1, 1}, {7}, {3, 1, 2, 1}, {1, 5, 1}};
+  return chunks;
+}
+
+void check_config(const DecoderConfig& config) {
+  const Sample sample(config, kTinyBatch);
+  for (const DType weights : {DType::f32, DType::bf16}) {
+    const std::vector<layers::Number> expected = sample.losses(weights);
+    CachedDecoderOptions options;
+    options.weights = weights;
+    CachedDecoder decoder = sample.decoder(options);
+    for (const Chunks& chunks : all_chunks()) {
+      decoder.truncate(0);
+      expect_losses(std::string(dtype_name(weights)), run(decoder, sample, chunks), sample, expected);
+    }
+  }
+}
+
+class GateDecoding : public testing::TestWithParam<std::string> {};
+
+TEST_P(GateDecoding, MatchesFormulas) {
+  DecoderConfig config = tiny_config();
+  config.gate = layers::parse_gate(GetParam());
+  check_config(config);
+  config.qk_norm = QkNorm::none;
+  config.norm_placement = NormPlacement::sandwich;
+  check_config(config);
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, GateDecoding, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
+
+TEST(CachedDecoder, BiasesWindowAndScaledRope) {
+  for (const DecoderConfig& config : other_families()) check_config(config);
+}
+
+TEST(CachedDecoder, ZeroCentredNormsHalfOfRopeSeparateEmbeddings) {
+  DecoderConfig config = tiny_config();
+  config.norm = layers::NormKind::zero_centred;
+  config.rope_fraction = 0.7;
+  config.embeddings = Embeddings::separate;
+  check_config(config);
+}
+
+/// Sequences of several pages, some of which a window drops.
+TEST(CachedDecoder, PagesComeAndGo) {
+  for (const std::int64_t window : {0, 1, 30}) {
+    DecoderConfig config = tiny_config();
+    config.layers = 1;
+    config.heads = 2;
+    config.kv_heads = 1;
+    config.head_dim = 2;
+    config.ffn = 4;
+    config.seq_len = 100;
+    config.window = window;
+    const Sample sample(config, {1, 100});
+    const std::vector<layers::Number> expected = sample.losses(DType::f32);
+    CachedDecoderOptions options;
+    options.weights = DType::f32;
+    for (const Chunks& chunks : {Chunks(100, 1), Chunks{100}, Chunks{63, 2, 1, 20, 3, 11}}) {
+      CachedDecoder decoder = sample.decoder(options);
+      const std::string what = "window " + std::to_string(window);
+      expect_losses(what, run(decoder, sample, chunks), sample, expected);
+      if (window > 0 && chunks.front() == 1) {
+        const std::size_t page = 64 * 2 * 2 * sizeof(float);  // k and v
+        EXPECT_LE(decoder.cache_bytes(), page * 2) << what;
+      }
+      // Back by a little, and on.
+      decoder.truncate(99);
+      expect_losses(what + ", once more", run(decoder, sample, {1}, 99), sample, expected, 99);
+      if (window > 0) {
+        EXPECT_THROW(decoder.truncate(1), Error) << what;
+        EXPECT_EQ(decoder.length(), 100);
+      }
+    }
+  }
+}
+
+TEST(CachedDecoder, MemoryComesByPages) {
+  DecoderConfig config = tiny_config();
+  config.seq_len = 1 << 16;
+  const Sample sample(config, {1, 200});
+  CachedDecoder decoder = sample.decoder({.weights = DType::bf16});
+  EXPECT_EQ(decoder.capacity(), config.seq_len);
+  EXPECT_EQ(decoder.cache_bytes(), 0U);
+  const std::size_t token = 2 * 2 * 2 * 6 * 4;  // layers, k and v, heads, features, bytes
+  std::size_t held = 0;
+  for (std::int64_t t = 0; t < 200; ++t) {
+    std::vector<float> logits(11);
+    decoder.append(view_of(logits, 1, 11), sample.tokens(t, 1));
+    EXPECT_GE(decoder.cache_bytes(), token * static_cast<std::size_t>(t + 1));
+    EXPECT_LE(decoder.cache_bytes(), token * static_cast<std::size_t>(3 * t / 2 + 128));
+    EXPECT_GE(decoder.cache_bytes(), held);
+    held = decoder.cache_bytes();
+  }
+}
+
+TEST(CachedDecoder, GoesOnAfterTruncation) {
+  const DecoderConfig config = tiny_config();
+  const Sample sample(config, kTinyBatch), other(config, kTinyBatch, 77);
+  const std::vector<layers::Number> expected = sample.losses(DType::f32);
+  CachedDecoder decoder = sample.decoder({.weights = DType::f32});
+  const std::vector<float> first = run(decoder, sample, {3, 4});
+  decoder.truncate(3);
+  expect_losses("from 3 on", run(decoder, sample, {1, 3}, 3), sample, expected, 3);
+  decoder.truncate(0);
+  run(decoder, other, {7});
+  decoder.truncate(0);
+  EXPECT_EQ(run(decoder, sample, {3, 4}), first);
+}
+
+TEST(CachedDecoder, LastLogitsAreThoseOfAll) {
+  const DecoderConfig config = tiny_config();
+  const Sample sample(config, kTinyBatch);
+  for (const std::int64_t T : {1, 7}) {
+    CachedDecoder one = sample.decoder({.weights = DType::f32}), all = sample.decoder({.weights = DType::f32});
+    std::vector<float> last(22), every(static_cast<std::size_t>(22 * T));
+    one.append(view_of(last, 2, 11), sample.tokens(0, T));
+    all.append_all(view_of(every, 2, T, 11), sample.tokens(0, T));
+    for (std::int64_t b = 0; b < 2; ++b) {
+      const auto* row = view_of(every, 2, T, 11).at(b, T - 1);
+      EXPECT_TRUE(std::equal(row, row + 11, last.data() + b * 11)) << T;
+    }
+  }
+}
+
+/// More tokens than pass through the layers at a time, and logits of the last one alone.
+TEST(CachedDecoder, LongPromptsComeInParts) {
+  DecoderConfig config = tiny_config();
+  config.seq_len = 1200;
+  const Sample sample(config, {1, 1100});
+  CachedDecoder parts = sample.decoder({.weights = DType::f32}), whole = sample.decoder({.weights = DType::f32});
+  std::vector<float> expected(11), logits(11);
+  for (const std::int64_t chunk : {512, 512, 76})
+    parts.append(view_of(expected, 1, 11), sample.tokens(parts.length(), chunk));
+  whole.append(view_of(logits, 1, 11), sample.tokens(0, 1100));
+  EXPECT_EQ(logits, expected);
+  EXPECT_EQ(whole.length(), 1100);
+  const auto [least, most] = std::minmax_element(logits.begin(), logits.end());
+  EXPECT_GT(*most - *least, 0.01F);
+}
+
+/// Keys and values in int8: each number of a row is off by up to 1/254 of the largest, twice what bf16 makes of that
+/// number, and four times what it makes of one half as large.
+TEST(CachedDecoder, Int8Cache) {
+  const Sample sample(tiny_config(), kTinyBatch);
+  CachedDecoder exact = sample.decoder({.weights = DType::f32});
+  CachedDecoder decoder = sample.decoder({.weights = DType::f32, .cache = DType::i8});
+  const std::vector<float> logits = run(decoder, sample, {1, 5, 1});
+  expect_losses("int8", logits, sample, sample.losses(DType::f32), 0, 4.0, DType::bf16);
+  EXPECT_NE(logits, run(exact, sample, {1, 5, 1}));
+  EXPECT_LT(decoder.cache_bytes(), exact.cache_bytes());
+}
+
+TEST(CachedDecoder, SameBitsOnAnyNumberOfThreads) {
+  DecoderConfig config = tiny_config();
+  config.vocab = 1000;
+  config.dim = 96;
+  config.ffn = 200;
+  const Sample sample(config, kTinyBatch);
+  std::vector<float> first;
+  for (const int threads : {1, 2, 5}) {
+    CachedDecoder decoder = sample.decoder({.context = {.threads = threads}});
+    const std::vector<float> logits = run(decoder, sample, {1, 1, 1, 1, 1, 1, 1});
+    if (first.empty()) first = logits;
+    EXPECT_EQ(logits, first) << threads;
+  }
+}
+
+TEST(CachedDecoder, LeavesOutHeadsWhoseGateIsClosed) {
+  DecoderConfig config = tiny_config();
+  config.gate = layers::parse_gate("headwise");
+  const Sample sample(config, kTinyBatch);
+  CachedDecoder open = sample.decoder({.weights = DType::f32});
+  CachedDecoder closed = sample.decoder({.weights = DType::f32, .gate_threshold = 1.0});  // of a sigmoid
+  EXPECT_NE(run(open, sample, {3, 4}), run(closed, sample, {3, 4}));
+  EXPECT_EQ(open.skipped().closed_rows, 0);
+  EXPECT_EQ(closed.skipped().closed_share(), 1.0);
+  EXPECT_EQ(closed.skipped().rows, config.layers * config.heads * 14);
+}
+
+TEST(CachedDecoder, CountsBytes) {
+  for (const Embeddings embeddings : {Embeddings::tied, Embeddings::separate}) {
+    DecoderConfig config = tiny_config();
+    config.embeddings = embeddings;
+    const Sample sample(config, kTinyBatch);
+    std::size_t vectors = 0, matrices = 0;
+    const ParameterTable table(config);
+    for (const Parameter& p : table.entries())
+      (is_matrix(p.kind) ? matrices : vectors) += static_cast<std::size_t>(p.count);
+    CachedDecoder decoder = sample.decoder({.weights = DType::bf16, .cache = DType::i8});
+    EXPECT_EQ(decoder.weight_bytes(), 4 * vectors + 2 * matrices);
+    const std::size_t table_bytes = embeddings == Embeddings::separate ? 11 * 8 * 2 : 0;
+    const std::size_t two_rows = 2 * 8 * 2, key_and_value = 2 * (6 + 4);
+    for (std::size_t t = 1; t <= 7; ++t) {
+      const std::size_t keys = 2 * 2 * 2 * t;  // layers, sequences, heads
+      EXPECT_EQ(decoder.step_bytes(), decoder.weight_bytes() - table_bytes + two_rows + keys * key_and_value);
+      std::vector<float> logits(22);
+      decoder.append(view_of(logits, 2, 11), sample.tokens(static_cast<std::int64_t>(t) - 1, 1));
+    }
+  }
+}
+
+TEST(CachedDecoder, RefusesWhatDoesNotFit) {
+  const DecoderConfig config = tiny_config();
+  Sample sample(config, kTinyBatch);
+  const auto refused = [&sample](const CachedDecoderOptions& options, const std::string& why) {
+    try {
+      const CachedDecoder decoder(sample.config, layers::as<float>(sample.values).data(), options);
+      ADD_FAILURE() << "taken, without: " << why;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  refused({.weights = DType::f16}, "weights are f16");
+  refused({.cache = DType::bf16}, "the cache is bf16");
+  refused({.batch = 0}, "a batch of 0");
+  refused({.capacity = 8}, "a capacity of 8");
+  refused({.capacity = -1}, "a capacity of -1");
+  refused({.gate_threshold = 0.1}, "does not multiply");
+  refused({.context = {.threads = -1}}, "-1");
+
+  CachedDecoder decoder = sample.decoder({.capacity = 5});
+  std::vector<float> logits(22 * 7, 7.0F);
+  const auto rejects = [&](View<float, 2> out, View<const std::int32_t, 2> tokens, const std::string& why) {
+    try {
+      decoder.append(out, tokens);
+      ADD_FAILURE() << "taken, without: " << why;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(logits, std::vector<float>(logits.size(), 7.0F)) << why;
+    EXPECT_EQ(decoder.length(), 0) << why;
+  };
+  const View<float, 2> out(logits.data(), {2, 11});
+  rejects(out, sample.tokens(0, 6), "capacity of 5");
+  rejects(out, sample.tokens(0, 0), "(2,0)");
+  rejects(out, sample.tokens(0, 2).range(0, 0, 1), "(1,2)");
+  rejects(View<float, 2>(logits.data(), {2, 10}), sample.tokens(0, 2), "(2,1,10)");
+  rejects(View<float, 2>(logits.data(), {1, 11}), sample.tokens(0, 2), "(1,1,11)");
+  rejects(View<float, 2>(nullptr, {2, 11}), sample.tokens(0, 2), "null");
+  EXPECT_THROW(decoder.append_all(View<float, 3>(logits.data(), {2, 1, 11}), sample.tokens(0, 2)), Error);
+  for (const std::int32_t token : {-1, 11}) {
+    sample.batch.tokens[8] = token;
+    rejects(out, sample.tokens(0, 2), "tokens[1][1] is " + std::to_string(token));
+  }
+  EXPECT_THROW(decoder.truncate(1), Error);
+  EXPECT_THROW(decoder.truncate(-1), Error);
+}
+
+}  // namespace
+}  // namespace headgate::models

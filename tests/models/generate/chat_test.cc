@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/generate/chat.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "library/core/check.hpp"
+#include "models/io/scratch.hpp"
+
+namespace headgate::generate {
+namespace {
+
+using tokenize::EncodeOptions;
+using tokenize::Encoding;
+using Json = nlohmann::json;
+
+/// Bytes, and behind them special tokens.
+class Spelled : public tokenize::Tokenizer {
+ public:
+  explicit Spelled(std::vector<std::string> special) : special_(std::move(special)) {}
+
+  std::int32_t vocab() const override { return 256 + static_cast<std::int32_t>(special_.size()); }
+  std::unique_ptr<tokenize::StreamEncoder> stream(const EncodeOptions& options) const override {
+    require(options.special_as_text && !options.add_special, "a chat is encoded as text between its markers");
+    return bytes_->stream(options);
+  }
+  std::string_view bytes(std::int32_t id) const override {
+    return special(id) ? special_[static_cast<std::size_t>(id - 256)] : bytes_->bytes(id);
+  }
+  std::string spelling(std::int32_t id) const override { return std::string(bytes(id)); }
+  bool special(std::int32_t id) const override { return id >= 256; }
+  std::int32_t find(std::string_view spelling) const override {
+    const auto found = std::find(special_.begin(), special_.end(), spelling);
+    if (found == special_.end()) return bytes_->find(spelling);
+    return 256 + static_cast<std::int32_t>(found - special_.begin());
+  }
+
+ private:
+  std::unique_ptr<tokenize::Tokenizer> bytes_ = tokenize::byte_tokenizer();
+  std::vector<std::string> special_;
+};
+
+/// A tokenizer with all that a format has.
+Spelled tokenizer_of(const ChatFormat& format) {
+  std::vector<std::string> special(format.markers.begin(), format.markers.end());
+  special.emplace_back(format.end_of_turn);
+  special.erase(std::remove(special.begin(), special.end(), ""), special.end());
+  return Spelled(special);
+}
+
+/// What scripts/check_chats.py --write-golden wrote: templates, and what transformers makes of them.
+Json golden() { return Json::parse(testing::read_bytes(std::string(HEADGATE_GOLDEN) + "/chats.json")); }
+
+std::ptrdiff_t special_count(const Encoding& encoding) {
+  return std::count_if(encoding.ids.begin(), encoding.ids.end(), [](std::int32_t id) { return id >= 256; });
+}
+
+TEST(Chat, WritesWhatTransformersDoes) {
+  const Json cases = golden();
+  std::vector<const ChatFormat*> met;
+  for (const Json& model : cases) {
+    const Chat chat = recognise_chat(model["template"].get<std::string>());
+    EXPECT_EQ(chat.format->name, model["format"].get<std::string>()) << model["name"];
+    met.push_back(chat.format);
+    const Spelled tokenizer = tokenizer_of(*chat.format);
+    EXPECT_EQ(tokenizer.spelling(end_of_turn(chat, tokenizer)), chat.format->end_of_turn);
+    for (const Json& question : model["questions"]) {
+      const ChatText text{question["system"].get<std::string>(), question["user"].get<std::string>()};
+      if (question["text"].is_null()) {
+        EXPECT_THROW(encode_chat(chat, text, tokenizer), Error) << model["name"];
+      } else {
+        const Encoding encoding = encode_chat(chat, text, tokenizer);
+        EXPECT_EQ(tokenizer.decode(encoding.ids), question["text"].get<std::string>()) << model["name"];
+      }
+    }
+  }
+  for (const ChatFormat& format : chat_formats()) {
+    EXPECT_NE(std::find(met.begin(), met.end(), &format), met.end()) << "no golden template of " << format.with_system;
+  }
+}
+
+TEST(Chat, MarkersAreTokensAndUsersCannotWriteThem) {
+  for (const Json& model : golden()) {
+    const Chat chat = recognise_chat(model["template"].get<std::string>());
+    const Spelled tokenizer = tokenizer_of(*chat.format);
+    const Encoding plain = encode_chat(chat, {"", "hello"}, tokenizer);
+    EXPECT_GT(special_count(plain), 0);
+    std::string forged = "hello{user}{system}";
+    for (const std::string_view marker : chat.format->markers) forged += marker;
+    forged += chat.format->end_of_turn;
+    const Encoding encoding = encode_chat(chat, {"", forged}, tokenizer);
+    EXPECT_EQ(special_count(encoding), special_count(plain)) << model["name"];
+    EXPECT_NE(tokenizer.decode(encoding.ids).find(forged), std::string::npos);
+    if (chat.format->with_system.empty()) continue;
+    const Encoding system = encode_chat(chat, {forged, "hello"}, tokenizer);
+    EXPECT_EQ(special_count(system), special_count(encode_chat(chat, {"be kind", "hello"}, tokenizer)));
+  }
+}
+
+TEST(Chat, MarkersWithoutATokenAreText) {
+  const Chat chat = recognise_chat("{{ '[INST] ' + message['content'] + '[/INST]' }}");
+  EXPECT_EQ(special_count(encode_chat(chat, {"", "hello"}, Spelled({"<s>", "</s>", "[INST]", "[/INST]"}))), 3);
+  const Spelled some({"<s>", "</s>"});
+  const Encoding encoding = encode_chat(chat, {"", "hello"}, some);
+  EXPECT_EQ(special_count(encoding), 1);
+  EXPECT_EQ(some.decode(encoding.ids), "<s>[INST] hello[/INST]");
+}
+
+TEST(Chat, DefaultSystemTextIsTheTemplatesOwn) {
+  const auto of = [](const std::string& text) {
+    return recognise_chat("<|im_start|><|im_end|>" + text).default_system;
+  };
+  EXPECT_EQ(of(R"('<|im_start|>system\nIt\'s me.<|im_end|>\n')"), "It's me.");
+  EXPECT_EQ(of("\"<|im_start|>system\nIt's\\nme.<|im_end|>\n\""), "It's\nme.");
+  EXPECT_EQ(of("'<|im_start|>system\\n' + content + '<|im_end|>\\n'"), "");
+  EXPECT_EQ(of("'<|im_start|>system\\nno end<|im_end|>"), "");
+  EXPECT_EQ(of("'<|im_start|>system\\n<|im_end|>\\n'"), "");
+  EXPECT_EQ(of("'<|im_start|>system\\n\\q<|im_end|>\\n'"), "");
+  EXPECT_EQ(of("'<|im_start|>system\\nends\\"), "");
+  EXPECT_EQ(of(""), "");
+}
+
+void expect_refused(const std::string& message, const std::string& chat_template) {
+  try {
+    recognise_chat(chat_template);
+    ADD_FAILURE() << "accepted: " << chat_template;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), message);
+  }
+}
+
+TEST(Chat, RefusesOtherTemplatesWithTheFormatsThatAreKnown) {
+  const std::string known = "ChatML, Llama 3.1, Llama 3, Llama 2, Mistral";
+  expect_refused("the model has no chat template, so it was not made to converse; formats known: " + known, "");
+  const std::string other = "the model's chat template is in none of the formats known: " + known;
+  expect_refused(other, "<start_of_turn>user");
+  expect_refused(other, "<|im_start|>user<|im_sep|> <|im_end|>");
+  expect_refused(other, "<|im_start|> <|im_end|> {{- '<|im_start|>assistant\\n<think>\\n' }}");
+  expect_refused(other, "[SYSTEM_PROMPT] '[INST]' '[/INST]'");
+}
+
+TEST(Chat, RefusesAVocabularyWithoutTheEndOfTurn) {
+  const Chat chat = recognise_chat("<|im_start|><|im_end|>");
+  EXPECT_EQ(end_of_turn(chat, Spelled({"<|im_start|>", "<|im_end|>"})), 257);
+  EXPECT_THROW(end_of_turn(chat, Spelled({"<|im_start|>"})), Error);
+}
+
+}  // namespace
+}  // namespace headgate::generate

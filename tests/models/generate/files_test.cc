@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/generate/files.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "models/families/saved_model.hpp"
+#include "models/generate/gguf_text_files.hpp"
+#include "models/io/file_error.hpp"
+#include "models/io/gguf_bytes.hpp"
+#include "models/io/scratch.hpp"
+#include "models/tokenize/open.hpp"
+
+namespace headgate::generate {
+namespace {
+
+using headgate::testing::GgufBytes;
+using headgate::testing::Scratch;
+using headgate::testing::write_bytes;
+using Ids = std::vector<std::int32_t>;
+
+/// A directory with a model of 13 tokens.
+class GenerationFilesTest : public ::testing::Test {
+ protected:
+  GenerationFilesTest() {
+    const testing::SavedModel model(testing::small_config());
+    models::write_model(directory, {model.config, models::GateLayout::separate}, model.parameters, DType::f32);
+  }
+
+  GenerationFiles read() const { return read_generation_files(directory, models::ModelFile(directory)); }
+  void write(const std::string& file, const std::string& text) const { write_bytes(directory + "/" + file, text); }
+  void expect_refused(const std::string& reason) const {
+    try {
+      read();
+      ADD_FAILURE() << "accepted: " << reason;
+    } catch (const io::FileError& error) {
+      EXPECT_EQ(error.what(), directory + "/" + reason);
+    }
+  }
+
+  Scratch scratch;
+  const std::string directory = scratch / "model";
+};
+
+TEST_F(GenerationFilesTest, EndIdsAreThoseOfAllFiles) {
+  EXPECT_EQ(read().end_ids, Ids());
+  write("generation_config.json", R"({"eos_token_id": [12, 3, 12]})");
+  EXPECT_EQ(read().end_ids, (Ids{3, 12}));
+  std::string config = testing::read_bytes(directory + "/config.json");
+  config.insert(config.find('{') + 1, R"("eos_token_id": 0,)");
+  write("config.json", config);
+  EXPECT_EQ(read().end_ids, (Ids{0, 3, 12}));
+  write("generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_EQ(read().end_ids, Ids{0});
+}
+
+TEST_F(GenerationFilesTest, RefusesEndIdsThatAreNone) {
+  write("generation_config.json", R"({"eos_token_id": 13})");
+  expect_refused("generation_config.json: eos_token_id 13 is outside the vocabulary of 13 tokens");
+  write("generation_config.json", R"({"eos_token_id": [1, -1]})");
+  expect_refused("generation_config.json: eos_token_id -1 is outside the vocabulary of 13 tokens");
+  const std::string kind = "generation_config.json: eos_token_id is neither an integer nor a list of integers";
+  for (const char* value : {"1.0", "\"1\"", "true", "[[1]]", "{}"}) {
+    write("generation_config.json", std::string(R"({"eos_token_id": )") + value + "}");
+    expect_refused(kind);
+  }
+  write("generation_config.json", R"({"eos_token_id": 18446744073709551615})");
+  EXPECT_THROW(read(), io::FileError);
+  write("generation_config.json", "[]");
+  expect_refused("generation_config.json: not a JSON object");
+}
+
+TEST_F(GenerationFilesTest, ChatTemplateIsAStringOneOfAListOrAFile) {
+  EXPECT_EQ(read().chat_template, "");
+  write("tokenizer_config.json", R"({"chat_template": null})");
+  EXPECT_EQ(read().chat_template, "");
+  write("tokenizer_config.json", R"({"chat_template": "one"})");
+  EXPECT_EQ(read().chat_template, "one");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "tool_use", "template": "two"}, {"name": "default", "template": "three"}]})");
+  EXPECT_EQ(read().chat_template, "three");
+  write("chat_template.jinja", "four\n");
+  EXPECT_EQ(read().chat_template, "four\n");
+}
+
+TEST_F(GenerationFilesTest, RefusesChatTemplatesThatAreNone) {
+  const std::string file = "tokenizer_config.json: chat_template";
+  write("tokenizer_config.json", R"({"chat_template": 1})");
+  expect_refused(file + " is neither a string nor a list");
+  write("tokenizer_config.json", R"({"chat_template": [1]})");
+  expect_refused(file + ": an element is not an object");
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})");
+  expect_refused(file + ": an element has not the strings name and template");
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": ""}]})");
+  expect_refused(file + ": no element is named default");
+}
+
+/// A llama of GGUF with 5 tokens; its header is all that is read here.
+GgufBytes gguf_header() {
+  GgufBytes out;
+  out.string("general.architecture", "llama").u32("llama.embedding_length", 4).u32("llama.block_count", 1);
+  out.u32("llama.attention.head_count", 1).u32("llama.feed_forward_length", 4).u32("llama.context_length", 8);
+  out.f32("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+  out.f32_tensor("token_embd.weight", {5, 4}, std::vector<float>(20));
+  return out;
+}
+
+TEST(GenerationFilesOfGguf, HasEndIdsAndTemplate) {
+  const Scratch scratch;
+  const std::string path = scratch / "m.gguf";
+  const auto read = [&](const GgufBytes& file) {
+    write_bytes(path, file.bytes());
+    return read_generation_files(path, models::ModelFile(path));
+  };
+  EXPECT_EQ(read(gguf_header()).end_ids, Ids());
+  EXPECT_EQ(read(gguf_header()).chat_template, "");
+  const GenerationFiles files = read(gguf_header()
+                                         .u32("tokenizer.ggml.eos_token_id", 4)
+                                         .u32("tokenizer.ggml.eot_token_id", 2)
+                                         .string("tokenizer.chat_template", "five"));
+  EXPECT_EQ(files.end_ids, (Ids{2, 4}));
+  EXPECT_EQ(files.chat_template, "five");
+  try {
+    read(gguf_header().u32("tokenizer.ggml.eot_token_id", 5));
+    ADD_FAILURE() << "an id outside the vocabulary";
+  } catch (const io::FileError& error) {
+    EXPECT_EQ(error.what(), path + ": tokenizer.ggml.eot_token_id 5 is outside the vocabulary of 5 tokens");
+  }
+}
+
+/// The same with a tokenizer whose tokens are bytes, and a chat template.
+GgufBytes gguf_with_text() {
+  return gguf_header()
+      .string("tokenizer.ggml.model", "gpt2")
+      .string("tokenizer.ggml.pre", "smollm")
+      .strings("tokenizer.ggml.tokens", {"<|im_start|>", "a", "<|im_end|>", "b", "ab"})
+      .strings("tokenizer.ggml.merges", {"a b"})
+      .u32("tokenizer.ggml.bos_token_id", 0)
+      .u32("tokenizer.ggml.eos_token_id", 4)
+      .u32("tokenizer.ggml.eot_token_id", 2)
+      .string("tokenizer.chat_template", "{{'<|im_start|>'}}");
+}
+
+TEST(GgufTextFiles, OfAFileWithATokenizer_SayTheSame) {
+  const Scratch scratch;
+  const std::string path = scratch / "m.gguf", directory = scratch / "model";
+  write_bytes(path, gguf_with_text().bytes());
+  const models::ModelFile gguf(path);
+  const GgufTextFiles text = gguf_text_files(path, gguf);
+  EXPECT_EQ(text.no_tokenizer, "");
+  const testing::SavedModel model(testing::small_config());
+  models::write_model(directory, {model.config, models::GateLayout::separate}, model.parameters, DType::f32,
+                      text.files);
+  const GenerationFiles ours = read_generation_files(directory, models::ModelFile(directory));
+  const GenerationFiles theirs = read_generation_files(path, gguf);
+  EXPECT_EQ(ours.end_ids, (Ids{2, 4}));
+  EXPECT_EQ(ours.end_ids, theirs.end_ids);
+  EXPECT_EQ(ours.chat_template, theirs.chat_template);
+  EXPECT_EQ(tokenize::open_tokenizer(directory)->encode("abba").ids,
+            tokenize::open_tokenizer(path)->encode("abba").ids);
+  const std::string config = testing::read_bytes(directory + "/tokenizer_config.json");
+  EXPECT_NE(config.find(R"("bos_token": "<|im_start|>")"), std::string::npos) << config;
+  EXPECT_NE(config.find(R"("eos_token": "ab")"), std::string::npos) << config;
+}
+
+TEST(GgufTextFiles, TokenizerIsNotSupported_IsLeftOutWithTheReason) {
+  const Scratch scratch;
+  const std::string path = scratch / "m.gguf";
+  write_bytes(path, gguf_header()
+                        .string("tokenizer.ggml.model", "llama")
+                        .strings("tokenizer.ggml.tokens", {"a", "b", "c", "d", "e"})
+                        .u32("tokenizer.ggml.eos_token_id", 4)
+                        .bytes());
+  const GgufTextFiles text = gguf_text_files(path, models::ModelFile(path));
+  ASSERT_EQ(text.files.size(), 1U);
+  EXPECT_EQ(text.files.front().name, "generation_config.json");
+  EXPECT_NE(text.no_tokenizer.find("tokenizer.ggml.model: 'llama' is not supported"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace headgate::generate

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/generate/generate.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "models/decoder/parameters.hpp"
+
+namespace headgate::generate {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+models::DecoderConfig small_config(std::int64_t vocab) {
+  models::DecoderConfig config;
+  config.vocab = vocab;
+  config.dim = 16;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 8;
+  config.ffn = 24;
+  config.seq_len = 1200;
+  return config;
+}
+
+/// A random model of bytes; numbers large enough that its texts do not repeat one byte.
+class GenerateTest : public ::testing::Test {
+ protected:
+  explicit GenerateTest(std::int64_t vocab = 256) : config(small_config(vocab)) {
+    const models::ParameterTable table(config);
+    SplitMix64 random(7);
+    for (std::int64_t i = 0; i < table.total(); ++i) {
+      parameters.push_back(static_cast<float>(2.0 * random.uniform() - 1.0));
+    }
+  }
+
+  models::CachedDecoder decoder(std::int64_t capacity = 0) const {
+    return models::CachedDecoder(config, parameters.data(), {.weights = DType::f32, .capacity = capacity});
+  }
+  Generated run(models::CachedDecoder& model, const GenerateOptions& options, const GenerateHooks& hooks = {}) const {
+    return generate(model, *tokenizer, prompt, options, hooks);
+  }
+  /// The token of the largest logit behind each token of `ids`, in one call.
+  Ids most_likely(const Ids& ids) const {
+    models::CachedDecoder model = decoder();
+    const auto tokens = static_cast<std::int64_t>(ids.size());
+    std::vector<float> logits(static_cast<std::size_t>(tokens * config.vocab));
+    const View<float, 3> view(logits.data(), {1, tokens, config.vocab});
+    model.append_all(view, {ids.data(), {1, tokens}});
+    Ids out;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const float* row = view.at(0, t);
+      out.push_back(static_cast<std::int32_t>(std::max_element(row, row + config.vocab) - row));
+    }
+    return out;
+  }
+
+  models::DecoderConfig config;
+  std::vector<float> parameters;
+  std::unique_ptr<tokenize::Tokenizer> tokenizer = tokenize::byte_tokenizer();
+  Ids prompt{3, 1, 4, 1, 5};
+};
+
+TEST_F(GenerateTest, EachTokenIsTheMostLikelyAfterThoseBefore) {
+  models::CachedDecoder model = decoder();
+  const Generated result = run(model, {.max_tokens = 30});
+  EXPECT_EQ(result.stop, StopReason::max_tokens);
+  EXPECT_EQ(result.prompt_tokens, 5);
+  EXPECT_EQ(result.steps, 29);
+  EXPECT_EQ(model.length(), 34);
+  EXPECT_GT(result.step_bytes, 29.0 * static_cast<double>(model.weight_bytes()));
+  ASSERT_EQ(result.ids.size(), 30U);
+  Ids all = prompt;
+  all.insert(all.end(), result.ids.begin(), result.ids.end() - 1);
+  const Ids expected = most_likely(all);
+  EXPECT_EQ(result.ids, Ids(expected.begin() + 4, expected.end()));
+}
+
+TEST_F(GenerateTest, PromptsAreReadInParts) {
+  for (int i = 0; i < 1100; ++i) prompt.push_back((i * i) % 251);
+  models::CachedDecoder model = decoder();
+  int calls = 0;
+  GenerateHooks hooks;
+  hooks.text = [&](std::string_view bytes) {
+    calls += bytes.empty() ? 1 : 0;
+    return true;
+  };
+  const Generated result = run(model, {.max_tokens = 1}, hooks);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(result.prompt_tokens, 1105);
+  EXPECT_EQ(result.ids, Ids{most_likely(prompt).back()});
+  models::CachedDecoder stopped = decoder();
+  hooks.text = [](std::string_view) { return false; };
+  const Generated nothing = run(stopped, {}, hooks);
+  EXPECT_EQ(nothing.stop, StopReason::interrupted);
+  EXPECT_EQ(nothing.prompt_tokens, 512);
+  EXPECT_EQ(nothing.ids, Ids());
+}
+
+TEST_F(GenerateTest, StopsAtEndTokensWhichAreNoText) {
+  models::CachedDecoder free_model = decoder();
+  const Ids ids = run(free_model, {.max_tokens = 12}).ids;
+  const auto first = std::find(ids.begin(), ids.end(), ids[8]);
+  models::CachedDecoder model = decoder();
+  std::string text;
+  GenerateHooks hooks;
+  hooks.text = [&](std::string_view bytes) {
+    text += bytes;
+    return true;
+  };
+  int choices = 0;
+  hooks.logits = [&](std::span<const float> logits) {
+    EXPECT_EQ(static_cast<std::int64_t>(logits.size()), config.vocab);
+    EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), ids[static_cast<std::size_t>(choices)]);
+    ++choices;
+  };
+  const Generated result = run(model, {.max_tokens = 12, .end_ids = {ids[8]}}, hooks);
+  EXPECT_EQ(result.stop, StopReason::end_token);
+  EXPECT_EQ(result.ids, Ids(ids.begin(), first + 1));
+  EXPECT_EQ(choices, static_cast<int>(result.ids.size()));
+  EXPECT_EQ(text, tokenizer->decode(Ids(ids.begin(), first)));
+}
+
+TEST_F(GenerateTest, StopsWhenTheCapacityIsUsedUp) {
+  models::CachedDecoder model = decoder(8);
+  const Generated result = run(model, {});
+  EXPECT_EQ(result.stop, StopReason::capacity);
+  EXPECT_EQ(model.length(), 8);
+  EXPECT_EQ(result.ids.size(), 4U);  // the last was chosen, and has no place of its own
+}
+
+TEST_F(GenerateTest, StopsWhenTheHookSaysSo) {
+  models::CachedDecoder model = decoder();
+  GenerateHooks hooks;
+  int calls = 0;
+  hooks.text = [&](std::string_view) { return ++calls < 3; };
+  const Generated result = run(model, {}, hooks);
+  EXPECT_EQ(result.stop, StopReason::interrupted);
+  EXPECT_EQ(result.ids.size(), 3U);
+}
+
+TEST_F(GenerateTest, TheSameSeedGivesTheSameText) {
+  const auto drawn = [&](std::uint64_t seed) {
+    models::CachedDecoder model = decoder();
+    return run(model, {.sampling = {.temperature = 1.0, .top_k = 50, .seed = seed}, .max_tokens = 20}).ids;
+  };
+  EXPECT_EQ(drawn(1), drawn(1));
+  EXPECT_NE(drawn(1), drawn(2));
+}
+
+TEST_F(GenerateTest, RefusesPromptsThatDoNotFit) {
+  models::CachedDecoder model = decoder(4);
+  EXPECT_THROW(run(model, {}), Error);
+  prompt = {};
+  EXPECT_THROW(run(model, {}), Error);
+  prompt = {1};
+  EXPECT_THROW(run(model, {.max_tokens = 0}), Error);
+  EXPECT_THROW(run(model, {.sampling = {.top_p = 2.0}}), Error);
+  EXPECT_EQ(model.length(), 0);
+}
+
+TEST_F(GenerateTest, RefusesNumbersThatAreNotFinite) {
+  std::fill(parameters.begin(), parameters.end(), std::numeric_limits<float>::quiet_NaN());
+  models::CachedDecoder model = decoder();
+  EXPECT_THROW(run(model, {}), Error);
+}
+
+class MoreRowsThanTokens : public GenerateTest {
+ protected:
+  MoreRowsThanTokens() : GenerateTest(4000) {}
+};
+
+TEST_F(MoreRowsThanTokens, AreNotChosen) {
+  models::CachedDecoder model = decoder();
+  const Generated result = run(model, {.sampling = {.temperature = 2.0}, .max_tokens = 50});
+  EXPECT_EQ(result.ids.size(), 50U);
+  EXPECT_LT(*std::max_element(result.ids.begin(), result.ids.end()), 256);
+}
+
+class FewerRowsThanTokens : public GenerateTest {
+ protected:
+  FewerRowsThanTokens() : GenerateTest(100) {}
+};
+
+TEST_F(FewerRowsThanTokens, ArePromptsRefusedThatNeedMore) {
+  models::CachedDecoder model = decoder();
+  EXPECT_EQ(run(model, {.max_tokens = 5}).ids.size(), 5U);
+  prompt = {100};
+  EXPECT_THROW(run(model, {}), Error);
+}
+
+}  // namespace
+}  // namespace headgate::generate

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// gguf_to_npy FILE DIR: DIR/NAME.npy, in f32, of each tensor of a GGUF file.
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "models/io/gguf.hpp"
+#include "models/io/npy.hpp"
+
+int main(int argc, char** argv) {
+  using namespace headgate;
+  if (argc != 3) return 2;
+  try {
+    const io::GgufFile file(argv[1]);
+    io::NpyWriter writer;
+    for (const io::GgufTensor& tensor : file.tensors()) {
+      const io::Array array = io::make_array(DType::f32, tensor.shape);
+      file.read_f32(tensor, reinterpret_cast<float*>(array.data.get()));
+      writer.add(std::string(argv[2]) + "/" + tensor.name + ".npy", array);
+    }
+    writer.commit();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gguf_to_npy: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

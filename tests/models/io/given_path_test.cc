@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/io/given_path.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "models/io/file_error.hpp"
+#include "models/io/scratch.hpp"
+
+namespace headgate::io {
+namespace {
+
+namespace fs = std::filesystem;
+using headgate::testing::Scratch;
+using headgate::testing::write_bytes;
+
+std::string refusal(const std::string& path) {
+  try {
+    return "taken as " + given_path(path);
+  } catch (const FileError& error) {
+    return error.what();
+  }
+}
+
+TEST(GivenPath, FileOrDirectory_IsTakenAsItIs) {
+  const Scratch scratch;
+  write_bytes(scratch / "file", "x");
+  EXPECT_EQ(given_path(scratch / "file"), scratch / "file");
+  EXPECT_EQ(given_path(scratch.path()), scratch.path());
+}
+
+TEST(GivenPath, EachReasonForNothing_HasItsOwnMessage) {
+  const Scratch scratch;
+  EXPECT_EQ(refusal(scratch / "none"), scratch / "none" + ": does not exist");
+  EXPECT_EQ(refusal(scratch / "no/such/file"),
+            scratch / "no/such/file" + ": does not exist: there is no directory " + scratch / "no");
+  write_bytes(scratch / "empty", "");
+  EXPECT_EQ(refusal(scratch / "empty"), scratch / "empty" + ": is an empty file");
+  EXPECT_EQ(refusal(scratch / "empty/model"), scratch / "empty/model" + ": cannot be reached: Not a directory");
+  fs::create_symlink("b", scratch / "a");
+  fs::create_symlink("a", scratch / "b");
+  EXPECT_EQ(refusal(scratch / "a"), scratch / "a" + ": is a loop of symbolic links");
+  fs::create_symlink("gone", scratch / "dangling");
+  EXPECT_EQ(refusal(scratch / "dangling"), scratch / "dangling" + ": is a link to gone, which does not exist");
+  ASSERT_EQ(::mkfifo((scratch / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(refusal(scratch / "pipe"), scratch / "pipe" + ": is neither a file nor a directory");
+  EXPECT_EQ(refusal(""), "the path is empty");
+  EXPECT_EQ(refusal(std::string("a\0b", 3)), "a\\x00b: the path contains a NUL byte");
+}
+
+TEST(GivenPath, NameOnTheHub_SaysHowToDownloadIt) {
+  EXPECT_EQ(refusal("HuggingFaceTB/SmolLM2-135M"),
+            "HuggingFaceTB/SmolLM2-135M: does not exist; a model of the Hugging Face Hub is downloaded first, `hf "
+            "download HuggingFaceTB/SmolLM2-135M --local-dir DIR`, and given as DIR");
+  EXPECT_EQ(refusal("a/b/c"), "a/b/c: does not exist: there is no directory a");
+}
+
+TEST(GivenPath, ForbiddenDirectory_IsNamed) {
+  if (::geteuid() == 0) GTEST_SKIP() << "everything is permitted to root";
+  const Scratch scratch;
+  fs::create_directories(scratch / "closed/inner");
+  write_bytes(scratch / "secret", "x");
+  fs::permissions(scratch / "secret", fs::perms::none);
+  fs::permissions(scratch / "closed", fs::perms::none);
+  EXPECT_EQ(refusal(scratch / "closed"), scratch / "closed" + ": no permission to read this directory");
+  EXPECT_EQ(refusal(scratch / "closed/inner"),
+            scratch / "closed/inner" + ": no permission to enter the directory " + scratch / "closed");
+  EXPECT_EQ(refusal(scratch / "secret"), scratch / "secret" + ": no permission to read this file");
+  fs::permissions(scratch / "closed", fs::perms::owner_all);
+}
+
+TEST(GivenPath, CacheOfTheHub_LeadsToASnapshot) {
+  const Scratch scratch;
+  const std::string model = scratch / "models--a--b";
+  fs::create_directories(model + "/snapshots");
+  EXPECT_EQ(refusal(model), model + ": is a model of the Hub's cache without a snapshot: download it again");
+  fs::create_directories(model + "/snapshots/0a1b");
+  EXPECT_EQ(given_path(model), model + "/snapshots/0a1b");
+  fs::create_directories(model + "/snapshots/2c3d");
+  EXPECT_EQ(refusal(model),
+            model + ": has 2 snapshots and no refs/main: give one of them, as " + model + "/snapshots/0a1b");
+  fs::create_directories(model + "/refs");
+  write_bytes(model + "/refs/main", "2c3d\n");
+  EXPECT_EQ(given_path(model), model + "/snapshots/2c3d");
+  write_bytes(model + "/refs/main", "4e5f");
+  EXPECT_EQ(refusal(model),
+            model + ": refs/main names the snapshot 4e5f, which is not there: download the model again");
+  for (const std::string& name : {std::string("../.."), std::string("0a1b\0", 5), std::string(), std::string("..")}) {
+    write_bytes(model + "/refs/main", name);
+    EXPECT_NE(refusal(model).find("is not the name of a snapshot"), std::string::npos) << refusal(model);
+  }
+}
+
+}  // namespace
+}  // namespace headgate::io

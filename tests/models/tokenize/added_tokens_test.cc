@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/added_tokens.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace headgate::tokenize {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+/// The parts of `text`; tokens in braces.
+Texts parts_of(const AddedTokens& tokens, const std::string& text, bool special_as_text = false) {
+  std::vector<Part> parts;
+  AddedTokenSearch(tokens, special_as_text).next(parts, text, Tail::ended);
+  Texts out;
+  for (const Part& part : parts) {
+    const std::string piece = text.substr(part.span.begin, part.span.end - part.span.begin);
+    out.push_back(part.token == nullptr ? piece : "{" + piece + "}");
+  }
+  return out;
+}
+
+TEST(AddedTokens, TheLeftmostAndLongest) {
+  const AddedTokens tokens({{1, "<a>"}, {2, "<a>b"}, {3, "b<"}, {4, "é"}});
+  EXPECT_EQ(parts_of(tokens, "x<a>bé<a>"), (Texts{"x", "{<a>b}", "{é}", "{<a>}"}));
+  EXPECT_EQ(parts_of(tokens, "b<a>"), (Texts{"{b<}", "a>"}));
+  EXPECT_EQ(parts_of(tokens, "<a"), (Texts{"<a"}));
+  EXPECT_EQ(parts_of(tokens, ""), Texts{});
+  EXPECT_EQ(parts_of(AddedTokens(), "<a>"), Texts{"<a>"});
+}
+
+TEST(AddedTokens, TakeWhiteSpace) {
+  const AddedTokens tokens({{.id = 1, .content = "L", .lstrip = true}, {.id = 2, .content = "R", .rstrip = true}});
+  EXPECT_EQ(parts_of(tokens, "a \u3000\nL b"), (Texts{"a", "{ \u3000\nL}", " b"}));
+  EXPECT_EQ(parts_of(tokens, "a R \u00a0b"), (Texts{"a ", "{R \u00a0}", "b"}));
+  EXPECT_EQ(parts_of(tokens, "R  L"), (Texts{"{R  }", "{L}"}));
+}
+
+TEST(AddedTokens, StandAlone) {
+  const AddedTokens tokens({{.id = 1, .content = "ok", .single_word = true}});
+  EXPECT_EQ(parts_of(tokens, "ok oké look ok-ok"), (Texts{"{ok}", " oké look ", "{ok}", "-", "{ok}"}));
+}
+
+TEST(AddedTokens, SpecialOnesMayBeText) {
+  const AddedTokens tokens({{.id = 1, .content = "<s>", .special = true}, {.id = 2, .content = "s>"}});
+  EXPECT_EQ(parts_of(tokens, "a<s>s>"), (Texts{"a", "{<s>}", "{s>}"}));
+  EXPECT_EQ(parts_of(tokens, "a<s>s>", true), (Texts{"a<s>", "{s>}"}));
+}
+
+TEST(AddedTokens, AreLookedForInFormC) {
+  const AddedTokens tokens({{.id = 1, .content = "e\u0301", .normalized = true}}, true);
+  EXPECT_EQ(parts_of(tokens, "a\u00E9"), (Texts{"a", "{\u00E9}"}));
+  EXPECT_EQ(parts_of(tokens, "e\u0301"), (Texts{"e\u0301"}));
+}
+
+}  // namespace
+}  // namespace headgate::tokenize

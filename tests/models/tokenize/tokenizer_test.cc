@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/tokenize/tokenizer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "models/io/file_error.hpp"
+#include "models/tokenize/golden.hpp"
+#include "models/tokenize/open.hpp"
+#include "models/tokenize/tokenizer_json.hpp"
+#include "models/tokenize/utf8.hpp"
+
+namespace headgate::tokenize {
+namespace {
+
+using headgate::testing::golden_path;
+using headgate::testing::Scratch;
+using headgate::testing::write_bytes;
+using Ids = std::vector<std::int32_t>;
+
+/// Bytes of all kinds: text, parts of characters, anything.
+std::string random_bytes(std::mt19937& random, std::size_t size) {
+  const std::vector<std::string> some{"the ", "être", "中文", "😀",  "\xff",        "\xe4\xb8",
+                                      "\x80", " ",    "\n",   "12", "<|im_start|>"};
+  std::string out;
+  while (out.size() < size) {
+    out += random() % 4 == 0 ? std::string(1, static_cast<char>(random())) : some[random() % some.size()];
+  }
+  return out;
+}
+
+TEST(Tokenizer, AnyBytesComeBack) {
+  std::mt19937 random(5);
+  for (const char* name : {"gpt2", "smollm", "llama-bpe"}) {
+    const auto tokenizer = read_tokenizer_json(golden_path(name));
+    for (int round = 0; round < 300; ++round) {
+      const std::string text = random_bytes(random, random() % 100);
+      for (const bool as_text : {false, true}) {
+        const Encoding encoding =
+            tokenizer->encode(text, {.add_special = false, .special_as_text = as_text, .spans = true});
+        ASSERT_EQ(tokenizer->decode(encoding.ids), text);
+        for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
+          const Span span = encoding.spans[i];
+          ASSERT_EQ(text.substr(span.begin, span.end - span.begin), tokenizer->bytes(encoding.ids[i]));
+        }
+      }
+    }
+  }
+}
+
+TEST(Tokenizer, BytesThatAreNotUtf8AreWordsOfTheirOwn) {
+  const auto tokenizer = read_tokenizer_json(golden_path("gpt2"));
+  const auto ids = [&](const std::string& text) { return tokenizer->encode(text, {.add_special = false}).ids; };
+  Ids expected = ids("the ");
+  for (const std::string part : {"\xff\xfe", " people"}) {
+    const Ids more = ids(part);
+    expected.insert(expected.end(), more.begin(), more.end());
+  }
+  EXPECT_EQ(ids("the \xff\xfe people"), expected);
+  EXPECT_EQ(tokenizer->encode("\xff", {.spans = true}).spans, (std::vector<Span>{{0, 1}}));
+}
+
+TEST(Tokenizer, StreamsWholeCharacters) {
+  std::mt19937 random(6);
+  const auto tokenizer = read_tokenizer_json(golden_path("gpt2"));
+  for (int round = 0; round < 300; ++round) {
+    const std::string text = random_bytes(random, random() % 60);
+    std::vector<bool> starts(text.size() + 1, true);  // no byte of a character but its first
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      const std::size_t bytes = first_code_point(std::string_view{text}.substr(at)).bytes;
+      for (std::size_t i = 1; i < bytes; ++i) starts[++at] = false;
+    }
+    StreamDecoder decoder(*tokenizer);
+    std::string all;
+    for (const std::int32_t id : tokenizer->encode(text).ids) {
+      all += decoder.next(id);
+      ASSERT_TRUE(starts[all.size()]) << "inside a character";
+    }
+    ASSERT_LE(text.size() - all.size(), 3U);
+    all += decoder.finish();
+    ASSERT_EQ(all, text);
+    ASSERT_EQ(decoder.finish(), "");
+  }
+}
+
+TEST(Tokenizer, SpecialTokens) {
+  const auto tokenizer = read_tokenizer_json(golden_path("llama-bpe"));  // BOS <|im_start|>, 1
+  const Ids text = tokenizer->encode("a", {.add_special = false}).ids;
+  EXPECT_EQ(tokenizer->encode("a").ids, (Ids{1, text.at(0)}));
+  EXPECT_EQ(tokenizer->encode("<|im_end|>", {.add_special = false}).ids, Ids{2});
+  EXPECT_GT(tokenizer->encode("<|im_end|>", {.add_special = false, .special_as_text = true}).ids.size(), 1U);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("a<|im_end|>").ids), "<|im_start|>a<|im_end|>");
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("a<|im_end|>").ids, true), "a");
+  EXPECT_EQ(tokenizer->find("<|im_end|>"), 2);
+  EXPECT_EQ(tokenizer->find("nosuchtoken"), kNoToken);
+  EXPECT_TRUE(tokenizer->special(2));
+  EXPECT_FALSE(tokenizer->special(text.at(0)));
+  EXPECT_EQ(tokenizer->spelling(tokenizer->find("Ġa")), "Ġa");
+  EXPECT_EQ(tokenizer->bytes(tokenizer->find("Ġa")), " a");
+  const Encoding spans = tokenizer->encode("a", {.spans = true});
+  EXPECT_EQ(spans.spans, (std::vector<Span>{{0, 0}, {0, 1}}));
+}
+
+TEST(Tokenizer, RefusesIdsThatNoTokenHas) {
+  const auto tokenizer = read_tokenizer_json(golden_path("gpt2"));
+  for (const std::int32_t id : {-1, tokenizer->vocab()}) {
+    EXPECT_THROW(tokenizer->bytes(id), Error);
+    EXPECT_THROW(tokenizer->decode(Ids{id}), Error);
+    EXPECT_THROW(tokenizer->special(id), Error);
+  }
+  EXPECT_THROW(byte_tokenizer()->bytes(256), Error);
+}
+
+TEST(Tokenizer, Bytes) {
+  const auto tokenizer = byte_tokenizer();
+  EXPECT_EQ(tokenizer->vocab(), 256);
+  EXPECT_EQ(tokenizer->encode("aé\xff").ids, (Ids{97, 0xC3, 0xA9, 0xFF}));
+  EXPECT_EQ(tokenizer->decode(Ids{97, 0xC3, 0xA9, 0xFF}), "aé\xff");
+  EXPECT_EQ(tokenizer->spelling(32), "Ġ");
+  EXPECT_EQ(tokenizer->find("Ġ"), 32);
+  StreamDecoder decoder(*tokenizer);
+  EXPECT_EQ(decoder.next(0xC3), "");
+  EXPECT_EQ(decoder.next(0xA9), "é");
+  EXPECT_EQ(decoder.next(0xE4), "");
+  EXPECT_EQ(decoder.next('a'),
+            "\xE4"
+            "a");
+}
+
+TEST(Tokenizer, BytesBehindATokenOfTheirOwn) {
+  const auto tokenizer = byte_tokenizer_with_bos();
+  EXPECT_EQ(tokenizer->vocab(), 257);
+  EXPECT_EQ(tokenizer->encode("a").ids, (Ids{256, 97}));
+  EXPECT_EQ(tokenizer->encode("a", {.add_special = false}).ids, (Ids{97}));
+  EXPECT_EQ(tokenizer->encode("a", {.spans = true}).spans, (std::vector<Span>{{0, 0}, {0, 1}}));
+  EXPECT_EQ(tokenizer->decode(Ids{256, 97}), "a");
+  EXPECT_EQ(tokenizer->spelling(256), "<bos>");
+  EXPECT_EQ(tokenizer->find("<bos>"), 256);
+  EXPECT_TRUE(tokenizer->special(256));
+  EXPECT_FALSE(tokenizer->special(97));
+  EXPECT_THROW(tokenizer->bytes(257), Error);
+}
+
+TEST(Tokenizer, OfAModel) {
+  const Scratch scratch;
+  const auto reason = [&] {
+    try {
+      open_tokenizer(scratch.path());
+    } catch (const io::FileError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(reason(), scratch.path() + ": neither tokenizer.json nor config.json");
+  write_bytes(scratch / "config.json", R"({"vocab_size": 1000})");
+  EXPECT_NE(reason().find("no tokenizer.json, and by config.json the model does not read bytes"), std::string::npos);
+  write_bytes(scratch / "config.json", R"({"vocab_size": 256})");
+  EXPECT_EQ(open_tokenizer(scratch.path())->vocab(), 256);
+  write_bytes(scratch / "config.json", R"({"vocab_size": 264})");
+  EXPECT_EQ(open_tokenizer(scratch.path())->vocab(), 257);
+  std::filesystem::create_directory(scratch / "checkpoint");
+  std::filesystem::rename(scratch / "config.json", scratch / "checkpoint/config.json");
+  EXPECT_EQ(open_tokenizer(scratch.path())->vocab(), 257) << "a run";
+  std::filesystem::copy(golden_path("gpt2"), scratch / "tokenizer.json");
+  EXPECT_GT(open_tokenizer(scratch.path())->vocab(), 256);
+  EXPECT_GT(open_tokenizer(scratch / "tokenizer.json")->vocab(), 256);
+}
+
+}  // namespace
+}  // namespace headgate::tokenize

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/checkpoint.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "models/families/modeling_code.hpp"
+#include "models/io/file_error.hpp"
+#include "models/io/scratch.hpp"
+#include "models/train/saved_checkpoint.hpp"
+
+namespace headgate::train {
+namespace {
+
+using headgate::testing::read_bytes;
+using headgate::testing::SavedCheckpoint;
+using headgate::testing::Scratch;
+using headgate::testing::small_config;
+using headgate::testing::write_bytes;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  void expect_refused(CheckpointParts parts, const std::string& file, const std::string& why = "") {
+    try {
+      load_checkpoint(directory, parts);
+      ADD_FAILURE() << "read without complaint, not: " << file << " " << why;
+    } catch (const io::FileError& error) {
+      const std::string what = error.what();
+      EXPECT_TRUE(what.starts_with(directory + "/" + file + ": ")) << what << "\ndoes not name " << file;
+      EXPECT_NE(what.find(why), std::string::npos) << what << "\nlacks: " << why;
+      EXPECT_EQ(what.find('\n'), std::string::npos) << what;
+    }
+  }
+
+  SavedCheckpoint model{small_config()};
+  Scratch scratch;
+  std::string directory = scratch / "run/checkpoint";
+};
+
+TEST_F(CheckpointTest, ComesBackBitForBit) {
+  EXPECT_FALSE(is_checkpoint(directory));
+  save_checkpoint(directory, model.view());
+  EXPECT_TRUE(is_checkpoint(directory));
+  const Checkpoint all = load_checkpoint(directory, CheckpointParts::all);
+  EXPECT_EQ(all.config, model.config);
+  EXPECT_EQ(all.parameters, model.parameters);
+  EXPECT_EQ(all.first_moment, model.first);
+  EXPECT_EQ(all.second_moment, model.second);
+  EXPECT_EQ(all.trainer_state, model.state);
+  const Checkpoint alone = load_checkpoint(directory, CheckpointParts::model);
+  EXPECT_EQ(alone.parameters, model.parameters);
+  EXPECT_TRUE(alone.first_moment.empty());
+  EXPECT_EQ(alone.trainer_state, model.state);
+}
+
+/// A model that transformers have no family for has its code beside its config, and needs it for nothing here.
+TEST_F(CheckpointTest, HasTheCodeOfAnArchitectureOfItsOwn) {
+  save_checkpoint(directory, model.view());
+  const std::string code = directory + "/modeling_headgate.py";
+  EXPECT_FALSE(std::filesystem::exists(code)) << "a baseline is transformers' Qwen3";
+  EXPECT_EQ(read_bytes(directory + "/config.json").find("auto_map"), std::string::npos);
+  models::DecoderConfig config = small_config();
+  config.gate = layers::parse_gate("headwise");
+  const SavedCheckpoint gated(config);
+  save_checkpoint(directory, gated.view());
+  EXPECT_EQ(read_bytes(code), models::modeling_code());
+  EXPECT_NE(read_bytes(code).find("class HeadgateForCausalLM("), std::string::npos);
+  const std::string text = read_bytes(directory + "/config.json");
+  EXPECT_NE(text.find("\"AutoModelForCausalLM\": \"modeling_headgate.HeadgateForCausalLM\""), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\"AutoConfig\": \"modeling_headgate.HeadgateConfig\""), std::string::npos) << text;
+  std::filesystem::remove(code);  // as a checkpoint of an older version
+  EXPECT_EQ(load_checkpoint(directory, CheckpointParts::all).parameters, gated.parameters);
+  save_checkpoint(directory, gated.view());
+  EXPECT_TRUE(std::filesystem::exists(code));
+  save_checkpoint(directory, model.view());
+  EXPECT_FALSE(std::filesystem::exists(code)) << "it belongs to the checkpoint that was replaced";
+}
+
+TEST_F(CheckpointTest, AModelAloneIsNotToBeTrainedOn) {
+  save_checkpoint(directory, model.view());
+  CheckpointView view = model.view();
+  view.first_moment = nullptr;
+  view.trainer_state.clear();
+  save_checkpoint(directory, view);
+  EXPECT_EQ(load_checkpoint(directory, CheckpointParts::model).parameters, model.parameters);
+  EXPECT_EQ(load_checkpoint(directory, CheckpointParts::model).trainer_state, "");
+  expect_refused(CheckpointParts::all, "optimizer.safetensors", "No such file");
+}
+
+TEST_F(CheckpointTest, EveryFileIsNamedWhenItIsMissingOrCutShort) {
+  for (const char* file : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
+    save_checkpoint(directory, model.view());
+    const std::string path = directory + "/" + file;
+    const std::string whole = read_bytes(path);
+    write_bytes(path, whole.substr(0, whole.size() - 3));
+    expect_refused(CheckpointParts::all, file);
+    write_bytes(path, "");
+    expect_refused(CheckpointParts::all, file);
+    std::filesystem::remove(path);
+    expect_refused(CheckpointParts::all, file, "No such file");
+  }
+  save_checkpoint(directory, model.view());
+  std::filesystem::remove(directory + "/trainer_state.json");
+  expect_refused(CheckpointParts::all, "trainer_state.json", "No such file");
+  write_bytes(directory + "/trainer_state.json", std::string((std::size_t{1} << 24) + 1, ' '));
+  expect_refused(CheckpointParts::all, "trainer_state.json", "at most");
+}
+
+TEST_F(CheckpointTest, FilesThatDoNotBelongTogetherAreRefused) {
+  save_checkpoint(directory, model.view());
+  models::DecoderConfig wider = small_config();
+  wider.ffn = 16;
+  const SavedCheckpoint other(wider);
+  save_checkpoint(scratch / "other", other.view());
+  std::filesystem::copy_file(scratch / "other/optimizer.safetensors", directory + "/optimizer.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_refused(CheckpointParts::all, "optimizer.safetensors", "mlp.gate_proj.weight.first_moment' is (16, 8)");
+  std::filesystem::copy_file(scratch / "other/config.json", directory + "/config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_refused(CheckpointParts::model, "model.safetensors", "mlp.gate_proj.weight' is (12, 8)");
+  models::DecoderConfig gated = small_config();
+  gated.gate = layers::parse_gate("headwise");
+  save_checkpoint(scratch / "gated", SavedCheckpoint(gated).view());
+  std::filesystem::copy_file(scratch / "gated/config.json", directory + "/config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_refused(CheckpointParts::model, "model.safetensors", "self_attn.gate_proj.weight' is missing");
+}
+
+TEST_F(CheckpointTest, ADirectoryWithOtherFilesIsLeftAlone) {
+  std::filesystem::create_directories(directory);
+  write_bytes(directory + "/notes.txt", "mine");
+  EXPECT_THROW(save_checkpoint(directory, model.view()), io::FileError);
+  EXPECT_EQ(read_bytes(directory + "/notes.txt"), "mine");
+  EXPECT_FALSE(is_checkpoint(directory));
+}
+
+}  // namespace
+}  // namespace headgate::train

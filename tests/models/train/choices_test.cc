@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/train/choices.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <set>
+#include <string>
+#include <type_traits>
+
+#include "headgate/error.hpp"
+#include "library/core/count_fields.hpp"
+#include "models/layers/gate_variant.hpp"
+
+namespace headgate::train {
+namespace {
+
+using models::DecoderConfig;
+
+/// Another value that the row allows.
+template <class Row>
+ValueOf<Row> another_value(const Row& row, const TrainSettings& settings) {
+  using Value = ValueOf<Row>;
+  if constexpr (kIsList<Value>) {
+    return {"another"};
+  } else if constexpr (std::is_enum_v<Value>) {
+    return Words<Value>::kAll.back().value;
+  } else if constexpr (std::is_integral_v<Value>) {
+    return row.of(settings) + 1;
+  } else {
+    return row.of(settings) / 2;
+  }
+}
+
+TrainSettings sample() {
+  TrainSettings settings = task_settings(Task::text);
+  settings.paths = {"text"};
+  settings.threads = 1;
+  return settings;
+}
+
+template <class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(SettingRows, NamesKeysAndOptionsAreUnique) {
+  std::set<std::string> keys, options;
+  for_each_row(kSettings, [&](const auto& row) {
+    EXPECT_TRUE(keys.insert(std::string(row.key)).second) << row.key;
+    EXPECT_FALSE(row.help.empty()) << row.key;
+    if (row.option.empty()) return;
+    EXPECT_TRUE(options.insert(std::string(row.option)).second) << row.option;
+  });
+  for_each_row(models::kConfigKeys, [&](const auto& row) {
+    if (row.option.empty()) return;
+    EXPECT_TRUE(options.insert(std::string(row.option)).second) << row.option;
+  });
+}
+
+TEST(SettingRows, EverySettingHasARow) {
+  std::size_t fields = 0;
+  for_each_row(kSettings, [&fields](const auto&) { ++fields; });
+  EXPECT_EQ(fields, headgate::testing::count_fields<TrainSettings>() - 1 + headgate::testing::count_fields<Schedule>());
+}
+
+TEST(SettingRows, EverySettingComesBackFromAState) {
+  for_each_row(kSettings, [](const auto& row) {
+    TrainerState state;
+    state.settings = sample();
+    row.of(state.settings) = another_value(row, state.settings);
+    const TrainerState back = read_state(write_state(state));
+    EXPECT_TRUE(row.of(back.settings) == row.of(state.settings)) << row.key;
+  });
+}
+
+TEST(Resuming, TakesOnlyWhatMayChange) {
+  const TrainSettings run = sample();
+  for_each_row(kSettings, [&run](const auto& row) {
+    if (row.option.empty()) return;
+    RunChoices choices;
+    choices.for_each([&](const auto& given_row, auto& slot) {
+      if constexpr (std::is_same_v<decltype(given_row), decltype(row)>) {
+        if (given_row.key == row.key) slot = another_value(row, run);
+      }
+    });
+    ASSERT_TRUE(choices.any()) << row.key;
+    const std::string refused = refusal([&] {
+      const TrainSettings now = resumed_settings(choices, run);
+      EXPECT_FALSE(row.of(now) == row.of(run)) << row.key;
+    });
+    if (row.on_resume == OnResume::may_change) {
+      EXPECT_EQ(refused, "") << row.key;
+    } else {
+      EXPECT_TRUE(refused.starts_with(std::string(row.option) + " ")) << refused;
+      EXPECT_TRUE(refused.ends_with(", and cannot change on --resume")) << refused;
+    }
+  });
+  RunChoices same;
+  same.of<&TrainSettings::batch>() = run.batch;
+  same.of<&Schedule::decay>() = run.schedule.decay;
+  EXPECT_EQ(resumed_settings(same, run).batch, run.batch) << "a value that is the run's may be given again";
+}
+
+TEST(MakeConfig, SizesThatAreNotGivenFollowThoseThatAre) {
+  ModelChoices choices;
+  EXPECT_FALSE(choices.any());
+  EXPECT_EQ(make_config(choices, Task::text), task_model(Task::text));
+  EXPECT_EQ(make_config(choices, Task::bigram_backcopy), task_model(Task::bigram_backcopy));
+  EXPECT_EQ(make_config(choices, Task::text, Bos::on).vocab, kVocabWithBos);
+  choices.keys.of<&DecoderConfig::dim>() = 96;
+  choices.keys.of<&DecoderConfig::heads>() = 6;
+  const DecoderConfig config = make_config(choices, Task::text);
+  EXPECT_EQ(config.kv_heads, 3);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.ffn, 288);
+  EXPECT_EQ(config.layers, task_model(Task::text).layers);
+  choices.keys.of<&DecoderConfig::dim>() = 97;
+  EXPECT_EQ(refusal([&] { make_config(choices, Task::text); }),
+            "--dim 97 is not a multiple of --heads 6: give --head-dim");
+  choices.keys.of<&DecoderConfig::dim>() = 1 << 21;
+  EXPECT_TRUE(refusal([&] {
+                choices.keys.of<&DecoderConfig::head_dim>() = 16;
+                make_config(choices, Task::text);
+              }).starts_with("--dim is 2097152 but must be "));
+}
+
+TEST(MakeConfig, PartsOfAGateNeedAGate) {
+  using layers::GateVariant;
+  ModelChoices choices;
+  choices.keys.of<&GateVariant::op>() = GateOp::add;
+  EXPECT_EQ(refusal([&] { make_config(choices, Task::text); }), "--gate-op needs --gate");
+  choices.gate = "headwise";
+  EXPECT_EQ(layers::gate_name(make_config(choices, Task::text).gate), "g1-headwise-sigmoid-add");
+  choices.keys.of<&GateVariant::bias_init>() = 0.5;
+  EXPECT_EQ(layers::gate_name(make_config(choices, Task::text).gate), "g1-headwise-sigmoid-add-bias");
+  choices.keys = {};
+  choices.gate = "none";
+  choices.keys.of<&GateVariant::site>() = layers::GateSite::g2;
+  EXPECT_NE(refusal([&] { make_config(choices, Task::text); }), "");
+  choices.gate = "";
+  EXPECT_EQ(layers::gate_name(make_config(choices, Task::text).gate), "g2-elementwise-sigmoid-mul");
+}
+
+TEST(DefaultText, NamesTasksWhereTheyDiffer) {
+  EXPECT_EQ(default_text(row_of<kSettings, &Schedule::steps>(), task_settings), "1000");
+  EXPECT_EQ(default_text(row_of<kSettings, &TrainSettings::batch>(), task_settings), "text 16, bigram-backcopy 32");
+  EXPECT_EQ(default_text(row_of<kSettings, &TrainSettings::threads>(), task_settings), "all cores");
+  EXPECT_EQ(default_text(row_of<models::kConfigKeys, &DecoderConfig::qk_norm>(), task_model), "on");
+}
+
+}  // namespace
+}  // namespace headgate::train
