@@ -299,22 +299,22 @@ GROUPS = (
         ("the loss after a layer is computed where it is asked for", "if (taps.has(Tap::exit_loss)) {",
          "if (!taps.has(Tap::exit_loss)) {"),
     )),
-    ("xray/xray_test", "src/xray/ranks.cc", (
+    ("tool/reports/xray/xray_test", "src/tool/reports/xray/ranks.cc", (
         ("entropy of singular values", "entropy -= share * std::log(share)", "entropy += share * std::log(share)"),
         ("root of the first product", "std::size_t>(i * n + j)] *= root;", "std::size_t>(i * n + j)] *= -root * root;"),
         ("rows for columns", "transposed ? columns : rows, inner", "transposed ? rows : columns, inner"),
     )),
-    ("xray/xray_test", "src/xray/head_map.cc", (
+    ("tool/reports/xray/xray_test", "src/tool/reports/xray/head_map.cc", (
         ("weight that a key receives", "key_sums_[key] += weight", "key_sums_[key] -= weight"),
         ("weight of a cell", "sums_[cell] += weight", "sums_[cell] -= weight"),
         ("cell of a query", "triangle(cell_of_[static_cast<std::size_t>(i)])", "triangle(cell_of_[0])"),
     )),
-    ("xray/xray_test", "src/xray/collector.cc", (
+    ("tool/reports/xray/xray_test", "src/tool/reports/xray/collector.cc", (
         ("first key of a window", "i - view.window + 1", "i - view.window + 2"),
         ("values of a key head", "first_value + h / queries * D", "first_value"),
         ("gate of a head", "h / queries * features", "0 * features"),
     )),
-    ("xray/xray_test", "src/xray/overrides.cc", (
+    ("tool/reports/xray/xray_test", "src/tool/reports/xray/overrides.cc", (
         ("stream before a layer", "streams_.data() + (layer - 1) * tokens_", "streams_.data() + layer * tokens_"),
         ("mean gate of a feature", "i % D : i / D", "i / D : i / D"),
         ("gates of a head", "layer, p * (Hq / parts), Hq / parts)", "layer, 0, Hq / parts)"),
@@ -325,11 +325,11 @@ GROUPS = (
         ("output before the gate", "wants_ungated ? replaced->ungated : state.attn",
          "wants_ungated && replaced == nullptr ? replaced->ungated : state.attn"),
     )),
-    ("cli/train_verbs_test", "src/models/train/trainer.cc", (
+    ("tool/cli/train_verbs_test", "src/models/train/trainer.cc", (
         ("sequences of a process", "settings_.batch + group_.rank() * own", "settings_.batch"),
         ("a process's share of the loss", "settings_.accumulate * group_.size())", "settings_.accumulate)"),
     )),
-    ("cli/train_verbs_test", "src/models/train/mpi_group.cc", (
+    ("tool/cli/train_verbs_test", "src/models/train/mpi_group.cc", (
         ("slices of all processes", "for (int r = 1; r < size_; ++r)", "for (int r = 2; r < size_; ++r)"),
     )),
     ("models/train/train_test", "src/models/train/metrics_reader.cc", (
@@ -337,11 +337,11 @@ GROUPS = (
         ("a cut-off line", "!ended && may_begin_record(line)", "ended && may_begin_record(line)"),
         ("figures by trigger", "place == Place::by_trigger)", "place == Place::evaluation)"),
     )),
-    ("compare/compare_test", "src/compare/thinned.cc", (
+    ("tool/reports/compare/compare_test", "src/tool/reports/compare/thinned.cc", (
         ("extremes of a part", "inner * (part + 1) / parts", "inner * part / parts + 1"),
         ("the lowest value", "curve.values[i] < curve.values[*best]", "curve.values[i] > curve.values[*best]"),
     )),
-    ("compare/compare_test", "src/compare/terminal.cc", (
+    ("tool/reports/compare/compare_test", "src/tool/reports/compare/terminal.cc", (
         ("rows from high to low", "kRows - 1 - values.cell", "values.cell"),
     )),
     ("models/evaluate/metrics_test", "src/models/evaluate/attention_call.cc", (

@@ -11,10 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "compare/report.hpp"
-#include "explain/problem.hpp"
-#include "explain/solution.hpp"
-#include "explain/text.hpp"
 #include "library/core/rows.hpp"
 #include "models/evaluate/evaluation.hpp"
 #include "models/evaluate/registry.hpp"
@@ -24,7 +20,11 @@
 #include "models/train/memory.hpp"
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/signals.hpp"
-#include "xray/report.hpp"
+#include "tool/explain/problem.hpp"
+#include "tool/explain/solution.hpp"
+#include "tool/explain/text.hpp"
+#include "tool/reports/compare/report.hpp"
+#include "tool/reports/xray/report.hpp"
 
 // What `headgate` does with models, for headgate/models.py: a module of its own, since it needs more libraries. Reports
 // are JSON texts, those of the command line.

@@ -8,8 +8,6 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "explain/problem.hpp"
-#include "explain/solution.hpp"
 #include "headgate/error.hpp"
 #include "models/families/config_file.hpp"
 #include "models/families/model_file.hpp"
@@ -22,6 +20,8 @@
 #include "models/tokenize/gguf_vocabulary.hpp"
 #include "models/tokenize/tokenizer_json.hpp"
 #include "models/train/settings.hpp"
+#include "tool/explain/problem.hpp"
+#include "tool/explain/solution.hpp"
 
 namespace headgate::fuzz {
 namespace {

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/bench/cases.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "headgate/runtime.hpp"
+#include "library/core/statistics_outputs.hpp"
+#include "tool/bench/attention.hpp"
+#include "tool/bench/training.hpp"
+#include "tool/bench/workload.hpp"
+
+namespace headgate::bench {
+namespace {
+
+using verify::CaseSpec;
+using verify::GateInput;
+
+constexpr std::int64_t kHeads = 8;
+
+// Guaranteed ratios of rates: 16-bit storage at most 5% slower than f32, the gate at most 2%, two cores at least 1.8
+// times as fast as one, odd shapes at most 15% slower than their neighbours, packed sequences of different lengths at
+// most 10% slower than equal ones.
+constexpr double kStorageFloor = 1.0 / 1.05;
+constexpr double kGateFloor = 1.0 / 1.02;
+constexpr double kTwoCoresFloor = 1.8;
+constexpr double kOddShapeFloor = 0.85;
+constexpr double kPackedFloor = 0.90;
+constexpr double kSequencesFloor = 0.85;  // of what reading allows, for one new token of each of many sequences
+// A forward pass need not be faster than this share of the machine's own matrix product.
+constexpr double kOfSgemmFloor = 0.96;
+
+/// native16 beside f32 products of the same bf16 tensors.
+constexpr double kNative16Floor = 1.6;
+
+/// Open rows of a gate threshold, and the least speedup over all rows.
+struct OpenShare {
+  int percent;
+  double floor;
+};
+constexpr std::array kOpenShares{OpenShare{10, 6.0}, OpenShare{30, 2.6}, OpenShare{100, 0.99}};
+/// Decoding with half of the groups closed.
+constexpr double kHalfClosedFloor = 1.7;
+// Statistics: all of them in at most 1.15 forward passes, those without all exponentials in 0.6.
+constexpr double kAllStatisticsFloor = 1.0 / 1.15;
+constexpr double kScoreStatisticsFloor = 1.0 / 0.6;
+
+/// T = S = length, D = Dv = dim, an elementwise sigmoid gate that is multiplied.
+CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
+  CaseSpec spec;
+  spec.Hkv = heads;
+  spec.T = spec.S = length;
+  spec.D = spec.Dv = dim;
+  spec.gate_input = GateInput::elementwise;
+  return spec;
+}
+
+CaseSpec causal(CaseSpec spec) {
+  spec.causality = Causality::causal;
+  return spec;
+}
+
+BenchGroup alone(std::string name, BenchOp op, const CaseSpec& spec, std::optional<double> floor) {
+  return {{{std::move(name), attention_job(op, spec), 0, floor}}, {}};
+}
+
+BenchGroup alone_beside_sgemm(std::string name, const CaseSpec& spec, double floor) {
+  return {{{std::move(name), attention_job(BenchOp::forward, spec), 0, floor, kOfSgemmFloor}}, {}};
+}
+
+void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
+  const auto b = BenchOp::backward;
+  groups.push_back(alone_beside_sgemm("forward/D64", square(kHeads, 2048, 64), 0.85));
+  groups.push_back(alone_beside_sgemm("forward/D128", square(kHeads, 2048, 128), 0.88));
+  groups.push_back(alone_beside_sgemm("forward/D256", square(kHeads, 2048, 256), 0.88));
+  groups.push_back(alone_beside_sgemm("forward/causal/D64", causal(square(kHeads, 2048, 64)), 0.80));
+  groups.push_back(alone_beside_sgemm("forward/causal/D128", causal(square(kHeads, 2048, 128)), 0.84));
+  groups.push_back(alone("forward/T512/D64", BenchOp::forward, square(kHeads, 512, 64), 0.76));
+  groups.push_back(alone("backward/D64", b, square(kHeads, 2048, 64), 0.75));
+  groups.push_back(alone("backward/D128", b, square(kHeads, 2048, 128), 0.80));
+  groups.push_back(alone("backward/causal/D64", b, causal(square(kHeads, 2048, 64)), 0.70));
+  groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
+}
+
+/// bf16 products beside f32 products; where the CPU has none both are the same, and nothing is guaranteed.
+void add_native16(std::vector<BenchGroup>& groups) {
+  const auto floor = native16_products().empty() ? std::nullopt : std::optional(kNative16Floor);
+  const auto add = [&](BenchOp op, const std::string& shape, CaseSpec spec) {
+    spec.dtype = DType::bf16;
+    CaseSpec native16 = spec;
+    native16.precision = Precision::native16;
+    const std::string name = fmt::format("native16/{}/{}", word_of(op), shape);
+    groups.push_back({{{name, attention_job(op, native16), 0, {}}, {name + "/exact", attention_job(op, spec), 0, {}}},
+                      {{0, 1, floor}}});
+  };
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const std::int64_t dim : {64, 128, 256}) add(op, fmt::format("D{}", dim), square(kHeads, 2048, dim));
+    for (const std::int64_t dim : {64, 128}) add(op, fmt::format("causal/D{}", dim), causal(square(kHeads, 2048, dim)));
+    add(op, "T512/D64", square(kHeads, 512, 64));
+  }
+}
+
+/// `new_tokens` queries against 16k keys; `group` query heads share a key/value head.
+CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int64_t new_tokens) {
+  CaseSpec spec;
+  spec.Hkv = heads;
+  spec.group = group;
+  spec.T = new_tokens;
+  spec.S = 16384;
+  spec.D = spec.Dv = 128;
+  spec.dtype = dtype;
+  spec.causality = Causality::causal;
+  spec.gate_input = GateInput::elementwise;
+  return spec;
+}
+
+/// The least share of what reading and FMA peak allow, for one new token.
+double decoding_floor(DType dtype, std::int64_t group) {
+  if (dtype == DType::f32 || group == 1) return 0.90;
+  return group <= 4 ? 0.85 : 0.80;
+}
+
+constexpr double kEightTokensFloor = 8.0 / 1.15;
+
+void add_decoding(std::vector<BenchGroup>& groups, int threads) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const std::int64_t group : {1, 4, 8}) {
+      BenchGroup decode;
+      for (const std::int64_t new_tokens : {1, 8}) {
+        const auto floor = new_tokens == 1 ? std::optional(decoding_floor(dtype, group)) : std::nullopt;
+        decode.cases.push_back({fmt::format("decode/{}/group{}/new{}", dtype_name(dtype), group, new_tokens),
+                                attention_job(BenchOp::forward, decoding(dtype, kHeads, group, new_tokens)), 0, floor});
+      }
+      if (group == 1) decode.ratios.push_back({1, 0, kEightTokensFloor});
+      groups.push_back(std::move(decode));
+    }
+  }
+  for (const std::int64_t group : {1, 4, 8}) {
+    CaseSpec spec = decoding(DType::f32, kHeads, group, 1);
+    spec.quantized = true;
+    groups.push_back(alone(fmt::format("decode/i8/group{}/new1", group), BenchOp::forward, spec, 0.80));
+  }
+  if (threads == 1) return;
+  constexpr double kOneHeadFloor = 1.7;
+  BenchGroup one_head;
+  for (const int used : {1, 2}) {
+    one_head.cases.push_back({fmt::format("decode/f32/one-head/threads-{}", used),
+                              attention_job(BenchOp::forward, decoding(DType::f32, 1, 1, 1)),
+                              used,
+                              {}});
+  }
+  one_head.ratios.push_back({1, 0, kOneHeadFloor});
+  groups.push_back(std::move(one_head));
+}
+
+void add_small_sequences(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    constexpr std::pair<std::int64_t, std::optional<double>> kLengthsAndFloors[] = {
+        {16, 0.25}, {32, 0.40}, {64, {}}, {128, 0.60}, {256, {}}};
+    for (const auto& [length, floor] : kLengthsAndFloors) {
+      CaseSpec spec = square(kHeads, length, 64);
+      spec.B = 64;
+      groups.push_back(alone(fmt::format("small/{}/T{}", word_of(op), length), op, spec, floor));
+    }
+  }
+}
+
+void add_double_precision(std::vector<BenchGroup>& groups) {
+  CaseSpec spec = square(kHeads, 1024, 64);
+  spec.dtype = DType::f64;
+  groups.push_back(alone("f64/forward/D64", BenchOp::forward, spec, {}));
+  groups.push_back(alone("f64/backward/D64", BenchOp::backward, spec, {}));
+}
+
+void add_one_head(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    BenchGroup group;
+    for (const int threads : {1, 2}) {
+      group.cases.push_back({fmt::format("one-head/{}/threads-{}", word_of(op), threads),
+                             attention_job(op, square(1, 4096, 64)),
+                             threads,
+                             {}});
+    }
+    group.ratios.push_back({1, 0, kTwoCoresFloor});
+    groups.push_back(std::move(group));
+  }
+}
+
+void add_storage_types(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const std::int64_t dim : {64, 128}) {
+      BenchGroup group;
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        CaseSpec spec = square(kHeads, 2048, dim);
+        spec.dtype = dtype;
+        group.cases.push_back(
+            {fmt::format("storage/{}/D{}/{}", word_of(op), dim, dtype_name(dtype)), attention_job(op, spec), 0, {}});
+      }
+      group.ratios = {{1, 0, kStorageFloor}, {2, 0, kStorageFloor}};
+      groups.push_back(std::move(group));
+    }
+  }
+}
+
+void add_gate_cost(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const std::int64_t length : {1024, 2048}) {
+      for (const std::int64_t dim : {64, 128}) {
+        BenchGroup group;
+        for (const GateInput grain : {GateInput::elementwise, GateInput::none}) {
+          CaseSpec spec = square(kHeads, length, dim);
+          spec.gate_input = grain;
+          group.cases.push_back(
+              {fmt::format("gate/{}/T{}/D{}/{}", word_of(op), length, dim, grain == GateInput::none ? "off" : "on"),
+               attention_job(op, spec),
+               0,
+               {}});
+        }
+        group.ratios.push_back({0, 1, kGateFloor});
+        groups.push_back(std::move(group));
+      }
+    }
+  }
+}
+
+/// The same work counts for every share of open rows, so that ratios of rates are speedups.
+void add_gate_threshold(std::vector<BenchGroup>& groups) {
+  for (const bool is_causal : {false, true}) {
+    const std::string prefix = fmt::format("threshold/{}T2048/D128", is_causal ? "causal/" : "");
+    CaseSpec spec = square(kHeads, 2048, 128);
+    spec.gate_input = GateInput::headwise;
+    if (is_causal) spec = causal(spec);
+    BenchGroup group;
+    group.cases.push_back({prefix + "/off", attention_job(BenchOp::forward, spec), 0, {}});
+    for (const OpenShare& open : kOpenShares) {
+      spec.closed_share = 1.0 - 0.01 * open.percent;
+      group.ratios.push_back({group.cases.size(), 0, open.floor});
+      group.cases.push_back(
+          {fmt::format("{}/open{}", prefix, open.percent), attention_job(BenchOp::forward, spec), 0, {}});
+    }
+    groups.push_back(std::move(group));
+  }
+  for (const std::int64_t heads_a_group : {1, 4}) {
+    BenchGroup group;
+    CaseSpec spec = decoding(DType::f32, kHeads, heads_a_group, 1);
+    spec.gate_input = GateInput::headwise;
+    spec.closed_by_group = true;
+    for (const double closed : {-1.0, 0.5}) {
+      spec.closed_share = closed;
+      group.cases.push_back({fmt::format("threshold/decode/group{}/{}", heads_a_group, closed < 0 ? "off" : "half"),
+                             attention_job(BenchOp::forward, spec),
+                             0,
+                             {}});
+    }
+    group.ratios.push_back({1, 0, kHalfClosedFloor});
+    groups.push_back(std::move(group));
+  }
+}
+
+// The neighbours of D = 72 and 80 are 64 and 96, that of T = S = 1000 is 1024.
+void add_odd_shapes(std::vector<BenchGroup>& groups) {
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    BenchGroup dims;
+    for (const std::int64_t dim : {64, 72, 80, 96}) {
+      dims.cases.push_back(
+          {fmt::format("odd/{}/D{}", word_of(op), dim), attention_job(op, square(kHeads, 1024, dim)), 0, {}});
+    }
+    dims.ratios = {{1, 0, kOddShapeFloor}, {2, 3, kOddShapeFloor}};
+    groups.push_back(std::move(dims));
+    BenchGroup lengths;
+    for (const std::int64_t length : {1000, 1024}) {
+      lengths.cases.push_back(
+          {fmt::format("odd/{}/T{}", word_of(op), length), attention_job(op, square(kHeads, length, 64)), 0, {}});
+    }
+    lengths.ratios.push_back({0, 1, kOddShapeFloor});
+    groups.push_back(std::move(lengths));
+  }
+}
+
+/// Packed sequences of these lengths; `new_tokens` queries each, or as many as keys.
+CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> new_tokens = {}) {
+  spec.cu_seqlens = DType::i32;
+  spec.packed = static_cast<std::int64_t>(lengths.size());
+  spec.packed_keys = lengths;
+  spec.packed_queries = new_tokens ? std::vector<std::int64_t>(lengths.size(), *new_tokens) : lengths;
+  spec.T = std::accumulate(spec.packed_queries.begin(), spec.packed_queries.end(), std::int64_t{0});
+  spec.S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  return spec;
+}
+
+/// Sequences of very different lengths beside equal ones with about as many FLOPs in all.
+void add_packed(std::vector<BenchGroup>& groups) {
+  const std::vector<std::int64_t> skewed{512, 4096, 128, 1024, 256, 2048, 128, 512};
+  constexpr std::int64_t kEqual = 1680;
+  for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
+    for (const bool is_causal : {false, true}) {
+      CaseSpec spec = square(4, kEqual, 128);
+      if (is_causal) spec = causal(spec);
+      CaseSpec equal = spec;
+      equal.B = static_cast<std::int64_t>(skewed.size());
+      const std::string name = fmt::format("packed/{}{}", word_of(op), is_causal ? "/causal" : "");
+      groups.push_back({{{name + "/skewed", attention_job(op, packed(spec, skewed)), 0, {}},
+                         {name + "/equal", attention_job(op, equal), 0, {}}},
+                        {{0, 1, kPackedFloor}}});
+    }
+  }
+  // One new token for each of 32 sequences of 100 to 8000 tokens, each 15% longer than the one before in length.
+  std::vector<std::int64_t> lengths;
+  std::int64_t tokens = 0;
+  for (int n = 0; n < 32; ++n) {
+    lengths.push_back(static_cast<std::int64_t>(100 * std::pow(80.0, (n * 13 % 32) / 31.0)));
+    tokens += lengths.back();
+  }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CaseSpec spec = causal(square(kHeads, 1, 128));
+    spec.dtype = dtype;
+    CaseSpec equal = spec;
+    equal.B = 32;
+    equal.S = tokens / 32;
+    const std::string name = fmt::format("packed/decode/{}", dtype_name(dtype));
+    groups.push_back(
+        {{{name + "/skewed", attention_job(BenchOp::forward, packed(spec, lengths, 1)), 0, kSequencesFloor},
+          {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
+         {{0, 1, kPackedFloor}}});
+  }
+  // Prompts and new tokens in one call.
+  CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});
+  mixed.packed_queries = {1, 1024, 1, 500, 1, 1};
+  mixed.T = 1024 + 500 + 4;
+  groups.push_back(alone("packed/forward/mixed", BenchOp::forward, mixed, {}));
+}
+
+/// Bits of StatisticsSpec::absent for all outputs but these.
+unsigned all_but(std::initializer_list<TensorView AttentionStatistics::*> members) {
+  unsigned absent = ~0U;
+  for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+    if (std::find(members.begin(), members.end(), kStatisticsOutputs[n].member) != members.end()) absent &= ~(1U << n);
+  }
+  return absent;
+}
+
+/// What statistics cost beside the forward pass on the same problem.
+void add_statistics(std::vector<BenchGroup>& groups) {
+  using S = AttentionStatistics;
+  for (const bool is_causal : {false, true}) {
+    CaseSpec spec = square(kHeads, 2048, 128);
+    if (is_causal) spec = causal(spec);
+    spec.statistics.top_keys = 8;
+    spec.statistics.window = 64;
+    spec.statistics.queries = 8;
+    spec.statistics.keys = 8;
+    const std::string prefix = is_causal ? "statistics/causal/" : "statistics/";
+    BenchGroup group;
+    group.cases.push_back({prefix + "forward", attention_job(BenchOp::forward, spec), 0, {}});
+    const auto add = [&](const char* name, unsigned absent, double floor) {
+      spec.statistics.absent = absent;
+      group.ratios.push_back({group.cases.size(), 0, floor});
+      group.cases.push_back({prefix + name, statistics_job(spec), 0, {}});
+    };
+    add("all", 0, kAllStatisticsFloor);
+    add("scores", all_but({&S::row_max, &S::mean_row_max}), kScoreStatisticsFloor);
+    add("top-keys", all_but({&S::topk_index, &S::topk_weight}), kScoreStatisticsFloor);
+    add("chosen", all_but({&S::first, &S::mean_first, &S::key_weights, &S::window_share, &S::rows}),
+        kScoreStatisticsFloor);
+    add("first", all_but({&S::first}), kScoreStatisticsFloor);
+    groups.push_back(std::move(group));
+  }
+}
+
+}  // namespace
+
+std::vector<BenchGroup> bench_groups(int threads) {
+  std::vector<BenchGroup> groups;
+  add_guaranteed_rates(groups);
+  if (threads > 1) add_one_head(groups);
+  add_storage_types(groups);
+  add_native16(groups);
+  add_gate_cost(groups);
+  add_gate_threshold(groups);
+  add_odd_shapes(groups);
+  add_double_precision(groups);
+  add_decoding(groups, threads);
+  add_small_sequences(groups);
+  add_packed(groups);
+  add_statistics(groups);
+  for (BenchGroup& group : training_groups()) groups.push_back(std::move(group));
+  return groups;
+}
+
+std::vector<BenchGroup> select_cases(const std::vector<BenchGroup>& groups,
+                                     const std::function<bool(const std::string& name)>& wanted) {
+  std::vector<BenchGroup> out;
+  for (const BenchGroup& group : groups) {
+    BenchGroup kept;
+    std::vector<std::optional<std::size_t>> place(group.cases.size());
+    for (std::size_t i = 0; i < group.cases.size(); ++i) {
+      if (!wanted(group.cases[i].name)) continue;
+      place[i] = kept.cases.size();
+      kept.cases.push_back(group.cases[i]);
+    }
+    for (const BenchRatio& ratio : group.ratios) {
+      const auto a = place[ratio.numerator];
+      const auto b = place[ratio.denominator];
+      if (a && b) kept.ratios.push_back({*a, *b, ratio.floor});
+    }
+    if (!kept.cases.empty()) out.push_back(std::move(kept));
+  }
+  return out;
+}
+
+const BenchCase* find_case(const std::vector<BenchGroup>& groups, const std::string& name) {
+  for (const BenchGroup& group : groups) {
+    for (const BenchCase& bench_case : group.cases) {
+      if (bench_case.name == name) return &bench_case;
+    }
+  }
+  return nullptr;
+}
+
+CaseSpec memory_spec() { return square(1, 32768, 64); }
+
+}  // namespace headgate::bench

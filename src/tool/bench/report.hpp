@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tool/bench/memory.hpp"
+#include "tool/bench/run.hpp"
+#include "tool/machine/machine_facts.hpp"
+
+namespace headgate::bench {
+
+struct BenchReport {
+  MachineFacts machine;
+  std::vector<CaseResult> cases;
+  std::vector<RatioResult> ratios;
+  std::optional<MemoryResult> memory;
+};
+
+std::string machine_text(const MachineFacts& machine);
+std::string table_head();
+/// One line a case, then one a ratio.
+std::string table_rows(const GroupResult& group);
+std::string memory_row(const MemoryResult& memory);
+/// How many goals are met, and which are not.
+std::string summary_text(const BenchReport& report);
+std::string report_json(const BenchReport& report);
+
+}  // namespace headgate::bench

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/cli/command_line.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "headgate/error.hpp"
+#include "headgate/version.h"
+#include "library/core/nearest_word.hpp"
+#include "tool/cli/help.hpp"
+#include "tool/cli/number.hpp"
+
+namespace headgate::cli {
+namespace {
+
+const CLI::Validator kNotEmpty([](const std::string& text) { return std::string(text.empty() ? "empty" : ""); }, "");
+
+void assign(std::string& to, const std::string& text, const std::string& /*name*/) { to = text; }
+
+template <typename N>
+requires std::is_arithmetic_v<N>
+void assign(N& to, const std::string& text, const std::string& name) {
+  std::string complaint;
+  const std::optional<N> number = read_number<N>(text, complaint);
+  if (!number) throw CLI::ValidationError(name, complaint);
+  to = *number;
+}
+
+template <typename T>
+void assign(std::optional<T>& to, const std::string& text, const std::string& name) {
+  assign(to.emplace(), text, name);
+}
+
+/// "a", "b" and "c" as "a, b and c".
+std::string with_and(const std::vector<std::string>& words) {
+  std::string out = words.front();
+  for (std::size_t i = 1; i < words.size(); ++i) out += (i + 1 < words.size() ? ", " : " and ") + words[i];
+  return out;
+}
+
+/// Returns the option of the verb that is most similar to `word`, a mistyped one, or an empty string.
+std::string nearest_option(const std::string& word, const CLI::App& verb, const OldWords& old_words) {
+  const std::size_t begin = word.find_first_not_of('-');
+  if (begin == 0 || begin == std::string::npos) return "";
+  std::vector<std::string_view> known;
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->get_group().empty()) continue;
+    for (const std::string& name : option->get_lnames()) known.push_back(name);
+  }
+  for (const RenamedOption& option : old_words.renamed) known.push_back(std::string_view(option.old_name).substr(2));
+  const std::string_view typed = std::string_view(word).substr(begin, word.find('=') - begin);
+  const std::string_view nearest = nearest_word(typed, known);
+  if (nearest.empty()) return "";
+  const std::string name = "--" + std::string(nearest);
+  for (const RenamedOption& option : old_words.renamed) {
+    if (option.old_name == name) return option.name;
+  }
+  return name;
+}
+
+}  // namespace
+
+Option& Option::required() {
+  option_->required();
+  return *this;
+}
+
+Option& Option::needs(const Option& other) {
+  option_->needs(other.option_);
+  return *this;
+}
+
+Option& Option::excludes(const Option& other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+Option& Option::one_of(const std::vector<std::string>& words) {
+  const auto complaint = [words](const std::string& value) {
+    if (std::find(words.begin(), words.end(), value) != words.end()) return std::string();
+    return word_complaint(value, {words.begin(), words.end()});
+  };
+  option_->check(CLI::Validator(complaint, ""));
+  return *this;
+}
+
+Option& Option::existing_file() {
+  option_->check(CLI::ExistingFile);
+  return *this;
+}
+
+Option& Option::checked(std::string (*complaint)(const std::string& value)) {
+  option_->check(CLI::Validator(complaint, ""));
+  return *this;
+}
+
+Option& Option::hidden() {
+  option_->group("");
+  return *this;
+}
+
+Option& Option::optional() {
+  option_->required(false);
+  return *this;
+}
+
+Option& Option::integer_range(std::int64_t least, std::int64_t most) {
+  option_->check(CLI::Validator([=](const std::string& value) { return number_complaint(value, least, most); }, ""));
+  return *this;
+}
+
+Option& Option::number_range(double least, double most) {
+  option_->check(CLI::Validator([=](const std::string& value) { return number_complaint(value, least, most); }, ""));
+  return *this;
+}
+
+void VerbOptions::footer(const std::string& text) { app_->footer(text); }
+
+Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
+                           const std::string& type, const std::string& help) {
+  // results() holds the values as given; CLI11 may have processed those that it passes to the callback.
+  const auto take_all = [app = app_, name, take](const CLI::results_t&) {
+    const CLI::results_t& values = app->get_option(name)->results();
+    std::for_each(values.begin(), values.end(), take);
+    return true;
+  };
+  CLI::Option* option = app_->add_option(name, take_all, help);
+  option->option_text(type)->group(group_)->check(kNotEmpty)->trigger_on_parse();
+  return Option(option);
+}
+
+Option VerbOptions::argument(const std::string& name, std::string& to, const std::string& help) {
+  return Option(app_->add_option(name, to, help)->check(kNotEmpty)->required());
+}
+
+Option VerbOptions::arguments(const std::string& name, std::vector<std::string>& to, const std::string& help) {
+  return Option(app_->add_option(name, to, help)->check(kNotEmpty)->required());
+}
+
+template <typename T>
+Option VerbOptions::value(const std::string& name, T& to, const std::string& type, const std::string& help) {
+  return taking(
+      name, [name, &to](const std::string& value) { assign(to, value, name); }, type, help);
+}
+
+template Option VerbOptions::value(const std::string&, std::string&, const std::string&, const std::string&);
+template Option VerbOptions::value(const std::string&, int&, const std::string&, const std::string&);
+template Option VerbOptions::value(const std::string&, std::int64_t&, const std::string&, const std::string&);
+template Option VerbOptions::value(const std::string&, std::uint64_t&, const std::string&, const std::string&);
+template Option VerbOptions::value(const std::string&, double&, const std::string&, const std::string&);
+template Option VerbOptions::value(const std::string&, std::optional<std::string>&, const std::string&,
+                                   const std::string&);
+template Option VerbOptions::value(const std::string&, std::optional<int>&, const std::string&, const std::string&);
+template Option VerbOptions::value(const std::string&, std::optional<std::int64_t>&, const std::string&,
+                                   const std::string&);
+template Option VerbOptions::value(const std::string&, std::optional<std::uint64_t>&, const std::string&,
+                                   const std::string&);
+template Option VerbOptions::value(const std::string&, std::optional<double>&, const std::string&, const std::string&);
+
+Option VerbOptions::values(const std::string& name, std::vector<std::string>& to, const std::string& type,
+                           const std::string& help) {
+  return taking(
+      name, [&to](const std::string& value) { to.push_back(value); }, type, help);
+}
+
+Option VerbOptions::lists(const std::string& name, std::vector<std::string>& to, const std::string& type,
+                          const std::string& help) {
+  const Option option = values(name, to, type, help);
+  app_->get_option(name)->expected(1, CLI::detail::expected_max_vector_size);
+  return option;
+}
+
+Option VerbOptions::word(const std::string& name, const std::function<void(const std::string& value)>& take,
+                         const std::string& type, const std::string& help) {
+  const auto checked = [take](const std::string& value) {
+    try {
+      take(value);
+    } catch (const Error& error) {
+      throw CLI::ValidationError(error.what());
+    }
+  };
+  return taking(name, checked, type, help);
+}
+
+Option VerbOptions::flag(const std::string& name, const std::function<void()>& set, const std::string& help) {
+  return Option(app_->add_flag_callback(name, set, help)->group(group_));
+}
+
+Option VerbOptions::flag(const std::string& name, bool& to, const std::string& help) {
+  return Option(app_->add_flag(name, to, help)->group(group_));
+}
+
+Option VerbOptions::declared(const std::string& name) const { return Option(app_->get_option(name)); }
+
+void VerbOptions::renamed(const std::string& old_name, const std::string& name) {
+  old_words_.renamed.push_back({old_name, name});
+}
+
+void VerbOptions::took_file(const std::string& flag, const std::string& option,
+                            const std::function<bool(const std::string& word)>& is_argument) {
+  old_words_.with_file.push_back({flag, option, is_argument});
+}
+
+CommandLine::CommandLine(const std::string& description, const std::string& footer)
+    : app_(std::make_unique<CLI::App>(description, "headgate")) {
+  app_->formatter(std::make_shared<HelpFormatter>());
+  app_->get_formatter()->label("Positionals", "Arguments");
+  app_->set_version_flag("--version", std::string("headgate ") + HEADGATE_VERSION, "Print the version and exit");
+  app_->footer(footer);
+  app_->require_subcommand(1);
+}
+
+CommandLine::~CommandLine() = default;
+
+VerbOptions CommandLine::add_verb(const std::string& name, const std::string& description) {
+  CLI::App* verb = app_->add_subcommand(name, description);
+  verb->group("Verbs");
+  return {verb, old_words_[name]};
+}
+
+std::string CommandLine::refusal_of_extras(const CLI::App& verb) const {
+  const std::vector<std::string> extras = verb.remaining();
+  std::vector<std::string> meant;
+  for (const std::string& word : extras) {
+    const std::string option = nearest_option(word, verb, old_words_.at(verb.get_name()));
+    if (!option.empty()) meant.push_back(option);
+  }
+  return fmt::format("unexpected argument{} {}{}", extras.size() == 1 ? "" : "s", fmt::join(extras, " "),
+                     meant.empty() ? "" : fmt::format("; did you mean {}?", with_and(meant)));
+}
+
+std::string CommandLine::refusal_of_verb(const std::string& word) const {
+  std::vector<std::string_view> verbs;
+  for (const CLI::App* verb : app_->get_subcommands({})) verbs.push_back(verb->get_name());
+  return fmt::format("no verb '{}'{}", word, did_you_mean(word, verbs));
+}
+
+Request CommandLine::parse(int argc, char** argv) {
+  Request request;
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const auto old = words.empty() ? old_words_.end() : old_words_.find(words.front());
+  if (old != old_words_.end()) {
+    const std::string verb = words.front();
+    words = old->second.translated({words.begin() + 1, words.end()}, request.notes);
+    words.insert(words.begin(), verb);
+  }
+  try {
+    app_->parse(std::vector<std::string>(words.rbegin(), words.rend()));
+    request.verb = app_->get_subcommands().front()->get_name();
+  } catch (const CLI::Success& asked) {  // --help, --version
+    std::ostringstream text;
+    app_->exit(asked, text, text);
+    request.text = text.str();
+  } catch (const CLI::ParseError& error) {
+    if (words.empty()) {
+      request.refusal = "a verb is missing (see headgate --help)";
+    } else if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
+      request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
+    } else {
+      // Unexpected arguments are reported first: a missing option may be one of them, mistyped. If a value is refused,
+      // they stand before it on the command line.
+      const CLI::App& verb = *app_->get_subcommands().back();
+      request.verb = verb.get_name();
+      request.refusal = fmt::format("{} (see headgate {} --help)",
+                                    verb.remaining_size() > 0 ? refusal_of_extras(verb) : error.what(), request.verb);
+    }
+  }
+  return request;
+}
+
+}  // namespace headgate::cli

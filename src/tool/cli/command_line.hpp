@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tool/cli/old_words.hpp"
+
+// Declaring and parsing options. CLI11 does both; its headers take seconds to compile, so they stay behind
+// command_line.cc and help.cc.
+
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
+class App;
+class Option;
+}  // namespace CLI
+
+namespace headgate::cli {
+
+/// A declared option, for rules that few options have.
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+
+  Option& required();
+  /// Refuses the option without `other`.
+  Option& needs(const Option& other);
+  /// Refuses the option together with `other`.
+  Option& excludes(const Option& other);
+  Option& one_of(const std::vector<std::string>& words);
+  Option& existing_file();
+  /// Refuses a value for which complaint(value) is not empty; that is the message.
+  Option& checked(std::string (*complaint)(const std::string& value));
+  /// Leaves the option out of --help.
+  Option& hidden();
+  /// Of arguments, which are required otherwise.
+  Option& optional();
+
+  template <typename N>
+  requires std::is_arithmetic_v<N> Option& range(N least, N most) {
+    if constexpr (std::integral<N>) {
+      return integer_range(least, most);
+    } else {
+      return number_range(least, most);
+    }
+  }
+
+ private:
+  Option& integer_range(std::int64_t least, std::int64_t most);
+  Option& number_range(double least, double most);
+
+  CLI::Option* option_;
+};
+
+/// The options of one verb.
+class VerbOptions {
+ public:
+  VerbOptions(CLI::App* app, OldWords& old_words) : app_(app), old_words_(old_words) {}
+
+  /// Text below the options in --help.
+  void footer(const std::string& text);
+  /// The heading in --help of the options declared from here on.
+  void group(const std::string& name) { group_ = name; }
+
+  /// A required argument without a name in front.
+  Option argument(const std::string& name, std::string& to, const std::string& help);
+  /// One or more of them.
+  Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
+  /// An option with a value, shown as `--name TYPE`; given twice, the last one counts. An empty value is refused,
+  /// since an unset shell variable gives one, and so is a number out of T's range. T: std::string, int,
+  /// std::int64_t, std::uint64_t, double, or std::optional of one, empty while the option is absent.
+  template <typename T>
+  Option value(const std::string& name, T& to, const std::string& type, const std::string& help);
+  /// An option that may be repeated; all values are kept.
+  Option values(const std::string& name, std::vector<std::string>& to, const std::string& type,
+                const std::string& help);
+  /// The same, with one or more values each time.
+  Option lists(const std::string& name, std::vector<std::string>& to, const std::string& type, const std::string& help);
+  /// An option whose value is passed to take(value); an Error thrown there refuses the value.
+  Option word(const std::string& name, const std::function<void(const std::string& value)>& take,
+              const std::string& type, const std::string& help);
+  Option flag(const std::string& name, bool& to, const std::string& help);
+  /// Calls set() if the flag is given.
+  Option flag(const std::string& name, const std::function<void()>& set, const std::string& help);
+  /// The option `name`, which was declared before.
+  Option declared(const std::string& name) const;
+
+  /// Accepts `old_name`, the option's name in former versions, as `name`, with a note.
+  void renamed(const std::string& old_name, const std::string& name);
+  /// Accepts a file after `flag`, as former versions did, as the value of `option`, with a note. A word for which
+  /// is_argument(word) is true is an argument of the verb instead.
+  void took_file(const std::string& flag, const std::string& option,
+                 const std::function<bool(const std::string& word)>& is_argument);
+
+ private:
+  /// Declares an option whose values are checked while they are parsed, so that the first wrong value on the command
+  /// line is the one that is refused.
+  Option taking(const std::string& name, const std::function<void(const std::string& value)>& take,
+                const std::string& type, const std::string& help);
+
+  CLI::App* app_;
+  OldWords& old_words_;
+  std::string group_ = "Options";
+};
+
+/// The result of parsing the process's arguments: one of the first three is not empty.
+struct Request {
+  std::string verb;                  ///< to be run
+  std::string text;                  ///< to be printed: --help or --version
+  std::string refusal;               ///< what is wrong with the arguments; `verb` is then the verb, if one was named
+  std::vector<std::string> notes{};  ///< on words of former versions, a line each
+};
+
+/// `headgate VERB …`.
+class CommandLine {
+ public:
+  CommandLine(const std::string& description, const std::string& footer);
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+  ~CommandLine();
+
+  /// Verbs are listed in the order of these calls, each with the first paragraph of its description.
+  VerbOptions add_verb(const std::string& name, const std::string& description);
+  Request parse(int argc, char** argv);
+
+ private:
+  std::string refusal_of_extras(const CLI::App& verb) const;
+  std::string refusal_of_verb(const std::string& word) const;
+
+  std::unique_ptr<CLI::App> app_;
+  std::map<std::string, OldWords> old_words_;  ///< by verb
+};
+
+}  // namespace headgate::cli

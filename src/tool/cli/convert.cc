@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "library/core/words.hpp"
+#include "models/decoder/parameters.hpp"
+#include "models/families/model_file.hpp"
+#include "models/generate/gguf_text_files.hpp"
+#include "models/train/evaluation_choices.hpp"
+#include "tool/cli/dtype_option.hpp"
+#include "tool/cli/enum_option.hpp"
+#include "tool/cli/output_files.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/progress.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct ConvertOptions {
+  std::string in, out;
+  DType dtype = DType::f32;
+  std::optional<models::GateLayout> layout;  ///< empty: the file's own
+};
+
+/// Returns "596049920 parameters in bf16, with tokenizer.json", and the reason if there is no tokenizer.
+std::string description(const models::ModelFile& file, DType dtype, const generate::GgufTextFiles& text) {
+  std::string names;
+  for (const models::TextFile& each : text.files) names += fmt::format("{}{}", names.empty() ? "" : ", ", each.name);
+  return fmt::format("{} parameters in {}{}{}{}", models::parameter_count(file.config()), dtype_name(dtype),
+                     names.empty() ? "" : ", with ", names,
+                     text.no_tokenizer.empty() ? "" : fmt::format("; without a tokenizer: {}", text.no_tokenizer));
+}
+
+int run_convert(const ConvertOptions& o) {
+  const std::string in = train::model_path(o.in);
+  check_output_directory({"OUT", o.out}, [&o](InputFiles& inputs) { inputs.add_models("IN", {o.in}); });
+  const models::ModelFile file(in);
+  models::FileConfig out{file.config(), file.layout()};
+  out.layout = o.layout.value_or(out.layout);
+  models::require_fusable(out.layout, out.config);
+  const generate::GgufTextFiles text = file.gguf() != nullptr
+                                           ? generate::gguf_text_files(in, file)
+                                           : generate::GgufTextFiles{models::read_text_files(in), {}};
+  console::ProgressBar bar;
+  constexpr double kReading = 0.5;  // share of the time
+  const std::vector<float> parameters =
+      file.read([&](double done) { bar.show(kReading * done, {.text = "reading ", .path = o.in}); });
+  models::write_model(o.out, out, parameters, o.dtype, text.files, [&](double done) {
+    bar.show(kReading + (1.0 - kReading) * done, {.text = "writing ", .path = o.out});
+  });
+  bar.clear();
+  say_written("convert", o.out, description(file, o.dtype, text));
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_convert(CommandLine& line) {
+  auto o = std::make_shared<ConvertOptions>();
+  VerbOptions verb = line.add_verb(
+      "convert",
+      "Write a model as a directory with config.json and model.safetensors\n\n"
+      "IN is what `headgate eval` reads: a directory made by `headgate train`, one of Hugging Face's (llama, mistral, "
+      "qwen2, qwen3, headgate), with shards or without, or a GGUF file (llama, qwen2, qwen3), whose numbers are "
+      "widened. OUT loads in transformers where one of its families computes the same; a model with a gate is "
+      "model_type headgate, with its code for "
+      "transformers (trust_remote_code) in modeling_headgate.py. Files of the tokenizer and of generation are "
+      "copied from a directory, and written for a GGUF file if its tokenizer is byte-level BPE.");
+  verb.argument("IN", o->in, "A model's directory or GGUF file");
+  verb.argument("OUT", o->out, "The directory to write; a model that is there is replaced");
+  declare_dtype(verb, "--dtype", o->dtype, {DType::f32, DType::f16, DType::bf16},
+                "f32 (default), f16 or bf16, rounded to nearest even");
+  declare_enum<models::GateLayout>(
+      verb, "--layout", o->layout, "LAYOUT",
+      "Where the gate's rows stand: " + list_words<models::GateLayout>() + " (default: as in IN)");
+  verb.footer(
+      "Layouts, of Hq heads in Hkv groups:\n"
+      "  separate        q in q_proj.weight, the gate in gate_proj.weight\n"
+      "  per_query_head  q_proj.weight has each head's q, then its gate\n"
+      "  per_group       it has the q of a group's heads, then their gates\n"
+      "  trailing        it has the q of all heads, then all gates\n"
+      "\n"
+      "Examples:\n"
+      "  headgate convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2 --dtype bf16\n"
+      "  headgate convert 1B_gate_headwise separate --layout separate");
+  return {"convert", [o] { return run_convert(*o); }};
+}
+
+}  // namespace headgate::cli

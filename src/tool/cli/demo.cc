@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "models/train/evaluation_choices.hpp"
+#include "tool/cli/output_files.hpp"
+#include "tool/cli/signals.hpp"
+#include "tool/cli/threads.hpp"
+#include "tool/cli/train_options.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/demo/comparison.hpp"
+#include "tool/demo/layer.hpp"
+#include "tool/demo/real_model.hpp"
+#include "tool/demo/training.hpp"
+#include "tool/demo/worked.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct DemoArguments {
+  std::optional<std::string> examples;
+  std::optional<std::string> data;
+  std::string model, out;
+  std::vector<std::string> include;
+  std::string only;
+  int threads = 0;
+
+  bool shows(const std::string& part) const { return only.empty() || only == part; }
+  bool trains() const { return shows("backcopy") || shows("text"); }
+};
+
+/// The directory of the worked problems, found relative to the program: that of the installed tree, or, in a build
+/// folder, the link to the sources' examples.
+std::filesystem::path find_examples() {
+  std::error_code unknown;
+  const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
+  const std::filesystem::path installed = (folder / HEADGATE_BIN_TO_EXAMPLES).lexically_normal();
+  for (const std::filesystem::path& place : {installed, folder / "share/headgate/examples"}) {
+    if (demo::has_worked_problems(place)) return std::filesystem::canonical(place);
+  }
+  throw UsageError(
+      fmt::format("the worked problems are not in {}; --examples DIR says where they are", installed.string()));
+}
+
+demo::XrayWanted xray_wanted(const DemoArguments& arguments, int threads) {
+  return {.text = *arguments.data, .include = arguments.include, .directory = arguments.out, .threads = threads};
+}
+
+/// Called before anything is printed, so that unusable text is refused at once.
+std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
+  std::vector<demo::Comparison> comparisons;
+  if (!arguments.data) return comparisons;
+  const auto on_data = [&](train::TrainSettings settings) {
+    settings.paths = {*arguments.data};
+    settings.include = arguments.include;
+    settings.threads = threads;
+    return settings;
+  };
+  if (arguments.shows("backcopy")) {
+    comparisons.push_back(
+        demo::compare_on_backcopy(demo::demo_backcopy_model(), on_data(demo::demo_backcopy_settings())));
+  }
+  if (arguments.shows("text")) {
+    comparisons.push_back(demo::compare_on_text(demo::demo_text_model(), on_data(demo::demo_text_settings())));
+    comparisons.back().after = [wanted = xray_wanted(arguments, threads)](const auto& trained) {
+      demo::show_trained_models(trained, wanted);
+    };
+  }
+  return comparisons;
+}
+
+int train(const std::vector<demo::Comparison>& comparisons, const demo::DemoBudget& budget,
+          const DemoArguments& arguments, int threads) {
+  fmt::print("\n\nTraining without a gate and with one, on {} ({} thread{})\n\n", *arguments.data, threads,
+             threads == 1 ? "" : "s");
+  for (const std::string& what : comparisons.front().sources.front()->left_out().phrases()) {
+    fmt::print("     left out: {}\n", what);
+  }
+  const SignalWatch watch;
+  const demo::TrainingEnd end = demo::show_training(comparisons, budget, [] { return SignalWatch::received() != 0; });
+  switch (end.reason) {
+    case demo::TrainingEnd::Reason::finished:
+      fmt::print("{}", demo::commands_to_try(program_invocation_name, *arguments.data));
+      return kSuccess;
+    case demo::TrainingEnd::Reason::interrupted:
+      fmt::print(stderr, "headgate demo: interrupted\n");
+      return kSignalStatus + SignalWatch::received();
+    case demo::TrainingEnd::Reason::diverged: break;
+  }
+  fmt::print(stderr, "headgate demo: the training diverged: {}\n", end.divergence);
+  return kCheckFailed;
+}
+
+int run_demo(const DemoArguments& arguments) {
+  const demo::DemoBudget budget;
+  if (arguments.trains() && !arguments.only.empty() && !arguments.data) {
+    throw UsageError(fmt::format("--only {} needs --data", arguments.only));
+  }
+  if (!arguments.model.empty() && !arguments.data) throw UsageError("--model needs --data: its X-ray is of a text");
+  if (arguments.only == "model" && arguments.model.empty()) throw UsageError("--only model needs --model");
+  if (!arguments.model.empty()) train::model_path(arguments.model);  // says what is wrong with it at once
+  const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
+  const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);
+  if (arguments.data) {
+    std::vector<io::NamedPath> pages;
+    for (const std::string& page : demo::page_paths(arguments.out)) pages.push_back({"--out", page});
+    check_overwrites(pages, [&arguments](InputFiles& inputs) {
+      if (!arguments.model.empty()) inputs.add_models("--model", {arguments.model});
+      inputs.add_text("--data", {*arguments.data}, {.include = arguments.include, .run = {}});
+    });
+    demo::prepare_pages(xray_wanted(arguments, threads));
+  }
+  if (arguments.shows("worked")) {
+    const std::string directory = arguments.examples ? *arguments.examples : find_examples().string();
+    if (!demo::show_worked_problems(directory)) return kCheckFailed;
+  }
+  if (arguments.shows("layer") && !demo::show_layer(threads)) return kCheckFailed;
+  if (arguments.shows("model") && !arguments.model.empty()) {
+    demo::show_real_model(arguments.model, xray_wanted(arguments, threads));
+  }
+  if (!comparisons.empty()) return train(comparisons, budget, arguments, threads);
+  if (arguments.trains()) {
+    fmt::print("\n\n--data PATH adds two trainings: one on attention sinks, one on a text.\n");
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_demo(CommandLine& line) {
+  auto arguments = std::make_shared<DemoArguments>();
+  VerbOptions verb = line.add_verb(
+      "demo",
+      "Show worked problems, a layer of real size, and training\n\n"
+      "Solves the four worked problems and compares them with their published outputs; runs gated attention with 16 "
+      "heads of 128 over 4096 tokens, causal, in bf16, forward and backward, shows its speed against this machine's "
+      "limits and checks sampled rows against the f64 oracle.\n\n"
+      "With --model it shows the X-ray of a model that others trained (`headgate xray`). With --data it then trains "
+      "five seeds of three models on bigram-backcopy, a task on which attention without a gate settles on the first "
+      "token, and three byte-level language models of equal size on the text: without a gate, with a headwise and with "
+      "an elementwise one, a run a thread. The X-ray of the language models, on held-out text, stands at the end. All "
+      "of it takes at most five minutes on two cores; on a slower machine it takes fewer steps and says so. Files are "
+      "written to --out alone.");
+  verb.value("--data", arguments->data, "PATH",
+             "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
+  declare_include(verb, arguments->include);
+  verb.value("--model", arguments->model, "MODEL",
+             "Show the X-ray of this model on the text, as `headgate xray` reads it");
+  verb.value("--out", arguments->out, "DIR", "Write the X-rays' pages to DIR");
+  verb.value("--only", arguments->only, "PART", "Show only one part: worked, layer, model, backcopy or text")
+      .one_of({"worked", "layer", "model", "backcopy", "text"});
+  verb.value("--examples", arguments->examples, "DIR", "Directory of the worked problems (default: the installed one)");
+  declare_threads(verb, arguments->threads, "Threads (default: what OpenMP offers)");
+  verb.footer(
+      "Example:\n"
+      "  headgate demo --only backcopy --data book.txt");
+  return {"demo", [arguments] { return run_demo(*arguments); }};
+}
+
+}  // namespace headgate::cli

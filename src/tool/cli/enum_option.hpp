@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "library/core/nearest_word.hpp"
+#include "library/core/rows.hpp"
+#include "tool/cli/command_line.hpp"
+
+namespace headgate::cli {
+
+/// Declares an option whose value is a word of Enum, and which fills `to`: an Enum, or an std::optional of one.
+template <typename Enum, typename To>
+Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const std::string& type,
+                    const std::string& help) {
+  const auto take = [name, &to](const std::string& word) {
+    try {
+      to = parse_option_word<Enum>(name, word);
+    } catch (const Error& error) {
+      std::vector<std::string_view> known;
+      for (const auto& row : OptionWords<Enum>::kAll) known.push_back(row.word);
+      throw Error(error.what() + did_you_mean(word, known));
+    }
+  };
+  return verb.word(name, take, type, help);
+}
+
+}  // namespace headgate::cli

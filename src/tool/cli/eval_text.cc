@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/cli/eval_text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "models/evaluate/loss.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "tool/console/console.hpp"
+
+namespace headgate::cli {
+
+namespace {
+
+using metrics::Figure;
+using metrics::FigureRow;
+using metrics::Metric;
+using Figures = std::vector<const Figure*>;
+
+/// A cell, or "-" where there is no figure.
+std::string cell(std::optional<double> value, int width, int decimals) {
+  return value ? fmt::format("{:>{}.{}f}", *value, width, decimals) : fmt::format("{:>{}}", "-", width);
+}
+
+/// Figures of these metrics that the tables of layers and models have a column for.
+Figures columns_of(const std::vector<const Metric*>& all) {
+  Figures out = metrics::figures_of(all, /*of_triggers=*/false);
+  std::erase_if(out, [](const Figure* figure) { return figure->column.width == 0; });
+  return out;
+}
+
+/// Those that whole models have.
+Figures columns_of_models(const metrics::Report& report) {
+  std::vector<const Metric*> all = report.metrics;
+  std::erase_if(all, [](const Metric* metric) { return metric->scope == metrics::Scope::layers; });
+  return columns_of(all);
+}
+
+/// Whether some metric has a column with a value for each layer.
+bool has_layer_columns(const metrics::Report& report) {
+  return std::any_of(report.metrics.begin(), report.metrics.end(), [](const Metric* metric) {
+    return (metric->scope == metrics::Scope::layers || metric->scope == metrics::Scope::layers_and_mean) &&
+           std::any_of(metric->figures.begin(), metric->figures.end(),
+                       [](const Figure& figure) { return figure.column.width > 0; });
+  });
+}
+
+std::string header_line(const Figures& columns) {
+  std::string out;
+  for (const Figure* figure : columns) out += fmt::format("{:>{}}", figure->column.head, figure->column.width);
+  return out + '\n';
+}
+
+std::string cells_line(const Figures& columns, const FigureRow& row) {
+  std::string out;
+  for (const Figure* figure : columns) out += cell(row.find(*figure), figure->column.width, figure->column.decimals);
+  return out + '\n';
+}
+
+std::vector<const Metric*> trigger_metrics(const metrics::Report& report) {
+  std::vector<const Metric*> out = report.metrics;
+  std::erase_if(out, [](const Metric* metric) { return metric->scope != metrics::Scope::triggers; });
+  return out;
+}
+
+/// A table with a column for each metric that tells triggers from other positions, and a line for each other one.
+std::string backcopy_text(const std::vector<const Metric*>& all, const FigureRow& row) {
+  constexpr int kWidth = 8;
+  std::string header, trigger, other, lines;
+  for (const Metric* metric : all) {
+    const Figure& first = metric->figures[0];
+    if (metric->figures.size() == 1) {
+      lines += fmt::format("{}: {}\n", metric->heads.one_model, cell(row.find(first), 0, first.column.decimals));
+      continue;
+    }
+    const Figure& second = metric->figures[1];
+    header += fmt::format("{:>{}}", metric->heads.one_model, kWidth);
+    trigger += cell(row.find(first), kWidth, first.column.decimals);
+    other += cell(row.find(second), kWidth, second.column.decimals);
+  }
+  if (header.empty()) return '\n' + lines;
+  return fmt::format("\n{:>16}{}\n{:>16}{}\n{:>16}{}\n", "", header, "trigger", trigger, "other position", other) +
+         lines;
+}
+
+/// The same table for several models, one line each.
+std::string backcopy_rows(const std::vector<EvaluatedModel>& models, const std::vector<const Metric*>& all,
+                          std::size_t name_width) {
+  std::string groups, header;
+  std::vector<std::string> cells(models.size());
+  for (const Metric* metric : all) {
+    groups.resize(std::max(groups.size(), header.size() + metric->heads.indent), ' ');
+    groups += metric->heads.compared;
+    for (const Figure& figure : metric->figures) {
+      const int width = figure.column.width - (header.empty() ? 1 : 0);  // the names end with no space
+      header += fmt::format("{:>{}}", figure.column.head, width);
+      for (std::size_t i = 0; i < models.size(); ++i) {
+        const FigureRow& row = models[i].evaluation.report.backcopy.value();
+        cells[i] += cell(row.find(figure), width, figure.column.decimals);
+      }
+    }
+  }
+  std::string out = fmt::format("\n{:{}}{}\n{:{}}{}\n", "", name_width, groups, "", name_width, header);
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    out += fmt::format("{:{}}{}\n", models[i].name, name_width, cells[i]);
+  }
+  return out;
+}
+
+/// For each figure that some head has, a line for each layer with a column for each head.
+std::string heads_text(const metrics::Report& report) {
+  constexpr int kWidth = 8;
+  std::string out;
+  for (const Figure* figure : metrics::figures_of(metrics::of_heads(report.metrics), /*of_triggers=*/false)) {
+    std::string lines;
+    bool any = false;
+    for (std::size_t layer = 0; layer < report.heads.size(); ++layer) {
+      lines += fmt::format("{:>6}", layer);
+      for (const FigureRow& row : report.heads[layer]) {
+        any = any || row.find(*figure);
+        lines += cell(row.find(*figure), kWidth, figure->column.decimals);
+      }
+      lines += '\n';
+    }
+    if (!any) continue;
+    out += fmt::format("\n{} of each head\n{:>6}", figure->key, "layer");
+    for (std::size_t head = 0; head < report.heads.front().size(); ++head) out += fmt::format("{:>{}}", head, kWidth);
+    out += '\n' + lines;
+  }
+  return out;
+}
+
+/// A line on what leaving out closed rows does; empty where it was not tried.
+std::string threshold_line(const train::Evaluation& evaluation) {
+  if (!evaluation.threshold) return "";
+  const train::ThresholdComparison& c = *evaluation.threshold;
+  const auto tokens = static_cast<double>(evaluation.tokens);
+  return fmt::format(
+      "gate threshold {}: {:.1f}% of rows closed; loss {:.4f} (all rows {:.4f}); attention {:.3g} s ({:.3g} s); "
+      "{:.0f} tokens/s ({:.0f})\n",
+      c.threshold, 100.0 * c.closed_share, c.with.loss_nats, c.without.loss_nats, c.with.attention_seconds,
+      c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
+}
+
+/// "512 tokens (2034 bytes), 1.2345 bits per byte", of what is known.
+std::string text_read(const EvaluatedModel& model) {
+  const train::Evaluation& evaluation = model.evaluation;
+  const std::optional<double> bits = evaluation.report.overall.find(metrics::kBitsPerByte);
+  return fmt::format("{} tokens{}{}", evaluation.tokens,
+                     evaluation.text_bytes ? fmt::format(" ({} bytes)", *evaluation.text_bytes) : "",
+                     bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
+}
+
+constexpr std::size_t kHelpColumns = 80;
+
+/// Wraps `text` at kHelpColumns; all lines but the first are indented.
+std::string in_lines(const std::string& text) {
+  std::string out;
+  std::size_t column = 0;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const bool fits = column + 1 + word.size() <= kHelpColumns;
+    if (column > 0) out += fits ? " " : "\n  ";
+    column = column == 0 ? word.size() : fits ? column + 1 + word.size() : 2 + word.size();
+    out += word;
+  }
+  return out + '\n';
+}
+
+/// The keys of the figures, with a note after those that models without a gate lack.
+std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
+  std::string out;
+  for (std::size_t i = 0; i < figures.size(); ++i) {
+    out += fmt::format("{}{}", i == 0 ? "" : " ", figures[i]->key);
+    const bool last_with_gate = i + 1 == figures.size() || !figures[i + 1]->null_without_gate;
+    if (figures[i]->null_without_gate && last_with_gate) out += " (null without a gate)";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads) {
+  const metrics::Report& report = model.evaluation.report;
+  const std::optional<std::int64_t> bytes = model.evaluation.text_bytes;
+  std::string out = fmt::format("{} parameters, gate {}; {} tokens{}\n", models::parameter_count(model.config),
+                                layers::gate_name(model.config.gate), model.evaluation.tokens,
+                                bytes ? fmt::format(" ({} bytes)", *bytes) : "");
+  for (const Metric* metric : report.metrics) {
+    if (metric->headline != nullptr) out += metric->headline(report.overall) + '\n';
+  }
+  if (has_layer_columns(report)) {
+    const Figures columns = columns_of(report.metrics);
+    out += fmt::format("\n{:>6}{}", "layer", header_line(columns));
+    for (std::size_t i = 0; i < report.layers.size(); ++i) {
+      out += fmt::format("{:>6}{}", i, cells_line(columns, report.layers[i]));
+    }
+    out += fmt::format("{:>6}{}", "all", cells_line(columns, report.overall));
+  }
+  if (heads == train::HeadFigures::included) out += heads_text(report);
+  const std::vector<const Metric*> by_trigger = trigger_metrics(report);
+  if (!by_trigger.empty()) out += backcopy_text(by_trigger, report.backcopy.value());
+  const std::string threshold = threshold_line(model.evaluation);
+  if (!threshold.empty()) out += '\n' + threshold;
+  return out;
+}
+
+std::string comparison_text(const std::vector<EvaluatedModel>& models) {
+  std::size_t width = std::string("model").size();
+  std::size_t gate_width = std::string("gate").size();
+  for (const EvaluatedModel& model : models) {
+    width = std::max(width, model.name.size());
+    gate_width = std::max(gate_width, layers::gate_name(model.config.gate).size());
+  }
+  const bool same = std::all_of(models.begin(), models.end(),
+                                [&](const EvaluatedModel& model) { return model.source == models.front().source; });
+  std::string out = same ? fmt::format("the same {} tokens for every model\n\n", models.front().evaluation.tokens)
+                         : "the same text for every model as tokens of its own: bits per byte compare, losses a token "
+                           "do not\n\n";
+  for (const EvaluatedModel& model : models) {
+    out += fmt::format("{:{}}  {:{}}  {} parameters{}\n", model.name, width, layers::gate_name(model.config.gate),
+                       gate_width, models::parameter_count(model.config), same ? "" : ", " + text_read(model));
+  }
+  const Figures columns = columns_of_models(models.front().evaluation.report);
+  if (columns.empty() && has_layer_columns(models.front().evaluation.report)) {
+    out += "\nfigures of layers are compared with --json, or shown for one model\n";
+  }
+  if (!columns.empty()) {
+    out += fmt::format("\n{:{}}{}", "", width, header_line(columns));
+    for (const EvaluatedModel& model : models) {
+      out += fmt::format("{:{}}", model.name, width) + cells_line(columns, model.evaluation.report.overall);
+    }
+  }
+  const std::vector<const Metric*> by_trigger = trigger_metrics(models.front().evaluation.report);
+  if (!by_trigger.empty()) out += backcopy_rows(models, by_trigger, width);
+  std::string thresholds;
+  for (const EvaluatedModel& model : models) {
+    const std::string line = threshold_line(model.evaluation);
+    if (!line.empty()) thresholds += fmt::format("{:{}}  {}", model.name, width, line);
+  }
+  if (!thresholds.empty()) out += '\n' + thresholds;
+  return out;
+}
+
+std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads) {
+  using nlohmann::ordered_json;
+  ordered_json out = ordered_json::array();
+  for (const EvaluatedModel& model : models) {
+    ordered_json figures = train::evaluation_json(model.evaluation, heads);
+    if (models.size() == 1) {
+      out = std::move(figures);
+      break;
+    }
+    ordered_json object = {{"model", model.name},
+                           {"gate", layers::gate_name(model.config.gate)},
+                           {"parameters", models::parameter_count(model.config)}};
+    object.update(figures);
+    out.push_back(std::move(object));
+  }
+  return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + '\n';
+}
+
+bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation) {
+  const std::string where = train::first_not_finite(evaluation.report);
+  if (where.empty()) return true;
+  console::say(stderr, fmt::format("headgate {}: {}: the model gives numbers that are not finite, first {}\n", verb,
+                                   model, where));
+  return false;
+}
+
+std::string json_keys_help() {
+  const metrics::MetricList all = metrics::all_metrics();
+  return in_lines(
+      "JSON keys: " + keys_text(metrics::figures_of(all, /*of_triggers=*/false)) +
+      "; layers, a list of the same; with --heads, in each layer heads, a list of " +
+      keys_text(metrics::figures_of(metrics::of_heads(all), /*of_triggers=*/false)) +
+      "; tokens; text_bytes, those that the targets stand for where tokens are not bytes; on bigram-backcopy, "
+      "backcopy: " +
+      keys_text(metrics::figures_of(all, /*of_triggers=*/true)) +
+      "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "
+      "attention_seconds tokens_per_second");
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "tool/cli/command_line.hpp"
+#include "tool/cli/output_files.hpp"
+
+// Declares --json, which prints JSON, and --json-out, which writes it to a file.
+
+namespace headgate::cli {
+
+/// Declares --json. `what`: the noun in "Print ... as JSON", for instance "the figures".
+inline Option declare_json(VerbOptions& verb, bool& print, const std::string& what) {
+  return verb.flag("--json", print, fmt::format("Print {} as JSON", what));
+}
+
+/// Where a report goes as JSON.
+struct JsonOutput {
+  bool print = false;  ///< --json: to stdout, which then gets nothing else
+  std::string file;    ///< --json-out; empty: to no file
+
+  bool wanted() const { return print || !file.empty(); }
+  /// Writes the file first: if that fails, stdout stays empty.
+  void write(const std::string& verb, const std::string& text) const {
+    if (!file.empty()) write_output(verb, file, text);
+    if (print) std::fwrite(text.data(), 1, text.size(), stdout);
+  }
+};
+
+/// Declares --json and --json-out. `--json FILE`, which former versions had, is --json-out where the word after --json
+/// ends in ".json" or is_argument(word) is false.
+inline void declare_json(VerbOptions& verb, JsonOutput& json, const std::string& what,
+                         const std::function<bool(const std::string& word)>& is_argument) {
+  declare_json(verb, json.print, what);
+  verb.value("--json-out", json.file, "FILE.json", fmt::format("Write {} as JSON to a file", what));
+  verb.took_file("--json", "--json-out",
+                 [is_argument](const std::string& word) { return !word.ends_with(".json") && is_argument(word); });
+}
+
+}  // namespace headgate::cli

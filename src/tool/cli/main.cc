@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/tokenize/utf8.hpp"
+#include "tool/cli/command_line.hpp"
+#include "tool/cli/signals.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/console.hpp"
+
+namespace headgate::cli {
+namespace {
+
+/// Prints one line of UTF-8. Control characters, which a file or its name may hold, become spaces; bytes that are not
+/// UTF-8 become \xNN.
+int report(const std::string& who, std::string_view what) {
+  std::string line;
+  while (!what.empty()) {
+    const auto byte = static_cast<unsigned char>(what.front());
+    const std::size_t bytes = tokenize::first_code_point(what).bytes;
+    if (bytes == 0) {
+      line += fmt::format("\\x{:02x}", byte);
+    } else if (byte < 0x20 || byte == 0x7F) {
+      line += ' ';
+    } else {
+      line += what.substr(0, bytes);
+    }
+    what.remove_prefix(std::max<std::size_t>(bytes, 1));
+  }
+  console::say(stderr, fmt::format("{}: {}\n", who, line));
+  return kBadUsage;
+}
+
+std::vector<Verb> add_verbs(CommandLine& line) {
+  // The order of the list in --help.
+  return {
+      add_explain(line), add_attend(line),   add_train(line),   add_eval(line),     add_compare(line),
+      add_xray(line),    add_generate(line), add_convert(line), add_tokenize(line), add_verify(line),
+      add_bench(line),   add_demo(line),     add_info(line),
+  };
+}
+
+int run(int argc, char** argv) {
+  std::string who = "headgate";
+  try {
+    CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
+                     "`headgate VERB --help` explains a verb.\n\n"
+                     "Environment:\n"
+                     "  HEADGATE_ISA       vector target to use (`headgate info` lists them)\n"
+                     "  OMP_NUM_THREADS    threads to use where --threads is not given\n"
+                     "  OPENBLAS_CORETYPE  kernels of OpenBLAS (Haswell, SkylakeX, ...), if its own\n"
+                     "                     choice does not suit the CPU\n\n"
+                     "If an option with one value is repeated, the last one counts.");
+    const std::vector<Verb> verbs = add_verbs(line);
+    const Request request = line.parse(argc, argv);
+    if (!request.verb.empty()) who = "headgate " + request.verb;
+    if (!request.refusal.empty()) return report(who, request.refusal);
+    for (const std::string& note : request.notes) console::say(stderr, fmt::format("{}: {}\n", who, note));
+    fmt::print("{}", request.text);
+    for (const Verb& verb : verbs) {
+      if (verb.name == request.verb) return verb.run();
+    }
+    return kSuccess;
+  } catch (const std::bad_alloc&) {
+    return report(who, "not enough memory");
+  } catch (const std::exception& error) {
+    return report(who, error.what());
+  } catch (...) {
+    return report(who, "unexpected error");
+  }
+}
+
+}  // namespace
+}  // namespace headgate::cli
+
+int main(int argc, char** argv) {
+  headgate::cli::remove_unfinished_files_on_signals();
+  headgate::cli::report_files_too_large();
+  const int status = headgate::cli::run(argc, argv);
+  const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!printed && status != headgate::cli::kBadUsage) {  // which has printed a line already
+    return headgate::cli::report("headgate", "cannot write to standard output");
+  }
+  return status;
+}

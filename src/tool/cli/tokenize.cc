@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "models/io/input_file.hpp"
+#include "models/tokenize/open.hpp"
+#include "tool/cli/json_option.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/console.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::string text;
+  bool json = false;
+  bool no_special = false;
+  bool special_as_text = false;
+};
+
+void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void append(std::string& text, std::int32_t id) {
+  const fmt::format_int digits(id);
+  text.append(digits.data(), digits.size());
+}
+
+/// Prints ids, one a line.
+class IdLines {
+ public:
+  void add(const tokenize::Encoding& tokens) {
+    std::string out;
+    for (const std::int32_t id : tokens.ids) {
+      append(out, id);
+      out += '\n';
+    }
+    print(out);
+  }
+  void finish() {}
+};
+
+/// Prints the JSON object: its first list while tokens arrive, the others from a temporary file.
+class JsonObject {
+ public:
+  explicit JsonObject(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) { print(R"({"ids":[)"); }
+
+  void add(const tokenize::Encoding& tokens) {
+    std::string out;
+    for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
+      const Record record{tokens.ids[i], tokens.spans[i]};
+      if (count_++ > 0) out += ',';
+      append(out, record.id);
+      if (std::fwrite(&record, sizeof(record), 1, file_.get()) != 1) fail();
+    }
+    print(out);
+  }
+  void finish() {
+    print(R"(],"tokens":[)");
+    print_list([this](const Record& record) { return nlohmann::json(tokenizer_.spelling(record.id)).dump(); });
+    print(R"(],"offsets":[)");
+    print_list([](const Record& record) { return fmt::format("[{},{}]", record.span.begin, record.span.end); });
+    print("]}\n");
+  }
+
+ private:
+  struct Record {
+    std::int32_t id;
+    tokenize::Span span;
+  };
+
+  [[noreturn]] static void fail() {
+    throw io::FileError(fmt::format("cannot keep tokens in a temporary file: {}", std::strerror(errno)));
+  }
+
+  template <class Text>
+  void print_list(const Text& text_of) {
+    if (std::fseek(file_.get(), 0, SEEK_SET) != 0) fail();
+    Record record{};
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (std::fread(&record, sizeof(record), 1, file_.get()) != 1) fail();
+      if (i > 0) print(",");
+      print(text_of(record));
+    }
+  }
+
+  static std::FILE* temporary_file() {
+    std::FILE* file = std::tmpfile();
+    if (file == nullptr) fail();
+    return file;
+  }
+
+  const tokenize::Tokenizer& tokenizer_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{temporary_file(), &std::fclose};
+  std::size_t count_ = 0;
+};
+
+/// Tokenizes the text while it is read. Returns the number of bytes left out. Errors of the tokenizer name the text.
+template <class Output>
+std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& encoder, Output output) {
+  io::InputStream text(path == "-" ? "/dev/stdin" : path);
+  std::size_t left_out = 0;
+  const auto take = [&](auto encode) {
+    try {
+      const tokenize::Encoding tokens = encode();
+      left_out += tokens.left_out;
+      output.add(tokens);
+    } catch (const io::FileError& error) {
+      throw io::FileError(fmt::format("{}: {}", path, error.what()));
+    }
+  };
+  for (std::string_view part = text.next(); !part.empty(); part = text.next()) take([&] { return encoder.next(part); });
+  take([&] { return encoder.finish(); });
+  output.finish();
+  return left_out;
+}
+
+int run_tokenize(const Options& o) {
+  const auto tokenizer = tokenize::open_tokenizer(o.model);
+  const auto encoder =
+      tokenizer->stream({.add_special = !o.no_special, .special_as_text = o.special_as_text, .spans = o.json});
+  const std::size_t left_out =
+      o.json ? tokenize_text(o.text, *encoder, JsonObject(*tokenizer)) : tokenize_text(o.text, *encoder, IdLines());
+  if (left_out > 0) {
+    console::say(stderr, fmt::format("left out: {} bytes that the vocabulary has no token for\n", left_out));
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_tokenize(CommandLine& line) {
+  VerbOptions verb = line.add_verb(
+      "tokenize",
+      "The tokens of a text, as a model reads it\n\n"
+      "MODEL is a tokenizer.json with byte-level BPE, a directory that holds one, a GGUF file, or a directory made by "
+      "`headgate train`, whose models read bytes. Prints the ids, one a line: the same as those of Hugging Face's "
+      "`tokenizers`. "
+      "Bytes that are not UTF-8 are tokens as well. The text is read in parts: memory does not grow with its length.");
+  auto options = std::make_shared<Options>();
+  verb.argument("MODEL", options->model, "tokenizer.json, a model's directory, or a GGUF file");
+  verb.value("--text", options->text, "FILE", "The text, of any encoding; - for standard input").required();
+  declare_json(verb, options->json, "one object");
+  verb.flag("--no-special", options->no_special,
+            "Without the tokens that the tokenizer puts around a text, as BOS in front");
+  verb.flag("--special-as-text", options->special_as_text,
+            "Special tokens that the text spells out, as <|im_end|>, are text as any other");
+  verb.footer(
+      "JSON output:\n"
+      "  ids      a list of numbers\n"
+      "  tokens   their spellings in the vocabulary, in which Ġ is a space\n"
+      "  offsets  [begin, end) of each in the text, in bytes\n"
+      "\n"
+      "Examples:\n"
+      "  headgate tokenize SmolLM2-135M --text book.txt\n"
+      "  echo -n 'Hello world' | headgate tokenize tokenizer.json --text - --json");
+  return {"tokenize", [options] { return run_tokenize(*options); }};
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "headgate/runtime.hpp"
+#include "models/train/loop.hpp"
+#include "models/train/process_group.hpp"
+#include "models/train/start.hpp"
+#include "tool/cli/signals.hpp"
+#include "tool/cli/train_display.hpp"
+#include "tool/cli/train_options.hpp"
+#include "tool/cli/train_report.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/console.hpp"
+#include "tool/machine/machine.hpp"
+
+namespace headgate::cli {
+namespace {
+
+using console::say;
+
+/// Starts or resumes the run in each process of the group; none where another process reports why there is no run.
+std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
+  const auto note = [&group](const std::string& line) {
+    if (group.leads()) say(stdout, fmt::format("note: {}\n", line));
+  };
+  try {
+    return o.resume ? train::resume_run(o.run, note, group) : train::start_run(o.run, note, group);
+  } catch (const train::OtherProcessFailed&) {
+    return std::nullopt;
+  }
+}
+
+/// Called in a handler of an error that the other processes of the group do not have: they would wait for this one.
+void end_group(train::ProcessGroup& group, const std::exception& error) {
+  if (group.size() == 1) throw;
+  say(stderr, fmt::format("headgate train: {}\n", error.what()));
+  group.end_all(kBadUsage);
+}
+
+/// Returns what the leading process prints at the first signal.
+std::string acknowledgement(const train::ProcessGroup& group) {
+  return fmt::format("headgate train: stopping{}, then saving the last whole step; Ctrl-C again ends at once, unsaved",
+                     group.size() == 1 ? "" : " after this step");
+}
+
+/// The part of a process that does not lead its group.
+int follow(const train::Run& run, const train::LoopOptions& options) {
+  const SignalWatch watch;
+  try {
+    train::follow_loop(
+        *run.trainer, [] { return SignalWatch::received() != 0; }, options);
+  } catch (const train::Diverged&) {
+    return kCheckFailed;  // as in the process that leads, which reports it
+  } catch (const train::GroupLost&) {
+    return kSignalStatus + SignalWatch::received();
+  } catch (const std::exception& error) {
+    end_group(run.trainer->group(), error);
+  }
+  const int signal = SignalWatch::received();
+  return signal != 0 ? kSignalStatus + signal : kSuccess;
+}
+
+int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
+  const std::optional<train::Run> begun = begin_run(o, group);
+  if (!begun) return kSuccess;  // a launcher ends all at the first failure, perhaps before its reason is printed
+  const train::Run& run = *begun;
+  train::Trainer& trainer = *run.trainer;
+  train::LoopOptions options;
+  options.stop_at = o.stop_at.value_or(0);
+  if (!group.leads()) return follow(run, options);
+  print_start(run);
+  if (trainer.finished() && !train::lacks_evaluation(trainer, *run.directory)) {
+    say(stdout, fmt::format("done    all {} steps are done already; a larger --steps continues the run\n",
+                            trainer.settings().schedule.steps));
+    return kSuccess;
+  }
+  constexpr int kPeakWindows = 30;  // of a millisecond
+  bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
+  options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
+  TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10));
+  const SignalWatch watch(acknowledgement(group));
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string& out = o.run.directory;
+  try {
+    const train::LoopEnd end = train::run_loop(trainer, *run.directory, display, options);
+    display.clear();
+    if (!end.not_saved.empty() || !end.not_logged.empty()) return report_loss(run, out, end);
+    if (end.reason != train::LoopReason::finished) return report_stop(trainer, out, SignalWatch::received());
+  } catch (const train::Diverged& error) {
+    display.clear();
+    return report_divergence(error, run);
+  } catch (const train::GroupLost& error) {
+    display.clear();
+    return report_lost_group(error, run, out);
+  } catch (const std::exception& error) {
+    display.clear();
+    end_group(group, error);
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  print_end(run, seconds.count(), display.loss());
+  return kSuccess;
+}
+
+int run_train(const TrainOptions& o) {
+  survive_lost_output();
+  const std::unique_ptr<train::ProcessGroup> launched =
+      train::launched_group([] { return SignalWatch::received() != 0; });
+  if (launched == nullptr) return run_train_in(train::alone(), o);
+  return run_train_in(*launched, o);
+}
+
+}  // namespace
+
+Verb add_train(CommandLine& line) {
+  auto options = std::make_shared<TrainOptions>();
+  VerbOptions verb = line.add_verb(
+      "train",
+      "Train a small gated transformer on text\n\n"
+      "A decoder as in Qwen3 (RMSNorm, RoPE, QK-norm, SwiGLU), in f32 on the CPU, with the gate of your choice. Ctrl-C "
+      "saves the run and prints how to resume it.");
+  declare_train_options(verb, *options);
+  verb.footer(
+      "Files:\n"
+      "  DIR/checkpoint/    config.json, model.safetensors (Hugging Face names),\n"
+      "                     optimizer.safetensors, trainer_state.json; replaced whole;\n"
+      "                     with a gate modeling_headgate.py, its code for transformers\n"
+      "                     (checkpoint.1/ is used if other files are in it)\n"
+      "  DIR/metrics.jsonl  one object a step: loss, grad_norm, lr, tokens_per_second,\n"
+      "                     mfu, and eval, spike where there was one\n"
+      "\n"
+      "A loss spike is a run of losses above the mean of the 100 before by 6 standard\n"
+      "deviations and 0.1 nats. A loss or gradient that is not finite ends the run with\n"
+      "status 1; a signal, once everything is saved, with 128 plus its number. A save\n"
+      "that fails, on a full disk for instance, is reported and retried at the next\n"
+      "one; a run whose last save fails ends with status 2.\n"
+      "\n"
+      "mpirun -n N headgate train ... shares each pass out to N processes, if the tool\n"
+      "was built with HEADGATE_MPI: N divides --batch, and process 0 writes and reports.\n"
+      "\n"
+      "Examples:\n"
+      "  headgate train --data book.txt --out run --gate headwise --match-params\n"
+      "  headgate train --task bigram-backcopy --data book.txt --out backcopy\n"
+      "  headgate eval run --text book.txt --held-out");
+  return {"train", [options] { return run_train(*options); }};
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/train/loop.hpp"
+#include "tool/console/progress.hpp"
+
+namespace headgate::cli {
+
+/// Returns one line with the figures that metrics show during training.
+std::string evaluation_line(const train::Evaluation& evaluation);
+
+/// Shows the progress of a run: a progress bar on a terminal, lines elsewhere.
+class TrainDisplay : public train::LoopObserver {
+ public:
+  /// `checkpoint`: path of the run's newest checkpoint.
+  TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every);
+
+  void after_step(const train::Progress& progress) override;
+  void evaluated(std::int64_t step, const train::Evaluation& evaluation) override;
+  void saved(std::int64_t step, const std::string& directory) override;
+  void not_written(const std::string& what) override;
+  bool interrupted() override;
+
+  /// Removes the progress bar.
+  void clear() { bar_.clear(); }
+  double loss() const { return loss_; }
+
+ private:
+  console::StatusLine status(const train::Progress& progress) const;
+  std::string log_line(const train::Progress& progress) const;
+
+  console::ProgressBar bar_;
+  std::string checkpoint_;
+  std::int64_t steps_;
+  std::int64_t log_every_;
+  double loss_ = 0.0;              ///< of the last step
+  double seconds_per_step_ = 0.0;  ///< running mean
+};
+
+}  // namespace headgate::cli

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/cli/train_report.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+
+#include "models/io/units.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "tool/cli/signals.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/console.hpp"
+#include "tool/console/shell_word.hpp"
+
+namespace headgate::cli {
+namespace {
+
+using console::bytes_text;
+using console::duration_text;
+using console::say;
+using console::shell_word;
+
+std::string model_text(const models::DecoderConfig& c) {
+  return fmt::format(
+      "model   {} layers, dim {}, {} heads on {} kv heads of {}, ffn {}, vocab {}: {} parameters\n"
+      "gate    {}{}\n",
+      c.layers, c.dim, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, models::parameter_count(c),
+      layers::gate_name(c.gate), c.norm_placement == models::NormPlacement::sandwich ? ", sandwich norm" : "");
+}
+
+std::string data_text(const train::SequenceSource& source, train::Task task) {
+  std::string text = fmt::format("data    {}, {}\n", word_of(task), source.description());
+  for (const std::string& what : source.left_out().phrases()) text += fmt::format("        left out: {}\n", what);
+  return text;
+}
+
+std::string memory_text(const train::Trainer& trainer) {
+  double total = 0.0;
+  std::string items;
+  for (const models::MemoryItem& item : trainer.memory_plan()) {
+    total += static_cast<double>(item.bytes);
+    items += fmt::format("        {:>10}  {}\n", bytes_text(static_cast<double>(item.bytes)), item.name);
+  }
+  return fmt::format("memory  {} for every step, allocated now:\n{}", bytes_text(total), items);
+}
+
+std::string processes_text(const train::Trainer& trainer) {
+  const int processes = trainer.group().size();
+  if (processes == 1) return "";
+  const std::int64_t batch = trainer.settings().batch;
+  return fmt::format("        shared out to {} processes: {} of the {} sequences of a pass each\n", processes,
+                     batch / processes, batch);
+}
+
+std::string resume_command(const std::string& out) {
+  return fmt::format("headgate train --resume --out {}", shell_word(out));
+}
+
+}  // namespace
+
+void print_start(const train::Run& run) {
+  const train::Trainer& trainer = *run.trainer;
+  const train::TrainSettings& s = trainer.settings();
+  say(stdout,
+      model_text(trainer.config()) + data_text(*run.source, s.task) +
+          fmt::format("run     steps {} to {}, {} x {} tokens in {} pass{} each; lr {:g} {}, warm-up {}; {} thread{}\n",
+                      trainer.steps_done() + 1, s.schedule.steps, s.batch * s.accumulate, s.seq_len, s.accumulate,
+                      s.accumulate == 1 ? "" : "es", s.schedule.peak, word_of(s.schedule.decay), s.schedule.warmup,
+                      s.threads, s.threads == 1 ? "" : "s") +
+          processes_text(trainer) + memory_text(trainer));
+}
+
+void print_end(const train::Run& run, double seconds, double loss) {
+  const std::int64_t spikes = run.trainer->spikes();
+  say(stdout, fmt::format("done    {} steps in {}, loss {:.4f}, {} loss spike{}; {}\n", run.trainer->steps_done(),
+                          duration_text(seconds), loss, spikes, spikes == 1 ? "" : "s", run.directory->checkpoint()));
+}
+
+int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number) {
+  say(stderr,
+      fmt::format(
+          "headgate train: {} at step {} of {}, {} loss spikes so far; everything is saved. To continue:\n  {}\n",
+          signal_number != 0 ? "interrupted" : "stopped", trainer.steps_done(), trainer.settings().schedule.steps,
+          trainer.spikes(), resume_command(out)));
+  return signal_number != 0 ? kSignalStatus + signal_number : kSuccess;
+}
+
+int report_divergence(const train::Diverged& error, const train::Run& run) {
+  say(stderr,
+      fmt::format("headgate train: {}; stopped after {} loss spikes. The last good checkpoint is in {}; a lower "
+                  "--lr, a longer --warmup or a smaller --clip may help\n",
+                  error.what(), run.trainer->spikes(), run.directory->checkpoint()));
+  return kCheckFailed;
+}
+
+int report_lost_group(const train::GroupLost& error, const train::Run& run, const std::string& out) {
+  say(stderr, fmt::format("headgate train: {} at step {} of {}; {} keeps its last save: {}\n", error.what(),
+                          run.trainer->steps_done() + 1, run.trainer->settings().schedule.steps,
+                          run.directory->checkpoint(), resume_command(out)));
+  return kSignalStatus + SignalWatch::received();
+}
+
+int report_loss(const train::Run& run, const std::string& out, const train::LoopEnd& end) {
+  const std::int64_t done = run.trainer->steps_done();
+  const std::string& checkpoint = run.directory->checkpoint();
+  if (end.not_saved.empty()) {
+    say(stderr,
+        fmt::format("headgate train: {}; it lacks lines up to step {}. The checkpoint of step {} is complete, in {}\n",
+                    end.not_logged, done, end.saved_step, checkpoint));
+  } else {
+    say(stderr, fmt::format("headgate train: ended at step {} of {}, but steps {} to {} are lost: {}. {} has step {}. "
+                            "To repeat them:\n  {}\n",
+                            done, run.trainer->settings().schedule.steps, end.saved_step + 1, done, end.not_saved,
+                            checkpoint, end.saved_step, resume_command(out)));
+  }
+  return kBadUsage;
+}
+
+}  // namespace headgate::cli

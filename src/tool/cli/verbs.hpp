@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "tool/cli/command_line.hpp"
+
+// The verbs of the command line, one file each. A verb declares its options in add_<verb> and returns what runs once
+// they are parsed; main lists the verbs, runs the chosen one and turns exceptions into one line on stderr.
+
+namespace headgate::cli {
+
+inline constexpr int kSuccess = 0;
+inline constexpr int kCheckFailed = 1;
+inline constexpr int kBadUsage = 2;  ///< bad options, bad input, or a file that cannot be read or written
+
+/// Bad options or bad input: "headgate VERB: what()", exit status 2; the same as for headgate::Error.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Verb {
+  std::string name;
+  std::function<int()> run;  ///< the exit status: kSuccess or kCheckFailed; throws on bad usage or input
+};
+
+Verb add_explain(CommandLine& line);
+Verb add_attend(CommandLine& line);
+Verb add_verify(CommandLine& line);
+Verb add_bench(CommandLine& line);
+Verb add_info(CommandLine& line);
+Verb add_train(CommandLine& line);
+Verb add_eval(CommandLine& line);
+Verb add_generate(CommandLine& line);
+Verb add_convert(CommandLine& line);
+Verb add_tokenize(CommandLine& line);
+Verb add_xray(CommandLine& line);
+Verb add_compare(CommandLine& line);
+Verb add_demo(CommandLine& line);
+
+}  // namespace headgate::cli

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "headgate/runtime.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/progress.hpp"
+#include "verify/run.hpp"
+
+namespace headgate::cli {
+namespace {
+
+int run_verify(const verify::RunOptions& options) {
+  const std::string extent =
+      options.problems
+          ? fmt::format("{} random ones from seed {}", *options.problems, options.seed)
+          : fmt::format("random ones from seed {} until {:g} s have passed", options.seed, options.seconds);
+  fmt::print("targets   {}\nproblems  {} listed, then {}\n", fmt::join(supported_targets(), " "), options.listed.size(),
+             extent);
+  std::fflush(stdout);
+
+  console::ProgressBar bar;
+  const verify::RunResult result = verify::run(options, [&bar](double done, std::size_t number) {
+    bar.show(done, {.text = fmt::format("problem {}", number)});
+  });
+  bar.clear();
+  if (result.mismatch) {
+    fmt::print(stderr, "headgate verify: problem {}, {}\n", result.problems, *result.mismatch);
+    return kCheckFailed;
+  }
+  fmt::print("\ntarget            largest error, in units of the tolerance (rounding to storage alone reaches 1)\n");
+  for (const verify::TargetErrors& errors : result.targets) {
+    fmt::print("{:<16}  forward {:.2f}, backward {:.2f}, statistics {:.2f}: ok\n", errors.target, errors.forward.ratio,
+               errors.backward.ratio, errors.statistics.ratio);
+  }
+  fmt::print(
+      "\n{} problems, forward, backward and statistics, agree with the oracle on every target, with the same bits for "
+      "1 "
+      "and 3 threads ({:.1f} s)\n",
+      result.problems, result.seconds);
+  return kSuccess;
+}
+
+}  // namespace
+
+Verb add_verify(CommandLine& line) {
+  auto options = std::make_shared<verify::RunOptions>();
+  VerbOptions verb = line.add_verb(
+      "verify",
+      "Check the kernels against the f64 oracle on this machine\n\n"
+      "Runs a fixed list of problems and then random ones, forward, backward and statistics, on every vector target "
+      "that this CPU can run, those of native16 on each kind of 16-bit products that it has, and compares every "
+      "element "
+      "with the oracle by the rule of docs/NUMERICS.md, and the bits of one thread "
+      "with those of three. Stops at the first mismatch, with exit status 1.");
+  const Option seconds =
+      verb.value("--seconds", options->seconds, "N", "Time for the whole run (default 30); the list always runs whole")
+          .range(0.0, 86400.0);
+  verb.value("--problems", options->problems, "N",
+             "Random problems to run, however long they take, in place of --seconds")
+      .range(0, 1'000'000'000)
+      .excludes(seconds);
+  verb.value("--seed", options->seed, "N", "First seed of the random problems (default 1)");
+  return {"verify", [options] { return run_verify(*options); }};
+}
+
+}  // namespace headgate::cli

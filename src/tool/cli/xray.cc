@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "library/core/rows.hpp"
+#include "models/families/model_file.hpp"
+#include "tool/cli/enum_option.hpp"
+#include "tool/cli/eval_text.hpp"
+#include "tool/cli/json_option.hpp"
+#include "tool/cli/output_files.hpp"
+#include "tool/cli/threads.hpp"
+#include "tool/cli/verbs.hpp"
+#include "tool/console/console.hpp"
+#include "tool/console/progress.hpp"
+#include "tool/reports/page/page.hpp"
+#include "tool/reports/xray/report.hpp"
+#include "tool/reports/xray/terminal.hpp"
+
+namespace headgate::cli {
+namespace {
+
+struct XrayOptions {
+  xray::Choices choices;
+  std::string out;
+  JsonOutput json;
+  bool list = false;
+};
+
+std::string override_help() {
+  return fmt::format(
+      "What each head, or all heads of each layer, is worth: how much the loss rises where the gate is held ({}) for "
+      "all tokens, a pass of the model each (docs/XRAY.md)",
+      list_words<xray::Override>());
+}
+
+xray::MapStyle map_style() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool colours = ::isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
+  return colours ? xray::MapStyle::colours : xray::MapStyle::shades;
+}
+
+/// Returns whether `word` may be a MODEL.
+bool is_model(const std::string& word) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(word, ignored) || models::is_gguf(word);
+}
+
+int run_xray(const XrayOptions& o) {
+  if (o.list) {
+    fmt::print("{}", xray::list_text());
+    return kSuccess;
+  }
+  if (o.choices.models.empty()) throw UsageError("MODEL is required");
+  const std::string& token_ids = o.choices.token_ids;
+  if (o.choices.text.empty() == token_ids.empty()) throw UsageError("one of --text and --token-ids is required");
+  check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&](InputFiles& inputs) {
+    inputs.add_models("MODEL", o.choices.models);
+    inputs.add_text("--text", o.choices.text, {.include = o.choices.include, .run = {}});
+    inputs.add_file("--token-ids", token_ids);
+  });
+  console::ProgressBar bar;
+  const auto models = xray::xray(
+      o.choices, {.progress = [&](const std::string& model, double done) { bar.show(done, {.path = model}); },
+                  .plan =
+                      [&](const std::string& line) {
+                        bar.clear();
+                        console::say(stderr, fmt::format("headgate xray: {}\n", line));
+                      }});
+  bar.clear();
+  const nlohmann::ordered_json report =
+      xray::report_json(models, token_ids.empty() ? o.choices.text : std::vector<std::string>{token_ids});
+  if (!o.out.empty()) write_output("xray", o.out, xray::report_page(report));
+  o.json.write("xray", page::json_text(report));
+  if (o.out.empty() && !o.json.wanted()) fmt::print("{}", xray::headline_text(models, map_style()));
+  int status = kSuccess;
+  for (const xray::ModelXray& model : models) {
+    if (!check_finite("xray", model.name, model.evaluation)) status = kCheckFailed;
+  }
+  return status;
+}
+
+}  // namespace
+
+Verb add_xray(CommandLine& line) {
+  auto o = std::make_shared<XrayOptions>();
+  VerbOptions verb = line.add_verb(
+      "xray",
+      "A page that shows what each head of a model does on a text\n\n"
+      "Attention maps, gates, sinks, massive activations and ranks, head by head and token by token, of one model or "
+      "several side by side. MODEL is a directory made by `headgate train`, a directory of Hugging Face's, or a GGUF "
+      "file. Without --out, --json and --json-out the main figures are printed, with small maps of layers and heads.");
+  verb.arguments("MODEL", o->choices.models, "A model's directory or GGUF file; several stand side by side").optional();
+  verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
+  verb.value("--token-ids", o->choices.token_ids, "FILE.npy",
+             "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
+  verb.value("--tokens", o->choices.tokens, "N",
+             "The first N tokens of the text, at most, as one sequence; no more than the model has positions for "
+             "(default 2048)")
+      .range(2, 1 << 16);
+  verb.value("--out", o->out, "FILE.html", "Write the page: one file that needs no network");
+  declare_json(verb, o->json, "what the page shows (docs/XRAY.md)", is_model);
+  verb.value("--map", o->choices.map_cells, "N",
+             "Cells of a side of a head's map, at most (default 96); a cell of a longer text is a mean")
+      .range(1, 1 << 10);
+  const Option overrides = declare_enum<xray::OverriddenPart>(verb, "--override", o->choices.overrides,
+                                                              list_words<xray::OverriddenPart>("|"), override_help());
+  verb.value("--override-tokens", o->choices.override_tokens, "N",
+             "The first N tokens of the text, at most, for --override (default 256)")
+      .range(2, 1 << 16)
+      .needs(overrides);
+  verb.flag("--list", o->list, "Print the figures and their definitions, and end");
+  declare_threads(verb, o->choices.context.threads, "Threads (default: all cores)");
+  verb.footer(
+      "Examples:\n"
+      "  headgate xray run --text book.txt\n"
+      "  headgate xray run-plain run-gated --text book.txt --out report.html\n"
+      "  headgate xray SmolLM2.gguf --text book.txt --tokens 512 --json-out report.json");
+  return {"xray", [o] { return run_xray(*o); }};
+}
+
+}  // namespace headgate::cli

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/console/progress.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <system_error>
+
+#include "tool/console/console.hpp"
+
+namespace headgate::console {
+namespace {
+
+bool stderr_takes_control_codes() {
+  const char* terminal = std::getenv("TERM");
+  return isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
+}
+
+/// Returns the number in COLUMNS, or 0 if there is none.
+std::size_t columns_of_environment() {
+  const char* text = std::getenv("COLUMNS");
+  if (text == nullptr) return 0;
+  std::size_t columns = 0;
+  const char* const end = text + std::strlen(text);
+  const auto read = std::from_chars(text, end, columns);
+  return read.ec == std::errc{} && read.ptr == end ? columns : 0;
+}
+
+}  // namespace
+
+std::size_t terminal_columns() {
+  constexpr std::size_t kUsual = 80;
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const std::size_t columns = columns_of_environment();
+  return columns > 0 ? columns : kUsual;
+}
+
+ProgressBar::ProgressBar() : visible_(stderr_takes_control_codes()) {}
+
+std::optional<double> ProgressBar::estimated_seconds_left(double fraction, Clock::time_point now) {
+  if (fraction <= first_fraction_) {  // nothing is done yet, or the next task has begun
+    first_fraction_ = fraction;
+    begin_ = now;
+    return std::nullopt;
+  }
+  const std::chrono::duration<double> passed = now - begin_;
+  return passed.count() * (1.0 - fraction) / (fraction - first_fraction_);
+}
+
+void ProgressBar::show(const StatusLine& line) {
+  constexpr auto kInterval = std::chrono::milliseconds(100);
+  if (!visible_) return;
+  const auto now = Clock::now();
+  StatusLine shown = line;
+  if (!shown.seconds_left) shown.seconds_left = estimated_seconds_left(line.fraction, now);
+  if (drawn_ && now - last_ < kInterval) return;
+  last_ = now;
+  drawn_ = true;
+  say(stderr, "\r\x1b[K" + status_text(shown, terminal_columns()));
+}
+
+void ProgressBar::clear() {
+  if (!drawn_) return;
+  say(stderr, "\r\x1b[K");
+  drawn_ = false;
+}
+
+}  // namespace headgate::console

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/console/table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace headgate::console {
+
+std::string text_table(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<std::size_t> widths(lines.front().size());
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string out;
+  for (const auto& line : lines) {
+    std::string row = fmt::format("{:{}}{:<{}}", "", kTextIndent, line.front(), widths.front());
+    for (std::size_t i = 1; i < widths.size(); ++i) row += fmt::format("  {:>{}}", line[i], widths[i]);
+    row.resize(row.find_last_not_of(' ') + 1);
+    out += row + '\n';
+  }
+  return out;
+}
+
+std::string paragraph(const std::string& text, std::size_t indent, std::size_t columns) {
+  std::string out;
+  std::size_t column = 0;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const bool first = column == 0;
+    if (first || column + 1 + word.size() > columns) {
+      out += fmt::format("{}{:{}}{}", first ? "" : "\n", "", indent, word);
+      column = indent + word.size();
+    } else {
+      out += ' ' + word;
+      column += 1 + word.size();
+    }
+  }
+  return out + '\n';
+}
+
+}  // namespace headgate::console

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/demo/comparison.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "models/layers/gate_variant.hpp"
+#include "models/train/task_defaults.hpp"
+#include "tool/console/shell_word.hpp"
+#include "tool/console/table.hpp"
+#include "tool/demo/verdict.hpp"
+
+namespace headgate::demo {
+
+namespace {
+
+using models::DecoderConfig;
+using train::Task;
+using train::TrainSettings;
+
+constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late: docs/notes/2026-11-21-backcopy.md
+constexpr std::int64_t kLeastTextSteps = 500;
+
+/// Metrics of the whole model that the demo's tables have columns for, of those that tell triggers apart or of the
+/// others.
+metrics::MetricList shown_metrics(bool of_triggers) {
+  metrics::MetricList out = metrics::all_metrics();
+  std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
+    const bool shown = std::any_of(metric->figures.begin(), metric->figures.end(),
+                                   [](const metrics::Figure& figure) { return !figure.demo.empty(); });
+    const bool applies =
+        metric->scope != metrics::Scope::layers && (metric->scope == metrics::Scope::triggers) == of_triggers;
+    return !shown || !applies;
+  });
+  return out;
+}
+
+/// The evaluations' rows, one a seed.
+Spread figures_of(const TrainedModel& model, bool of_triggers) {
+  std::vector<metrics::FigureRow> rows;
+  rows.reserve(model.evaluations.size());
+  for (const train::Evaluation& evaluation : model.evaluations) {
+    rows.push_back(of_triggers ? evaluation.report.backcopy.value() : evaluation.report.overall);
+  }
+  return spread_of(rows);
+}
+
+std::string range_text(const Spread& spread, const metrics::Figure& figure) {
+  const std::optional<double> least = spread.least.find(figure), most = spread.most.find(figure);
+  if (!least) return "";
+  const int decimals = std::min(figure.demo.decimals, 2);
+  return fmt::format("{:.{}f}-{:.{}f}", *least, decimals, *most, decimals);
+}
+
+/// A line for each model: its figures that have a column, and its speed. Of several seeds the means, and below them
+/// from where to where they go.
+std::string figures_table(const std::vector<TrainedModel>& trained, bool of_triggers) {
+  std::vector<const metrics::Figure*> columns = metrics::figures_of(shown_metrics(of_triggers), of_triggers);
+  std::erase_if(columns, [](const metrics::Figure* figure) { return figure->demo.empty(); });
+  std::vector<std::vector<std::string>> lines(2, {""});
+  for (const metrics::Figure* figure : columns) {
+    lines[0].emplace_back(figure->demo.upper);
+    lines[1].emplace_back(figure->demo.lower);
+  }
+  lines[0].emplace_back("tokens");
+  lines[1].emplace_back("a second");
+  for (const TrainedModel& model : trained) {
+    const Spread spread = figures_of(model, of_triggers);
+    std::vector<std::string> cells{model.model.name};
+    std::vector<std::string> ranges{""};
+    for (const metrics::Figure* figure : columns) {
+      const std::optional<double> value = spread.mean.find(*figure);
+      cells.push_back(value ? fmt::format("{:.{}f}", *value, figure->demo.decimals) : "-");
+      ranges.push_back(range_text(spread, *figure));
+    }
+    cells.push_back(fmt::format("{:.0f}", model.tokens_per_second));
+    ranges.emplace_back("");
+    lines.push_back(std::move(cells));
+    if (spread.runs > 1) lines.push_back(std::move(ranges));
+  }
+  return console::text_table(lines);
+}
+
+std::string backcopy_result(const std::vector<TrainedModel>& trained, std::int64_t /*tokens*/) {
+  std::vector<NamedSpread> gated;
+  gated.reserve(trained.size());
+  for (const TrainedModel& model : trained) gated.push_back({model.model.name, figures_of(model, true)});
+  const Spread baseline = gated.front().figures;
+  gated.erase(gated.begin());
+  return figures_table(trained, /*of_triggers=*/true) + '\n' + console::paragraph(backcopy_verdict(baseline, gated));
+}
+
+std::string text_result(const std::vector<TrainedModel>& trained, std::int64_t tokens) {
+  std::vector<NamedFigures> gated;
+  gated.reserve(trained.size());
+  for (const TrainedModel& model : trained) gated.push_back({model.model.name, figures_of(model, false).mean});
+  const metrics::FigureRow baseline = gated.front().figures;
+  gated.erase(gated.begin());
+  return figures_table(trained, /*of_triggers=*/false) + '\n' +
+         console::paragraph(text_verdict(baseline, gated, tokens));
+}
+
+/// The same model without a gate, with a headwise and with an elementwise one.
+std::vector<ComparedModel> three_models(DecoderConfig model) {
+  std::vector<ComparedModel> out;
+  out.reserve(3);
+  for (const char* gate : {"none", "headwise", "elementwise"}) {
+    model.gate = layers::parse_gate(gate);
+    models::validate(model);
+    out.push_back({has_gate(model.gate) ? gate : "no gate", model});
+  }
+  return out;
+}
+
+/// The common part of both tasks: the models and the data, which is opened here for each seed.
+Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
+  Comparison comparison;
+  settings.task = task;
+  settings.seq_len = model.seq_len;
+  settings.schedule.warmup = train::default_warmup(settings.schedule.steps);
+  train::validate(settings);
+  comparison.name = word_of(task);
+  comparison.models = three_models(model);
+  for (std::int64_t n = 0; n < seeds; ++n) {
+    TrainSettings of_seed = settings;
+    of_seed.seed += static_cast<std::uint64_t>(n);
+    comparison.sources.push_back(train::open_data(train::data_of(of_seed, "")));
+  }
+  comparison.settings = std::move(settings);
+  return comparison;
+}
+
+/// "819328 (no gate), 819840 (headwise), 818304 (elementwise)".
+std::string parameter_counts(const std::vector<ComparedModel>& models) {
+  std::string out;
+  for (const ComparedModel& model : models) {
+    out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", models::parameter_count(model.config), model.name);
+  }
+  return out;
+}
+
+std::string ffn_widths(const std::vector<ComparedModel>& models) {
+  std::string out;
+  for (const ComparedModel& model : models) out += fmt::format("{}{}", out.empty() ? "" : ", ", model.config.ffn);
+  return out;
+}
+
+std::string sizes_of(const DecoderConfig& c) {
+  return fmt::format("{} layer{}, width {}, {} head{} of {}, sequences of {}", c.layers, c.layers == 1 ? "" : "s",
+                     c.dim, c.heads, c.heads == 1 ? "" : "s", c.head_dim, c.seq_len);
+}
+
+}  // namespace
+
+DecoderConfig demo_backcopy_model() {
+  DecoderConfig model = train::task_model(Task::bigram_backcopy);
+  model.embeddings = models::Embeddings::separate;
+  model.qk_norm = models::QkNorm::none;
+  model.seq_len = 64;
+  return model;
+}
+
+TrainSettings demo_backcopy_settings() {
+  TrainSettings settings = train::task_settings(Task::bigram_backcopy);
+  settings.batch = 16;
+  settings.schedule.steps = 1000;
+  return settings;
+}
+
+DecoderConfig demo_text_model() {
+  DecoderConfig model = train::task_model(Task::text);
+  model.layers = 8;
+  model.dim = 64;
+  model.heads = 4;
+  model.kv_heads = 4;
+  model.head_dim = 16;
+  model.ffn = 192;
+  return model;
+}
+
+TrainSettings demo_text_settings() {
+  TrainSettings settings = train::task_settings(Task::text);
+  settings.batch = 2;
+  settings.schedule.peak = 4e-3;
+  settings.schedule.steps = 3000;
+  return settings;
+}
+
+std::string commands_to_try(const std::string& tool, const std::string& data) {
+  return fmt::format(
+      "\n\nWhat to try next (Ctrl-C saves and prints how to resume; {0} VERB --help explains a verb)\n\n"
+      "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-plain\n"
+      "     {0} train --task bigram-backcopy {2} --data {1} --out backcopy-gated --gate headwise\n"
+      "     {0} eval backcopy-plain backcopy-gated --text {1}\n\n"
+      "     {0} train --data {1} --out text-plain\n"
+      "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
+      "     {0} eval text-plain text-gated --text {1} --held-out --tokens 200000\n",
+      console::shell_word(tool), console::shell_word(data),
+      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // as demo_backcopy_model and its settings
+}
+
+Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
+  Comparison comparison = comparison_of(Task::bigram_backcopy, model, std::move(settings), seeds);
+  comparison.least_steps = kLeastBackcopySteps;
+  comparison.metrics = shown_metrics(/*of_triggers=*/true);
+  comparison.result = backcopy_result;
+  comparison.introduction = fmt::format(
+      "Sequences follow the text's bigrams, but after the triggers t, e and space the token before the trigger is "
+      "repeated. After a trigger a head has to attend to the token before; elsewhere no token helps it. How much of "
+      "that attention goes to BOS, the first token, and how much of it passes the gate? {}; parameters: {}.",
+      sizes_of(comparison.models.front().config), parameter_counts(comparison.models));
+  return comparison;
+}
+
+Comparison compare_on_text(const DecoderConfig& model, TrainSettings settings) {
+  Comparison comparison = comparison_of(Task::text, model, std::move(settings), 1);
+  comparison.least_steps = kLeastTextSteps;
+  comparison.metrics = shown_metrics(/*of_triggers=*/false);
+  comparison.result = text_result;
+  for (ComparedModel& compared : comparison.models) compared.config = models::match_params(compared.config);
+  comparison.introduction = fmt::format(
+      "The text itself, byte by byte, with the tail held out. {}; parameters: {}; widths of the MLP: {}, chosen for "
+      "equal parameter counts. All models have the same seed and the same data in the same order.",
+      sizes_of(comparison.models.front().config), parameter_counts(comparison.models), ffn_widths(comparison.models));
+  return comparison;
+}
+
+TrainSettings settings_of(const Comparison& comparison, std::int64_t steps) {
+  TrainSettings settings = comparison.settings;
+  settings.schedule.steps = steps;
+  settings.schedule.warmup = train::default_warmup(steps);
+  train::validate(settings);
+  return settings;
+}
+
+}  // namespace headgate::demo

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tool/explain/problem.hpp"
+
+namespace headgate::explain {
+
+/// Every step of a problem's solution, in f64.
+struct Solution {
+  std::int64_t head_dim = 0;          // D
+  Matrix Q, K, V;                     // as in WorkedProblem
+  std::vector<Matrix> scores;         // per query head (T,S): q kᵀ
+  std::vector<Matrix> scaled_scores;  // scores / √D, −∞ where the key is hidden
+  std::vector<Matrix> weights;        // per query head (T,S)
+  Matrix attention;                   // (T,Hq·Dv)
+  std::optional<Matrix> gate_logits;  // Z
+  std::optional<Matrix> gate;         // g(Z)
+  Matrix gated;                       // (T,Hq·Dv); attention itself without a gate
+  std::optional<Matrix> projected;    // (T,C') with W_o
+
+  const Matrix& output() const { return projected ? *projected : gated; }
+};
+
+/// Throws Error if a step overflows.
+Solution solve(const WorkedProblem& problem);
+
+}  // namespace headgate::explain

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tool/machine/machine.hpp"
+
+namespace headgate::bench {
+
+/// A PeakMeter for each dtype and number of threads, and the best rate that it has measured so far; a ReadMeter for
+/// each number of threads.
+class PeakMeters {
+ public:
+  explicit PeakMeters(std::string isa) : isa_(std::move(isa)) {}
+
+  /// GFLOP/s over about a millisecond; dtype f32 or f64.
+  double window(DType dtype, int threads);
+  double best_gflops(DType dtype, int threads);
+  /// GB/s of one pass over memory.
+  double read(int threads);
+
+ private:
+  struct Entry {
+    PeakMeter meter;
+    double best_gflops;
+  };
+  Entry& entry(DType dtype, int threads);
+
+  std::string isa_;
+  std::map<std::pair<DType, int>, Entry> entries_;
+  std::map<int, ReadMeter> readers_;
+};
+
+/// The machine and its limits. Rates are the best that any part of a run has measured: other programs only lower them.
+struct MachineFacts {
+  std::string cpu, isa;
+  int threads = 1;
+  double fma_peak_gflops = 0.0;  ///< f32
+  double fma_peak_f64_gflops = 0.0;
+  double sgemm_gflops = 0.0;
+  double read_gbps = 0.0;
+};
+
+MachineFacts measure_machine(const std::string& isa, int threads, PeakMeters& peaks);
+
+/// Measures again, and keeps the better of each rate.
+void measure_again(MachineFacts& facts, PeakMeters& peaks);
+
+}  // namespace headgate::bench

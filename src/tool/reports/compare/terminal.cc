@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/reports/compare/terminal.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/first_token_attention_gated.hpp"
+#include "models/evaluate/gate_mean.hpp"
+#include "models/evaluate/loss.hpp"
+#include "models/evaluate/massive_activation.hpp"
+#include "models/evaluate/mean.hpp"
+#include "models/evaluate/registry.hpp"
+#include "models/io/units.hpp"
+#include "models/train/metrics_record.hpp"
+#include "tool/console/table.hpp"
+#include "tool/reports/compare/thinned.hpp"
+
+namespace headgate::compare {
+
+namespace {
+
+using console::figure_text;
+
+constexpr std::size_t kColumns = 64, kRows = 8;  // of a chart
+constexpr std::array kCharts{&train::kStepLoss,
+                             &metrics::kLossNats,
+                             &metrics::kFirstTokenAttention,
+                             &metrics::kFirstTokenAttentionGated,
+                             &metrics::kMassiveActivation,
+                             &metrics::kGateMean};
+
+char letter_of(std::size_t run) { return static_cast<char>('a' + run % 26); }
+
+/// A name as a cell: control characters would move the cursor.
+std::string cell_of_name(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
+  return name;
+}
+
+/// The figures that have a column in the tables of `headgate eval` too, and that some run has.
+std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
+  std::vector<const metrics::Figure*> out{&train::kStepLoss};
+  const auto of_models = metrics::figures_of(metrics::all_metrics(), /*of_triggers=*/false);
+  out.insert(out.end(), of_models.begin(), of_models.end());
+  std::erase_if(out, [&](const metrics::Figure* figure) {
+    const auto has = [&](const ComparedRun& run) { return run.recorded.find(*figure) != nullptr; };
+    return figure->column.head.empty() || std::none_of(runs.begin(), runs.end(), has);
+  });
+  return out;
+}
+
+bool has_lowest(const metrics::Figure* figure) {
+  const std::vector<const metrics::Figure*> with = lower_is_better();
+  return std::find(with.begin(), with.end(), figure) != with.end();
+}
+
+std::string table_text(const std::vector<ComparedRun>& runs) {
+  const std::vector<const metrics::Figure*> columns = columns_of(runs);
+  std::vector<std::vector<std::string>> lines{{"run", "steps", "tokens"}};
+  for (const metrics::Figure* figure : columns) {
+    lines.front().emplace_back(figure->column.head);
+    if (has_lowest(figure)) lines.front().emplace_back("lowest");
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const train::RecordedRun& recorded = runs[i].recorded;
+    std::vector<std::string> line{fmt::format("{}  {}", letter_of(i), cell_of_name(runs[i].name)),
+                                  fmt::format("{}", recorded.steps.back()),
+                                  recorded.tokens ? fmt::format("{}", *recorded.tokens) : "-"};
+    for (const metrics::Figure* figure : columns) {
+      const train::Curve* curve = recorded.find(*figure);
+      line.push_back(figure_text(curve == nullptr ? std::nullopt : last(*curve)));
+      if (!has_lowest(figure)) continue;
+      const auto at = curve == nullptr ? std::nullopt : lowest(*curve);
+      line.push_back(figure_text(at ? std::optional(curve->values[*at]) : std::nullopt));
+    }
+    lines.push_back(std::move(line));
+  }
+  return console::text_table(lines);
+}
+
+/// The lowest and the highest number of what was added.
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+
+  void add(double value) {
+    if (std::isnan(value)) return;
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  /// In one of `cells` equal parts. Halves do not overflow, whatever the file has.
+  std::size_t cell(double value, std::size_t cells) const {
+    const double share = (0.5 * value - 0.5 * low) / (0.5 * high - 0.5 * low);
+    if (!(share > 0.0)) return 0;  // NaN where there is one value
+    return share < 1.0 ? static_cast<std::size_t>(share * static_cast<double>(cells)) : cells - 1;
+  }
+};
+
+/// A letter in the cell of the mean of a run's values in each column; "*" where runs meet.
+std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, const Range& steps, const Range& values) {
+  std::vector<std::string> rows(kRows, std::string(kColumns, ' '));
+  for (std::size_t run = 0; run < curves.size(); ++run) {
+    if (curves[run] == nullptr) continue;
+    std::array<metrics::Mean, kColumns> means{};
+    for (std::size_t i = 0; i < curves[run]->values.size(); ++i) {
+      if (std::isnan(curves[run]->values[i])) continue;
+      means[steps.cell(static_cast<double>(curves[run]->steps[i]), kColumns)].add(curves[run]->values[i]);
+    }
+    for (std::size_t column = 0; column < kColumns; ++column) {
+      if (means[column].count == 0.0) continue;
+      char& at = rows[kRows - 1 - values.cell(means[column].value(), kRows)][column];
+      at = at == ' ' ? letter_of(run) : '*';
+    }
+  }
+  return rows;
+}
+
+/// Empty where no run has the figure.
+std::string chart_text(const std::vector<ComparedRun>& runs, const metrics::Figure& figure) {
+  std::vector<const train::Curve*> curves;
+  Range steps, values;
+  for (const ComparedRun& run : runs) {
+    curves.push_back(run.recorded.find(figure));
+    if (curves.back() == nullptr) continue;
+    for (const std::int64_t step : curves.back()->steps) steps.add(static_cast<double>(step));
+    for (const double value : curves.back()->values) values.add(value);
+  }
+  if (!(values.low <= values.high)) return "";
+  const std::vector<std::string> rows = plot(curves, steps, values);
+  const std::string_view head = figure.column.head;
+  std::string out = fmt::format("\n{:{}}{}{}\n", "", console::kTextIndent, figure.key,
+                                head.empty() ? std::string() : fmt::format(", above: {}", head));
+  out += console::paragraph(std::string(figure.meaning));
+  for (std::size_t row = 0; row < kRows; ++row) {
+    const std::string label = row == 0           ? figure_text(values.high)
+                              : row + 1 == kRows ? figure_text(values.low)
+                                                 : std::string();
+    std::string line = fmt::format("{:{}}{:>9} |{}", "", console::kTextIndent, label, rows[row]);
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + '\n';
+  }
+  const std::string first = fmt::format("step {:.0f}", steps.low);
+  return out + fmt::format("{:{}}{}{:>{}}\n", "", console::kTextIndent + 11, first, fmt::format("{:.0f}", steps.high),
+                           kColumns - first.size());
+}
+
+}  // namespace
+
+std::string runs_text(const std::vector<ComparedRun>& runs) {
+  std::string out = table_text(runs);
+  for (const ComparedRun& run : runs) {
+    for (const std::string& note : notes_on(run)) {
+      out += fmt::format("\n{:{}}{}: {}\n", "", console::kTextIndent, cell_of_name(run.name), note);
+    }
+  }
+  for (const metrics::Figure* figure : kCharts) out += chart_text(runs, *figure);
+  return out;
+}
+
+}  // namespace headgate::compare

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/reports/page/page.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "library/core/check.hpp"
+#include "tool/reports/page/page_files.hpp"
+
+namespace headgate::page {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// `text` in the place of `mark`, which the template has once.
+void put(std::string& page, std::string_view mark, std::string_view text) {
+  const std::size_t at = page.find(mark);
+  require(at != std::string::npos, "the page's template lacks {}", mark);
+  page.replace(at, mark.size(), text);
+}
+
+std::string dumped(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+/// JSON within an HTML script: no "<" of a text may end it.
+std::string script_json(const ordered_json& json) {
+  std::string out;
+  for (const char c : dumped(json)) {
+    if (c == '<') {
+      out += "\\u003c";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string page_of(const PageParts& parts, const ordered_json& report) {
+  std::string page = kPageHtml;
+  put(page, "@PAGE_CSS@", std::string(kPageCss) + parts.css);
+  put(page, "@PAGE_BODY@", parts.body);
+  put(page, "@PAGE_JS@", std::string(kDrawJs) + kReportJs + parts.js);
+  put(page, "@REPORT_JSON@", script_json(report));
+  return page;
+}
+
+ordered_json figure_json(const metrics::Figure& figure) {
+  std::string name(figure.key);
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return {{"key", figure.key}, {"name", name}, {"sentence", figure.meaning}, {"share", figure.is_share}};
+}
+
+ordered_json rounded(double value) {
+  return std::isfinite(value) ? ordered_json(std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr))
+                              : ordered_json();
+}
+
+std::string json_text(const ordered_json& report) { return dumped(report) + '\n'; }
+
+}  // namespace headgate::page

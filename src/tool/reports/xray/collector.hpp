@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "models/decoder/decoder.hpp"
+#include "models/decoder/weights.hpp"
+#include "tool/reports/xray/head_map.hpp"
+
+namespace headgate::xray {
+
+inline constexpr std::size_t kGateBins = 20;
+inline constexpr std::size_t kTopKeys = 8;
+
+/// How many gates lie in each twentieth of [0,1]; those outside count at its ends.
+using GateHistogram = std::array<std::int64_t, kGateBins>;
+
+/// What the page shows of a head.
+struct HeadRecord {
+  std::string map;                                        ///< as_roots of HeadMap::cells
+  std::string received;                                   ///< (T) as_roots of HeadMap::received
+  std::vector<std::pair<std::int64_t, double>> top_keys;  ///< of the largest `received`: token, weight
+  /// (T) as_bytes of the mean over features; none where the head has no gate of its own
+  std::optional<std::string> gate;
+  std::optional<GateHistogram> gate_histogram;
+  std::vector<double> value_output_singular_values;  ///< (D) of W_v W_o
+  double value_output_rank = 0.0;                    ///< effective rank of W_v W_o
+  double written_rank = 0.0;                         ///< effective rank of what the head writes over the text, (T,C)
+};
+
+struct LayerRecord {
+  std::vector<HeadRecord> heads;
+  std::string received;             ///< (T) the mean over heads
+  std::optional<std::string> gate;  ///< (T) the mean over all gates of the layer; none without
+};
+
+/// Gathers records of one sequence of T tokens while a model runs on it, without T×T memory.
+class Collector : public models::LayerObserver<float> {
+ public:
+  /// The model's config and parameters; maps of at most `cells` a side. All must outlive the collector.
+  Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens, std::int64_t cells,
+            const ExecutionContext& context);
+
+  /// What a collector takes while a layer is gathered.
+  static std::size_t planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t cells);
+
+  models::Taps taps() const override;
+  void after_layer(const models::LayerView<float>& view) override;
+
+  const std::vector<LayerRecord>& layers() const { return layers_; }
+
+ private:
+  std::vector<HeadMap> maps_of(const models::LayerView<float>& view);
+  void add_gates(LayerRecord& record, const models::LayerView<float>& view);
+  void add_ranks(LayerRecord& record, const models::LayerView<float>& view) const;
+
+  const models::DecoderConfig& config_;
+  const float* parameters_;
+  models::WeightPlaces places_;
+  std::int64_t tokens_, cells_;
+  ExecutionContext context_;
+  std::vector<LayerRecord> layers_;
+  std::vector<float> rows_;   // (Hq,R,T) weights of R queries
+  std::vector<float> gates_;  // (T,gate_width)
+};
+
+}  // namespace headgate::xray

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/reports/xray/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "headgate/version.h"
+#include "library/core/check.hpp"
+#include "models/decoder/decoder.hpp"
+#include "models/decoder/parameters.hpp"
+#include "models/io/file_error.hpp"
+#include "models/layers/cross_entropy.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "models/tokenize/open.hpp"
+#include "models/train/memory.hpp"
+#include "tool/reports/page/page.hpp"
+#include "tool/reports/xray/page_files.hpp"
+
+namespace headgate::xray {
+
+namespace {
+
+using nlohmann::ordered_json;
+using page::rounded;
+
+constexpr metrics::Figure kValueOutputRank{
+    .key = "value_output_rank",
+    .meaning =
+        "How many directions W_v W_o of a head has: the effective rank of its singular values, at most the head's "
+        "features."};
+constexpr metrics::Figure kWrittenRank{
+    .key = "written_rank",
+    .meaning =
+        "How many directions a head's output has over the text, after W_o: the effective rank of what it writes to "
+        "the residual stream."};
+constexpr std::array kRankFigures{&kValueOutputRank, &kWrittenRank};
+
+/// The metrics of an X-ray of these models. Queries behind a window do not see the first token.
+metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, const Choices& choices) {
+  const bool all_see_first = std::all_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
+    return model.config.window == 0 || model.config.window >= std::min(choices.tokens, model.config.seq_len);
+  });
+  metrics::MetricList out;
+  for (const metrics::Metric* metric : xray_metrics()) {
+    if (all_see_first || !metric->inputs.has(metrics::Input::first_token_weights)) out.push_back(metric);
+  }
+  return out;
+}
+
+/// The choices of an evaluation of one sequence.
+train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
+  train::EvaluationChoices out;
+  out.data = choices.text;
+  out.include = choices.include;
+  out.held_out = choices.held_out;
+  out.token_ids = choices.token_ids;
+  out.tokens = choices.tokens;
+  constexpr std::int64_t kLongestPiece = 64;  // bytes of a token, and far more than the mean has
+  out.text_bytes = kLongestPiece * choices.tokens;
+  out.longest_of_others = choices.tokens;
+  out.batch = 1;
+  std::transform(metrics.begin(), metrics.end(), std::back_inserter(out.metrics),
+                 [](const metrics::Metric* metric) { return std::string(metric->name); });
+  return out;
+}
+
+/// Opens the model's own tokenizer. Returns null if it cannot be opened and `token_ids` stand in place of a text.
+std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& model, bool token_ids) {
+  try {
+    return model.reads_bytes ? tokenize::byte_tokenizer() : tokenize::open_tokenizer(model.tokenizer);
+  } catch (const io::FileError&) {
+    if (!token_ids) throw;
+    return nullptr;
+  }
+}
+
+/// What each token adds to the text. A character of several tokens stands with the last of them.
+std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens,
+                                   bool token_ids) {
+  const auto number_of = [](std::int32_t token) { return fmt::format("{} ", token); };
+  std::vector<std::string> out;
+  out.reserve(tokens.size());
+  const auto tokenizer = tokenizer_of(model, token_ids);
+  if (tokenizer == nullptr) {
+    std::transform(tokens.begin(), tokens.end(), std::back_inserter(out), number_of);
+    return out;
+  }
+  tokenize::StreamDecoder decoder(*tokenizer);
+  for (const std::int32_t token : tokens) {
+    // A model of bytes may have a token in front of them that adds nothing to the text.
+    const std::string unknown = token_ids ? number_of(token) : "";
+    out.push_back(token < tokenizer->vocab() ? decoder.next(token) : unknown);
+  }
+  if (!out.empty()) out.back() += decoder.finish();
+  return out;
+}
+
+/// The first tokens of the one sequence that is evaluated.
+struct Sequence {
+  explicit Sequence(const train::SequenceSource& source)
+      : tokens(static_cast<std::size_t>(source.seq_len())), targets(tokens.size()) {
+    source.held_out_sequence(tokens.data(), targets.data(), 0);
+  }
+  void cut(std::int64_t count) {
+    tokens.resize(static_cast<std::size_t>(count));
+    targets.resize(tokens.size());
+  }
+
+  std::vector<std::int32_t> tokens, targets;
+};
+
+void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& sequence, const Choices& choices) {
+  const auto& [tokens, targets] = sequence;
+  const auto T = static_cast<std::int64_t>(tokens.size());
+  out.pieces = pieces_of(model, tokens, !choices.token_ids.empty());
+  models::Decoder<float> decoder(model.config, {1, T}, models::Purpose::evaluate, choices.context);
+  Collector collector(model.config, model.parameters.data(), T, choices.map_cells, choices.context);
+  out.losses.resize(tokens.size());
+  decoder.loss(model.parameters.data(), tokens.data(), targets.data(), &collector, out.losses.data());
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    if (targets[t] == layers::kIgnoredTarget) out.losses[t] = std::numeric_limits<float>::quiet_NaN();
+  }
+  out.layers = collector.layers();
+  out.map_cells = std::min(T, choices.map_cells);
+}
+
+/// Of an X-ray with overrides.
+std::int64_t override_tokens(const train::EvaluationInput& input, const Choices& choices) {
+  return std::min(input.source->seq_len(), choices.override_tokens);
+}
+
+/// What overrides of a model will take.
+std::string override_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
+                          const Choices& choices) {
+  std::string words;
+  for (const OverrideRow* row : overrides_of(model.config.gate)) {
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", row->word);
+  }
+  return fmt::format("{}: overrides of {} ({}) take {} passes over {} tokens", model.name, word_of(*choices.overrides),
+                     words, planned_passes(model.config, *choices.overrides), override_tokens(input, choices));
+}
+
+train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
+                              const train::EvaluationPlan& evaluation, const Choices& choices) {
+  train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
+  plan.push_back(
+      {"attention maps", Collector::planned_bytes(model.config, input.source->seq_len(), choices.map_cells)});
+  // Their decoder is of no more tokens than that of the evaluation, which is gone by then.
+  if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
+  return plan;
+}
+
+ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
+                  const std::function<void(double)>& progress) {
+  const train::EvaluationPlan one{1, 1};
+  const double pass = choices.overrides ? 0.05 : 0.5;  // share of the time of each of the two
+  return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
+    ModelXray out;
+    out.name = model.name;
+    out.config = model.config;
+    progress(0.0);
+    {
+      train::HeldOutEvaluator evaluator(model.config, *input.source, one, input.metrics, choices.context);
+      out.evaluation = evaluator.evaluate(model.parameters.data());
+    }
+    progress(pass);
+    Sequence sequence(*input.source);
+    collect(out, model, sequence, choices);
+    progress(2.0 * pass);
+    if (choices.overrides) {
+      sequence.cut(override_tokens(input, choices));
+      out.overrides = override_parts(out.evaluation.report, model.config, model.parameters.data(), sequence.tokens,
+                                     sequence.targets, *choices.overrides, choices.context,
+                                     [&](double done) { progress(2.0 * pass + (1.0 - 2.0 * pass) * done); });
+    }
+    return out;
+  });
+}
+
+// --- JSON --------------------------------------------------------------------------------------------------------
+
+ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(); }
+
+ordered_json figures_json(const std::vector<ModelXray>& models) {
+  ordered_json out = ordered_json::array();
+  for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) {
+    out.push_back(page::figure_json(*figure));
+  }
+  for (const metrics::Figure* figure : rank_figures()) out.push_back(page::figure_json(*figure));
+  if (std::any_of(models.begin(), models.end(), [](const ModelXray& model) { return model.overrides.has_value(); })) {
+    for (const OverrideRow& row : kOverrides) out.push_back(page::figure_json(row.figure));
+  }
+  return out;
+}
+
+ordered_json head_json(const HeadRecord& head) {
+  ordered_json singular = ordered_json::array(), keys = ordered_json::array();
+  for (const double value : head.value_output_singular_values) singular.push_back(rounded(value));
+  for (const auto& [token, weight] : head.top_keys) keys.push_back({token, rounded(weight)});
+  return {{"map", head.map},
+          {"received", head.received},
+          {"gate", head.gate ? ordered_json(*head.gate) : ordered_json()},
+          {"gate_histogram", head.gate_histogram ? ordered_json(*head.gate_histogram) : ordered_json()},
+          {"top_keys", keys},
+          {"singular_values", singular}};
+}
+
+ordered_json overrides_json(const ModelXray& model) {
+  if (!model.overrides) return {};
+  ordered_json kinds = ordered_json::array();
+  for (const OverrideRow& row : kOverrides) {
+    const std::string reason = reason_left_out(model.config.gate, row.value);
+    kinds.push_back({{"word", row.word},
+                     {"figure", row.figure.key},
+                     {"writes", row.formula},
+                     {"left_out", reason.empty() ? ordered_json() : ordered_json(reason)}});
+  }
+  const OverrideRun& run = *model.overrides;
+  return {{"of", word_of(run.part)},
+          {"tokens", run.tokens},
+          {"passes", run.passes},
+          {"loss", number(run.loss)},
+          {"kinds", std::move(kinds)}};
+}
+
+/// The mean ranks of the heads of layers first … end−1.
+void add_mean_ranks(ordered_json& figures, const ModelXray& model, std::size_t first, std::size_t end) {
+  double value_output = 0.0, written = 0.0, heads = 0.0;
+  for (std::size_t layer = first; layer < end; ++layer) {
+    for (const HeadRecord& head : model.layers[layer].heads) {
+      value_output += head.value_output_rank;
+      written += head.written_rank;
+      heads += 1.0;
+    }
+  }
+  figures[std::string(kValueOutputRank.key)] = number(value_output / heads);
+  figures[std::string(kWrittenRank.key)] = number(written / heads);
+}
+
+/// Figures of the registry, apart by what they are of.
+void add_figures(ordered_json& out, const ModelXray& model) {
+  ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
+  ordered_json layers = ordered_json::array(), heads = ordered_json::array();
+  for (std::size_t layer = 0; layer < model.layers.size(); ++layer) {
+    ordered_json& figures = evaluation["layers"][layer];
+    ordered_json of_heads = std::move(figures["heads"]);
+    figures.erase("heads");
+    for (std::size_t h = 0; h < model.layers[layer].heads.size(); ++h) {
+      const HeadRecord& head = model.layers[layer].heads[h];
+      of_heads[h][std::string(kValueOutputRank.key)] = number(head.value_output_rank);
+      of_heads[h][std::string(kWrittenRank.key)] = number(head.written_rank);
+    }
+    add_mean_ranks(figures, model, layer, layer + 1);
+    layers.push_back(std::move(figures));
+    heads.push_back(std::move(of_heads));
+  }
+  for (const char* key : {"layers", "tokens", "text_bytes"}) evaluation.erase(key);
+  add_mean_ranks(evaluation, model, 0, model.layers.size());
+  out["figures"] = std::move(evaluation);
+  out["layer_figures"] = std::move(layers);
+  out["head_figures"] = std::move(heads);
+}
+
+ordered_json model_json(const ModelXray& model) {
+  const models::DecoderConfig& c = model.config;
+  ordered_json out = {{"name", model.name},
+                      {"gate", layers::gate_name(c.gate)},
+                      {"parameters", models::parameter_count(c)},
+                      {"layers", c.layers},
+                      {"kv_heads", c.kv_heads},
+                      {"dim", c.dim},
+                      {"tokens", model.pieces.size()}};
+  add_figures(out, model);
+  out["overrides"] = overrides_json(model);
+  out["text"] = model.pieces;
+  ordered_json losses = ordered_json::array(), heads = ordered_json::array();
+  for (const float loss : model.losses) losses.push_back(rounded(static_cast<double>(loss)));
+  ordered_json gate = ordered_json::array(), received = ordered_json::array();
+  for (const LayerRecord& layer : model.layers) {
+    ordered_json of_layer = ordered_json::array();
+    for (const HeadRecord& head : layer.heads) of_layer.push_back(head_json(head));
+    heads.push_back(std::move(of_layer));
+    received.push_back(layer.received);
+    if (layer.gate) gate.push_back(*layer.gate);
+  }
+  out["token_losses"] = std::move(losses);
+  out["map_size"] = model.map_cells;
+  out["heads"] = std::move(heads);
+  out["layer_text"] = {{"gate", gate.empty() ? ordered_json() : std::move(gate)}, {"received", std::move(received)}};
+  return out;
+}
+
+}  // namespace
+
+metrics::MetricList xray_metrics() {
+  metrics::MetricList out;
+  for (const metrics::Metric* metric : metrics::that_apply(metrics::all_metrics(), /*has_triggers=*/false)) {
+    if (!metric->inputs.has(metrics::Input::exit_loss)) out.push_back(metric);
+  }
+  return out;
+}
+
+std::vector<const metrics::Figure*> rank_figures() { return {kRankFigures.begin(), kRankFigures.end()}; }
+
+std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
+  std::vector<train::LoadedModel> models;
+  for (const std::string& path : choices.models) {
+    listener.progress(path, 0.0);
+    models.push_back(train::load_model(path));
+  }
+  return xray(std::move(models), choices, listener);
+}
+
+std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener) {
+  const auto wanted = evaluation_choices(choices, metrics_of(models, choices));
+  const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(wanted, models);
+  for (std::size_t i = 0; i < models.size() && choices.overrides; ++i) {
+    listener.plan(override_plan(models[i], inputs[i], choices));
+  }
+  std::vector<ModelXray> out;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    const auto of_all = [&](double done) {
+      listener.progress(models[i].name, (static_cast<double>(i) + done) / static_cast<double>(models.size()));
+    };
+    out.push_back(xray_of(models[i], inputs[i], choices, of_all));
+    models[i].parameters = {};
+  }
+  return out;
+}
+
+ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text) {
+  ordered_json out = {{"headgate", HEADGATE_VERSION}, {"text", fmt::format("{}", fmt::join(text, ", "))}};
+  out["figures"] = figures_json(models);
+  ordered_json list = ordered_json::array();
+  for (const ModelXray& model : models) list.push_back(model_json(model));
+  out["models"] = std::move(list);
+  return out;
+}
+
+std::string report_page(const ordered_json& report) {
+  return page::page_of({.body = kPageHtml, .css = kPageCss, .js = kPageJs}, report);
+}
+
+}  // namespace headgate::xray

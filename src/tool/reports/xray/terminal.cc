@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/reports/xray/terminal.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "library/core/words.hpp"
+#include "models/evaluate/attention_entropy.hpp"
+#include "models/evaluate/first_token_attention.hpp"
+#include "models/evaluate/gate_mean.hpp"
+#include "models/io/units.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "tool/console/table.hpp"
+
+namespace headgate::xray {
+
+namespace {
+
+/// From dark to bright, of the palette of 256 colours: blue to yellow, which the colour-blind tell apart.
+constexpr std::array kColours{17, 18, 24, 30, 36, 72, 108, 144, 179, 220, 226};
+constexpr std::string_view kShades = " .:-=+*#%@";
+
+/// A figure of heads as a map; values of `largest` and more have the last colour.
+struct Map {
+  const metrics::Figure* figure;
+  std::string_view title;
+  double largest;
+};
+
+template <class Steps>
+std::size_t step_of(double value, double largest, const Steps& steps) {
+  const double last = static_cast<double>(steps.size() - 1);
+  const double place = std::round(last * value / largest);
+  return place > 0.0 ? static_cast<std::size_t>(std::min(place, last)) : 0;
+}
+
+std::string cell(std::optional<double> value, double largest, MapStyle style) {
+  if (!value || !std::isfinite(*value)) return "? ";
+  if (style == MapStyle::shades) return std::string(2, kShades[step_of(*value, largest, kShades)]);
+  return fmt::format("\x1b[48;5;{}m  \x1b[0m", kColours[step_of(*value, largest, kColours)]);
+}
+
+/// The maps of a model beside each other.
+std::string maps_text(const std::string& heading, const ModelXray& model, const std::vector<Map>& maps,
+                      MapStyle style) {
+  const auto& heads = model.evaluation.report.heads;
+  const std::size_t width = std::max<std::size_t>(2 * heads.front().size(), 24);
+  std::string out = fmt::format("\n{}\n{:5}", heading, "");
+  for (const Map& map : maps)
+    out += fmt::format("  {:{}}", fmt::format("{}, 0 to {:.2g}", map.title, map.largest), width);
+  out.erase(out.find_last_not_of(' ') + 1);
+  out += '\n';
+  for (std::size_t layer = 0; layer < heads.size(); ++layer) {
+    out += fmt::format("{:5}", layer);
+    for (const Map& map : maps) {
+      out += "  ";
+      for (const metrics::FigureRow& head : heads[layer]) out += cell(head.find(*map.figure), map.largest, style);
+      if (&map != &maps.back()) out.append(width - 2 * heads[layer].size(), ' ');
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+std::vector<Map> maps_of(const ModelXray& model) {
+  double largest_entropy = 0.0;
+  for (const std::vector<metrics::FigureRow>& layer : model.evaluation.report.heads) {
+    for (const metrics::FigureRow& head : layer) {
+      largest_entropy = std::max(largest_entropy, head.or_zero(metrics::kAttentionEntropy));
+    }
+  }
+  std::vector<Map> maps{{&metrics::kFirstTokenAttention, "attention on first token", 1.0},
+                        {&metrics::kAttentionEntropy, "entropy", largest_entropy > 0.0 ? largest_entropy : 1.0}};
+  if (layers::has_gate(model.config.gate)) maps.push_back({&metrics::kGateMean, "mean gate", 1.0});
+  return maps;
+}
+
+/// A head or a layer, and a change of the loss.
+struct Change {
+  std::string where;
+  double value;
+};
+
+/// Largest first; what is not finite last.
+std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& figure) {
+  std::vector<Change> out;
+  const metrics::Report& report = model.evaluation.report;
+  const auto add = [&](std::string where, const metrics::FigureRow& row) {
+    if (const std::optional<double> value = row.find(figure)) out.push_back({std::move(where), *value});
+  };
+  for (std::size_t layer = 0; layer < report.layers.size(); ++layer) {
+    if (model.overrides->part == OverriddenPart::layers) {
+      add(fmt::format("layer {}", layer), report.layers[layer]);
+      continue;
+    }
+    for (std::size_t h = 0; h < report.heads[layer].size(); ++h) {
+      add(fmt::format("layer {} head {}", layer, h), report.heads[layer][h]);
+    }
+  }
+  const auto order = [](double x) { return std::isfinite(x) ? x : -HUGE_VAL; };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const Change& a, const Change& b) { return order(a.value) > order(b.value); });
+  return out;
+}
+
+/// A line for each override: the largest changes and the smallest, or why there are none.
+std::string change_lines(const ModelXray& model) {
+  constexpr std::size_t kLargest = 3;
+  std::string out;
+  for (const OverrideRow& row : kOverrides) {
+    out += fmt::format("     {:7}", row.word);
+    const std::vector<Change> changes = changes_of(model, row.figure);
+    if (changes.empty()) {
+      out += fmt::format("left out: {}\n", reason_left_out(model.config.gate, row.value));
+      continue;
+    }
+    for (std::size_t i = 0; i < std::min(kLargest, changes.size()); ++i) {
+      out += fmt::format("{}{:+.4f} {}", i == 0 ? "" : ", ", changes[i].value, changes[i].where);
+    }
+    if (changes.size() > kLargest) out += fmt::format(" … {:+.4f} {}", changes.back().value, changes.back().where);
+    out += '\n';
+  }
+  return out;
+}
+
+/// A line for each layer, and a column for each override.
+std::string change_table(const ModelXray& model) {
+  const std::vector<const OverrideRow*> kinds = overrides_of(model.config.gate);
+  std::vector<std::vector<std::string>> lines{{"layer"}};
+  for (const OverrideRow* row : kinds) lines[0].emplace_back(row->word);
+  for (std::size_t layer = 0; layer < model.evaluation.report.layers.size(); ++layer) {
+    lines.push_back({fmt::format("{}", layer)});
+    for (const OverrideRow* row : kinds) {
+      lines.back().push_back(fmt::format("{:+.4f}", model.evaluation.report.layers[layer].at(row->figure)));
+    }
+  }
+  return '\n' + console::text_table(lines);
+}
+
+std::string overrides_text(const ModelXray& model, MapStyle style) {
+  const OverrideRun& run = *model.overrides;
+  const std::string heading =
+      fmt::format("{}: rise of the loss, {:.4f} nats a token on the first {} tokens, with overrides of {}", model.name,
+                  run.loss, run.tokens, word_of(run.part));
+  if (run.part == OverriddenPart::layers)
+    return fmt::format("\n{}\n{}{}", heading, change_lines(model), change_table(model));
+  std::vector<Map> maps;
+  for (const OverrideRow* row : overrides_of(model.config.gate)) {
+    const double largest = changes_of(model, row->figure).front().value;
+    maps.push_back({&row->figure, row->word, largest > 0.0 ? largest : 1.0});
+  }
+  return maps_text(heading, model, maps, style) + change_lines(model);
+}
+
+}  // namespace
+
+std::string list_text() {
+  std::string out;
+  for (const metrics::Metric* metric : xray_metrics()) {
+    out += fmt::format("{}{}\n    {}\n", metric->name, metric->of_heads ? " (of heads too)" : "", metric->definition);
+  }
+  for (const metrics::Figure* figure : rank_figures()) {
+    out += fmt::format("{} (of heads)\n    {}\n", figure->key, figure->meaning);
+  }
+  for (const OverrideRow& row : kOverrides) {
+    out += fmt::format("{} (of heads or layers, with --override)\n    {}\n", row.figure.key, row.figure.meaning);
+  }
+  return out;
+}
+
+std::string headline_text(const std::vector<ModelXray>& models, MapStyle style) {
+  std::vector<std::vector<std::string>> lines{{"model"}, {"gate"}, {"parameters"}, {"tokens"}};
+  for (const ModelXray& model : models) {
+    lines[0].push_back(model.name);
+    lines[1].push_back(layers::gate_name(model.config.gate));
+    lines[2].push_back(fmt::format("{}", models::parameter_count(model.config)));
+    lines[3].push_back(fmt::format("{}", model.pieces.size()));
+  }
+  for (const metrics::Figure* figure : metrics::figures_of(xray_metrics(), /*of_triggers=*/false)) {
+    std::vector<std::string> line{std::string(figure->key)};
+    for (const ModelXray& model : models)
+      line.push_back(console::figure_text(model.evaluation.report.overall.find(*figure)));
+    lines.push_back(std::move(line));
+  }
+  std::string out = console::text_table(lines);
+  for (const ModelXray& model : models) {
+    out += maps_text(model.name, model, maps_of(model), style);
+    if (model.overrides) out += overrides_text(model, style);
+  }
+  return out;
+}
+
+}  // namespace headgate::xray

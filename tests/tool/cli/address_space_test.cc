@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "headgate/tensor.hpp"
+#include "tool/cli/attend_files.hpp"
+#include "tool/cli/small_verbs.hpp"
+
+// OpenBLAS waits for ever for memory that it cannot have. Checks that verbs without OpenBLAS work under a limit on
+// address space, and that the others name the limit.
+
+namespace headgate {
+namespace {
+
+using testing::Outcome;
+using testing::run_program;
+
+#ifndef __SANITIZE_ADDRESS__  // AddressSanitizer exceeds any limit on address space
+
+/// Runs the tool under `ulimit -v`, and kills it (status 137) after a minute.
+Outcome headgate_within(int kibibytes, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command{"/bin/sh", "-c",
+                                   fmt::format("ulimit -v {}; exec timeout -s KILL 60 \"$0\" \"$@\"", kibibytes),
+                                   testing::headgate_path()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_program(command);
+}
+
+constexpr int kTooLittle = 200000;  // for OpenBLAS, beside the tool itself
+
+class AddressSpace : public ::testing::Test {
+ protected:
+  testing::TrainVerb verb;
+};
+
+TEST_F(AddressSpace, VerbsWithoutProducts_NeedNoOpenBlas) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  std::vector<float> ones(4, 1.0F);
+  testing::write_npy(verb.path("x.npy"), make_view(ones.data(), Shape{1, 1, 2, 2}), 4);
+  testing::write_bytes(verb.path("tokenizer.json"),
+                       R"({"pre_tokenizer": {"type": "ByteLevel"}, "model": {"type": "BPE", "merges": [], "vocab":)"
+                       R"( {"a": 0, "Ġ": 1}}})");
+  testing::write_bytes(verb.path("a"), "a");
+  const std::string x = verb.path("x.npy");
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"--version"},
+           {"--help"},
+           {"info"},
+           {"explain", HEADGATE_EXAMPLES "/gated_two_tokens.json"},
+           {"attend", "--q", x, "--k", x, "--v", x, "--out", verb.path("y.npy"), "--threads", "1"},
+           {"tokenize", verb.path("tokenizer.json"), "--text", verb.path("a")},
+           {"compare", verb.path("run")},
+           {"convert", verb.path("run") + "/checkpoint", verb.path("converted")}}) {
+    const Outcome outcome = headgate_within(kTooLittle, arguments);
+    EXPECT_EQ(outcome.status, 0) << arguments.front() << ": " << outcome.err;
+  }
+}
+
+TEST_F(AddressSpace, VerbsWithProducts_NameTheLimit) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           verb.command("other"),
+           {"eval", verb.path("run"), "--text", verb.text(), "--threads", "1"},
+           {"xray", verb.path("run"), "--text", verb.text(), "--threads", "1"},
+           {"generate", verb.path("run"), "--prompt", "the gate lets", "--threads", "1"}}) {
+    const Outcome outcome = headgate_within(kTooLittle, arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments.front() << outcome.err;
+    EXPECT_TRUE(std::regex_search(
+        outcome.err, std::regex("headgate " + arguments.front() +
+                                ": OpenBLAS needs [0-9]+ MB of address space for [12] threads?, and the limit "
+                                "\\(ulimit -v\\) leaves [0-9]+ MB: raise it[^\\n]*\\n$")))
+        << outcome.err;
+  }
+  const Outcome info = headgate_within(kTooLittle, {"info"});
+  EXPECT_NE(info.out.find("blas               none: OpenBLAS needs "), std::string::npos) << info.out;
+}
+
+/// OpenBLAS has a buffer for each of two threads.
+TEST_F(AddressSpace, TrainingUnderAnyLimit_Ends) {
+  int trained = 0, refused = 0;
+  for (int limit = 150000; limit <= 750000; limit += 50000) {
+    const std::string run = fmt::format("run{}", limit);
+    const Outcome outcome =
+        headgate_within(limit, verb.command(run, {"--dim", "128", "--seq-len", "64", "--batch", "8", "--steps", "2"}));
+    EXPECT_TRUE(outcome.status == 0 || outcome.status == 2) << limit << ": " << outcome.status << outcome.err;
+    ++(outcome.status == 0 ? trained : refused);
+  }
+  EXPECT_GT(trained, 0);
+  EXPECT_GT(refused, 0);
+}
+
+#endif
+
+/// Runs `headgate info` with the OpenBLAS of a folder.
+Outcome info_with(const std::string& folder, const std::string& variable = "HEADGATE_NOTHING=1") {
+  return run_program({"/usr/bin/env", "-u", "OPENBLAS_CORETYPE", variable, "LD_LIBRARY_PATH=" + folder,
+                      testing::headgate_path(), "info"});
+}
+
+TEST(OpenBlas, CpuThatItDoesNotKnow_GetsTheKernelsThatSuit) {
+  const std::vector<std::string> targets = supported_targets();
+  const auto runs = [&](const char* target) {
+    return std::find(targets.begin(), targets.end(), target) != targets.end();
+  };
+  if (!runs("avx2")) GTEST_SKIP() << "a CPU without AVX2";
+  const Outcome found = info_with(HEADGATE_UNKNOWN_CPU_BLAS);
+  const std::string core = runs("avx3") ? "SkylakeX" : "Haswell";
+  EXPECT_NE(found.out.find("made up, kernels of " + core + ", threads 1\n"), std::string::npos) << found.out;
+  const Outcome chosen = info_with(HEADGATE_UNKNOWN_CPU_BLAS, "OPENBLAS_CORETYPE=Nehalem");
+  EXPECT_NE(chosen.out.find("made up, kernels of Nehalem, threads 1\n"), std::string::npos) << chosen.out;
+}
+
+TEST(OpenBlas, FileThatIsNone_IsNamed) {
+  const testing::Scratch scratch;
+  testing::write_bytes(scratch / "libopenblas.so.0", "no library");
+  const Outcome info = info_with(scratch.path());
+  EXPECT_EQ(info.status, 0);
+  EXPECT_NE(info.out.find("blas               none: OpenBLAS cannot be loaded: " + (scratch / "libopenblas.so.0")),
+            std::string::npos)
+      << info.out;
+}
+
+}  // namespace
+}  // namespace headgate

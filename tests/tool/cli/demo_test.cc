@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include "models/data/prose.hpp"
+#include "models/io/scratch.hpp"
+#include "tool/cli/tool.hpp"
+#include "verify/spec.hpp"
+
+namespace headgate {
+namespace {
+
+using headgate::testing::expect_refused;
+using headgate::testing::Outcome;
+
+TEST(Demo, FailsWhenAnOutputIsNotThePublishedOne) {
+  const testing::Scratch scratch;
+  const std::filesystem::path examples = scratch / "examples";
+  std::filesystem::copy(HEADGATE_EXAMPLES, examples);
+  std::filesystem::copy_file(examples / "gated_two_mixed_tokens.json", examples / "gated_two_tokens.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  const Outcome outcome = testing::headgate({"demo", "--examples", examples.string()});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.out.find("NOT the published output to 4 decimals: step by step different, the kernels different"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_EQ(outcome.out.find("A layer of real size"), std::string::npos);
+}
+
+TEST(Demo, NamesAProblemThatIsMissing) {
+  expect_refused(testing::headgate({"demo", "--examples", "/nonexistent"}), "demo",
+                 "/nonexistent/gated_two_tokens.json");
+}
+
+TEST(Demo, SaysWhereTheProblemsShouldBe) {
+  const testing::Scratch scratch;  // a tool that was copied without them
+  std::filesystem::create_directory(scratch / "bin");
+  const std::string tool = scratch / "bin/headgate";
+  std::filesystem::copy_file(testing::headgate_path(), tool);
+  expect_refused(testing::run_program({tool, "demo"}), "demo",
+                 "the worked problems are not in " + (scratch / "share/headgate/examples"));
+}
+
+TEST(Demo, ShowsOnePartAlone) {  // and finds the worked problems from any folder
+  const Outcome outcome = testing::headgate({"demo", "--only", "worked"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("Worked problems"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("A layer of real size"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("0.3349 0.1651 | 0.1651 0.3349"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("all as published"), std::string::npos) << outcome.out;
+  expect_refused(testing::headgate({"demo", "--only", "text"}), "demo", "--only text needs --data");
+  expect_refused(testing::headgate({"demo", "--only", "model"}), "demo", "--only model needs --model");
+  expect_refused(testing::headgate({"demo", "--only", "poetry"}), "demo", "poetry");
+}
+
+TEST(Demo, RefusesABadTextBeforeItShowsAnything) {
+  const testing::Scratch scratch;
+  const std::string text = scratch / "text";
+  const auto refuses = [&](const std::string& bytes, const std::string& reason) {
+    testing::write_bytes(text, bytes);
+    expect_refused(testing::headgate({"demo", "--data", text, "--examples", HEADGATE_EXAMPLES}), "demo", reason);
+  };
+  refuses("", "no text, only empty files");
+  refuses("a", "bytes");
+  refuses("a short text", "the text has 12 bytes but two sequences, one of them held out, take 514");
+  refuses("bytes \xff\xfe of no text", "not UTF-8 text: byte 0xff at offset 6");
+  expect_refused(testing::headgate({"demo", "--data", scratch / "none"}), "demo", "none: cannot read");
+  expect_refused(testing::headgate({"demo", "--data", ""}), "demo", "--data: empty");
+}
+
+TEST(Demo, SaysThatASignalInterruptedItsTraining) {
+  const testing::Scratch scratch;
+  testing::write_bytes(scratch / "text", testing::prose(4000));
+  const std::string script = "cd " + scratch.path() + " && " + testing::headgate_path() +
+                             " demo --only backcopy --data text >out 2>err & demo=$!\n"
+                             "while kill -0 $demo && ! grep -q 'from here on' " +
+                             (scratch / "out") +
+                             "; do sleep 0.1; done 2>/dev/null\n"
+                             "kill -TERM $demo; wait $demo";
+  EXPECT_EQ(testing::run_program({"/bin/sh", "-c", script}).status, 128 + SIGTERM);
+  EXPECT_EQ(testing::read_bytes(scratch / "err"), "headgate demo: interrupted\n");
+}
+
+TEST(Demo, ShowsTheXrayOfAModel) {
+  const testing::Scratch scratch;
+  testing::write_bytes(scratch / "text", testing::prose(4000));
+  const Outcome trained = testing::headgate({"train",
+                                             "--data",
+                                             scratch / "text",
+                                             "--out",
+                                             scratch / "run",
+                                             "--layers",
+                                             "1",
+                                             "--dim",
+                                             "16",
+                                             "--heads",
+                                             "2",
+                                             "--kv-heads",
+                                             "1",
+                                             "--head-dim",
+                                             "8",
+                                             "--ffn",
+                                             "32",
+                                             "--seq-len",
+                                             "32",
+                                             "--steps",
+                                             "2",
+                                             "--gate",
+                                             "headwise"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const Outcome shown = testing::headgate({"demo", "--only", "model", "--model", scratch / "run", "--data",
+                                           scratch / "text", "--out", scratch / "pages/of/demo"});
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  EXPECT_NE(shown.out.find("of the attention of run goes to the first token"), std::string::npos) << shown.out;
+  const std::string page = testing::read_bytes(scratch / "pages/of/demo/real-model.html");
+  EXPECT_NE(page.find("<!doctype html>"), std::string::npos) << page.substr(0, 80);
+  expect_refused(testing::headgate({"demo", "--only", "model", "--model", scratch / "run"}), "demo",
+                 "--model needs --data");
+  expect_refused(
+      testing::headgate({"demo", "--only", "model", "--model", scratch / "none", "--data", scratch / "text"}), "demo",
+      "none");
+  expect_refused(testing::headgate({"demo", "--only", "model", "--model", scratch / "run", "--data", scratch / "text",
+                                    "--out", scratch / "text/pages"}),
+                 "demo", "--out");
+}
+
+TEST(Verify, AgreesWithTheOracleOnEveryTarget) {
+  const Outcome outcome = testing::headgate({"verify", "--problems", "2", "--seed", "3486"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "") << "no progress bar without a terminal";
+  EXPECT_NE(outcome.out.find("listed, then 2 random ones from seed 3486\n"), std::string::npos) << outcome.out;
+  const std::string all =
+      std::to_string(verify::standard_cases().size() + 2) + " problems, forward, backward and statistics, agree";
+  EXPECT_NE(outcome.out.find(all), std::string::npos) << outcome.out;
+}
+
+TEST(Verify, TakesATimeOrACountOfProblems) {
+  expect_refused(testing::headgate({"verify", "--problems", "2", "--seconds", "1"}), "verify", "--problems");
+  expect_refused(testing::headgate({"verify", "--problems", "-1"}), "verify",
+                 "--problems: must be a whole number from 0 to 1000000000, got -1");
+  expect_refused(testing::headgate({"verify", "--problems", "many"}), "verify", "--problems");
+}
+
+}  // namespace
+}  // namespace headgate

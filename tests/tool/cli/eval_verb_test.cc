@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "models/evaluate/registry.hpp"
+#include "models/io/npy.hpp"
+#include "tool/cli/small_verbs.hpp"
+
+namespace headgate {
+namespace {
+
+using nlohmann::json;
+using testing::expect_refused;
+using testing::Outcome;
+using testing::TrainVerb;
+
+class EvalVerbTest : public ::testing::Test {
+ protected:
+  json evaluated(const std::string& run, std::vector<std::string> more = {}) const {
+    more.push_back("--json");
+    const Outcome outcome = verb.eval(run, more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return json::parse(outcome.out);
+  }
+
+  TrainVerb verb;
+};
+
+/// Mean over queries 1 … T−1 of a look at all tokens alike.
+double uniform(int T) {
+  double sum = 0.0;
+  for (int i = 1; i < T; ++i) sum += 1.0 / (i + 1);
+  return sum / (T - 1);
+}
+
+TEST_F(EvalVerbTest, PrintsEveryKey) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const json all = evaluated("run");
+  const std::vector<const char*> statistics = {"loss_nats",
+                                               "bits_per_byte",
+                                               "perplexity",
+                                               "first_token_attention",
+                                               "first_token_attention_uniform",
+                                               "sink_rate",
+                                               "massive_activation",
+                                               "gate_mean",
+                                               "gate_below_0.1",
+                                               "gate_below_0.01",
+                                               "first_token_attention_gated"};
+  ASSERT_EQ(all.at("layers").size(), 2U);
+  for (const char* key : statistics) {
+    EXPECT_TRUE(all.at(key).is_number()) << key;
+    for (const json& layer : all.at("layers")) EXPECT_TRUE(layer.at(key).is_number()) << key;
+  }
+  const double loss = all.at("loss_nats");
+  EXPECT_DOUBLE_EQ(all.at("bits_per_byte").get<double>(), loss / std::log(2.0));
+  EXPECT_DOUBLE_EQ(all.at("perplexity").get<double>(), std::exp(loss));
+  EXPECT_DOUBLE_EQ(all.at("first_token_attention_uniform").get<double>(), uniform(16));
+  // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
+  EXPECT_EQ(all.at("tokens"), 247 * 16);
+  EXPECT_FALSE(all.contains("backcopy"));
+}
+
+/// The bytes of the text as ids of a .npy file, and the log-probabilities of a run on them.
+TEST_F(EvalVerbTest, TakesTokenIdsAndWritesLogProbabilities) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const std::string text = testing::read_bytes(verb.text());
+  const auto count = static_cast<std::int64_t>(text.size());
+  const io::Array ids = io::make_array(DType::i64, {count});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t id = static_cast<unsigned char>(text[static_cast<std::size_t>(i)]);
+    std::memcpy(ids.data.get() + i * sizeof(id), &id, sizeof(id));
+  }
+  io::NpyWriter writer;
+  writer.add(verb.path("ids.npy"), ids);
+  writer.commit();
+  const std::vector<std::string> command{
+      "eval",     verb.path("run"),     "--token-ids", verb.path("ids.npy"), "--tokens", "32",
+      "--logits", verb.path("out.npy"), "--json"};
+  const Outcome outcome = testing::headgate(command);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json by_ids = json::parse(outcome.out), by_text = evaluated("run", {"--tokens", "32"});
+  EXPECT_EQ(by_ids.at("loss_nats"), by_text.at("loss_nats"));
+  EXPECT_TRUE(by_ids.at("bits_per_byte").is_null());
+  const io::Array out = io::read_npy(verb.path("out.npy"));
+  ASSERT_EQ(out.shape, (std::vector<std::int64_t>{2, 16, 256}));
+  const auto* log_p = reinterpret_cast<const float*>(out.data.get());
+  for (std::int64_t n = 0; n < 32; ++n) {
+    double sum = 0.0;
+    for (std::int64_t v = 0; v < 256; ++v) sum += std::exp(static_cast<double>(log_p[n * 256 + v]));
+    EXPECT_NEAR(sum, 1.0, 1e-5) << n;
+  }
+  expect_refused(testing::headgate({"eval", verb.path("run"), "--token-ids", verb.path("out.npy")}), "eval",
+                 "not a list of token ids");
+  expect_refused(testing::headgate({"eval", verb.path("run"), verb.path("run"), "--token-ids", verb.path("ids.npy"),
+                                    "--logits", verb.path("out.npy")}),
+                 "eval", "--logits takes one MODEL");
+}
+
+TEST_F(EvalVerbTest, AConvertedModelIsTheSame) {
+  ASSERT_EQ(verb.train("run", {"--gate", "elementwise"}).status, 0);
+  const std::string checkpoint = verb.path("run") + "/checkpoint";
+  const std::vector<std::string> fused{"convert", checkpoint, verb.path("fused"), "--layout", "per_query_head"};
+  ASSERT_EQ(testing::headgate(fused).status, 0);
+  EXPECT_EQ(testing::read_bytes(verb.path("fused") + "/modeling_headgate.py"),
+            verb.checkpoint_file("run", "modeling_headgate.py"));
+  EXPECT_EQ(evaluated("fused"), evaluated("run"));
+  const std::vector<std::string> back{"convert", verb.path("fused"), verb.path("back"), "--layout", "separate"};
+  ASSERT_EQ(testing::headgate(back).status, 0);
+  EXPECT_EQ(testing::read_bytes(verb.path("back") + "/model.safetensors"),
+            verb.checkpoint_file("run", "model.safetensors"));
+  expect_refused(testing::headgate({"convert", checkpoint, verb.path("x"), "--dtype", "f64"}), "convert", "--dtype");
+  expect_refused(testing::headgate({"convert", checkpoint, verb.path("x"), "--layout", "rows"}), "convert", "--layout");
+}
+
+TEST_F(EvalVerbTest, ConvertedRun_IsTheModelOfItsNewestCheckpoint) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  const Outcome outcome = testing::headgate({"convert", verb.path("run"), verb.path("model")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "headgate convert: wrote " + verb.path("model") + ": 10352 parameters in f32\n");
+  EXPECT_EQ(evaluated("model"), evaluated("run"));
+}
+
+/// Keys of an object, in no order.
+std::set<std::string> keys_of(const json& object) {
+  std::set<std::string> keys;
+  for (const auto& item : object.items()) keys.insert(item.key());
+  return keys;
+}
+
+TEST_F(EvalVerbTest, HasTheKeysOfTheRegistry) {
+  ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
+  const json all = evaluated("run", {"--tokens", "320"});
+  std::set<std::string> figures, by_trigger;
+  const metrics::MetricList defaults = metrics::default_metrics();
+  for (const auto* figure : metrics::figures_of(defaults, /*of_triggers=*/false)) figures.emplace(figure->key);
+  for (const auto* figure : metrics::figures_of(defaults, /*of_triggers=*/true)) by_trigger.emplace(figure->key);
+  EXPECT_EQ(keys_of(all.at("layers")[0]), figures);
+  EXPECT_EQ(keys_of(all.at("backcopy")), by_trigger);
+  figures.insert({"layers", "backcopy", "tokens"});
+  EXPECT_EQ(keys_of(all), figures);
+}
+
+TEST_F(EvalVerbTest, GivesTheFiguresOfHeads) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  json all = evaluated("run", {"--heads"});
+  std::set<std::string> figures;
+  for (const auto* figure : metrics::figures_of(metrics::of_heads(metrics::default_metrics()), false)) {
+    figures.emplace(figure->key);
+  }
+  ASSERT_GE(figures.size(), 6U);
+  for (json& layer : all.at("layers")) {
+    const json heads = layer.at("heads");
+    ASSERT_EQ(heads.size(), 2U);
+    EXPECT_EQ(keys_of(heads[0]), figures);
+    for (const std::string& key : figures) {
+      EXPECT_NEAR((heads[0].at(key).get<double>() + heads[1].at(key).get<double>()) / 2, layer.at(key).get<double>(),
+                  1e-12)
+          << key;
+    }
+    layer.erase("heads");
+  }
+  EXPECT_EQ(all, evaluated("run"));
+  const std::string table = verb.eval("run", {"--heads", "--metrics", "gate_mean"}).out;
+  EXPECT_NE(table.find("\ngate_mean of each head\n layer       0       1\n     0  0."), std::string::npos) << table;
+  EXPECT_NE(table.find("\n     1  0."), std::string::npos) << table;
+  expect_refused(verb.eval("run", {"--heads", "--metrics", "loss"}), "eval", "--heads: none of the metrics");
+  expect_refused(testing::headgate({"eval", verb.path("run"), verb.path("run"), "--text", verb.text(), "--heads"}),
+                 "eval", "--heads takes one MODEL, or --json");
+}
+
+TEST_F(EvalVerbTest, ComparesAGateThreshold) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const json plain = evaluated("run");
+  EXPECT_FALSE(plain.contains("gate_threshold"));
+  json none = evaluated("run", {"--gate-threshold", "1e-6"});
+  const json nothing_closed = none.at("gate_threshold");
+  none.erase("gate_threshold");
+  EXPECT_EQ(none, plain) << "the figures are those of all rows";
+  EXPECT_EQ(nothing_closed.at("threshold"), 1e-6);
+  EXPECT_EQ(nothing_closed.at("closed_share"), 0.0);
+  EXPECT_EQ(nothing_closed.at("with").at("loss_nats"), nothing_closed.at("without").at("loss_nats"));
+  EXPECT_NEAR(nothing_closed.at("without").at("loss_nats").get<double>(), plain.at("loss_nats").get<double>(), 1e-6);
+  const json all_closed = evaluated("run", {"--gate-threshold", "1"}).at("gate_threshold");
+  EXPECT_EQ(all_closed.at("closed_share"), 1.0);
+  EXPECT_NE(all_closed.at("with").at("loss_nats"), all_closed.at("without").at("loss_nats"));
+  for (const char* pass : {"with", "without"}) {
+    const json& figures = all_closed.at(pass);
+    EXPECT_GT(figures.at("attention_seconds"), 0.0);
+    EXPECT_GT(figures.at("seconds"), figures.at("attention_seconds"));
+    EXPECT_GT(figures.at("tokens_per_second"), 0.0);
+  }
+  const std::string text = verb.eval("run", {"--gate-threshold", "1"}).out;
+  EXPECT_NE(text.find("\ngate threshold 1: 100.0% of rows closed; loss "), std::string::npos) << text;
+}
+
+TEST_F(EvalVerbTest, AGateThresholdNeedsAGateThatMultipliesTheAttentionOutput) {
+  ASSERT_EQ(verb.train("plain", {}).status, 0);
+  ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
+  expect_refused(verb.eval("plain", {"--gate-threshold", "0.1"}), "eval",
+                 "plain has gate none, which does not multiply the attention output");
+  expect_refused(verb.eval("gated", {"--gate-threshold", "-1"}), "eval", "--gate-threshold is -1 but must be at least");
+}
+
+TEST(EvalHelp, NamesEveryMetricAndItsKeys) {
+  std::istringstream words(testing::headgate({"eval", "--help"}).out);
+  std::set<std::string> said;
+  for (std::string word; words >> word;) {
+    while (!word.empty() && std::string(",;)").find(word.back()) != std::string::npos) word.pop_back();
+    said.insert(word);
+  }
+  for (const metrics::Metric* metric : metrics::all_metrics()) {
+    EXPECT_TRUE(said.contains(std::string(metric->name))) << metric->name;
+    for (const metrics::Figure& figure : metric->figures) {
+      EXPECT_TRUE(said.contains(std::string(figure.key))) << figure.key;
+    }
+  }
+}
+
+TEST_F(EvalVerbTest, GivesTheMetricsThatAreAskedFor) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const json all = evaluated("run");
+  json every = evaluated("run", {"--metrics", "all"});
+  for (const metrics::Metric* metric : metrics::all_metrics()) {
+    if (metric->by_default) continue;
+    for (const metrics::Figure& figure : metric->figures) {
+      EXPECT_EQ(every.erase(std::string(figure.key)), 1U) << figure.key;
+      for (json& layer : every.at("layers")) EXPECT_EQ(layer.erase(std::string(figure.key)), 1U) << figure.key;
+    }
+  }
+  EXPECT_EQ(every, all);
+  const json some = evaluated("run", {"--metrics", "sink-rate,gate_mean", "--metrics", "loss"});
+  EXPECT_EQ(keys_of(some), (std::set<std::string>{"loss_nats", "bits_per_byte", "perplexity", "sink_rate", "gate_mean",
+                                                  "layers", "tokens"}));
+  EXPECT_EQ(keys_of(some.at("layers")[1]), (std::set<std::string>{"sink_rate", "gate_mean"}));
+  for (const char* key : {"loss_nats", "gate_mean", "tokens"}) EXPECT_EQ(some.at(key), all.at(key)) << key;
+  EXPECT_EQ(some.at("layers")[1].at("gate_mean"), all.at("layers")[1].at("gate_mean"));
+  const json layers = evaluated("run", {"--metrics", "layer_loss"}).at("layers");
+  EXPECT_EQ(layers[0].at("loss_nats"), all.at("layers")[0].at("loss_nats"));
+  EXPECT_EQ(evaluated("run", {"--metrics", "loss_nats"}), evaluated("run", {"--metrics", "loss"})) << "a key of JSON";
+  const std::string table = verb.eval("run", {"--metrics", "gate_below"}).out;
+  EXPECT_NE(table.find("\n layer    <0.1   <0.01\n"), std::string::npos) << table;
+  EXPECT_EQ(table.find("perplexity"), std::string::npos) << table;
+  const std::string loss = verb.eval("run", {"--metrics", "loss"}).out;
+  EXPECT_NE(loss.find("perplexity"), std::string::npos) << loss;
+  EXPECT_EQ(loss.find("layer"), std::string::npos) << "no table of layers without a figure of a layer: " << loss;
+  expect_refused(verb.eval("run", {"--metrics", "loss,poetry"}), "eval",
+                 "metrics: 'poetry' is none of loss, layer_loss, first_token_attention,");
+  expect_refused(verb.eval("run", {"--metrics", "bos_attention"}), "eval", "only tasks with triggers have it");
+}
+
+TEST_F(EvalVerbTest, GivesTheMetricsByTriggerThatAreAskedFor) {
+  ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy"}).status, 0);
+  const std::vector<std::string> asked = {"--tokens", "320", "--metrics", "loss_by_trigger,bos_value_norm_ratio"};
+  const json all = evaluated("run", {"--tokens", "320"}), some = evaluated("run", asked);
+  EXPECT_EQ(keys_of(some), (std::set<std::string>{"layers", "backcopy", "tokens"}));
+  EXPECT_EQ(keys_of(some.at("backcopy")),
+            (std::set<std::string>{"loss_trigger", "loss_other", "bos_value_norm_ratio"}));
+  for (const auto& item : some.at("backcopy").items()) EXPECT_EQ(item.value(), all.at("backcopy").at(item.key()));
+  const std::string table = verb.eval("run", asked).out;
+  EXPECT_NE(table.find("\n                    loss\n         trigger "), std::string::npos) << table;
+  EXPECT_NE(table.find("\nnorm of the BOS value over the others': "), std::string::npos) << table;
+  const std::string run = verb.path("run"), indent(run.size(), ' ');
+  const std::string compared = testing::headgate({"eval", run, run, "--text", verb.text(), "--tokens", "320"}).out;
+  std::string heads = "  attention to BOS      gate              loss              BOS value   BOS past\n";
+  heads.append(indent)
+      .append("  trigger   other   trigger   other   trigger   other      norm             gate\n")
+      .append(run);
+  EXPECT_NE(compared.find(heads), std::string::npos) << compared;
+  heads.assign("      loss  to first  uniform   sinks   max |h|    gate    <0.1   <0.01\n").append(run);
+  EXPECT_NE(compared.find(heads), std::string::npos) << compared;
+}
+
+TEST_F(EvalVerbTest, WithoutAGateThereIsNoGateScore) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  const json all = evaluated("run");
+  EXPECT_TRUE(all.at("gate_mean").is_null());
+  EXPECT_TRUE(all.at("layers")[0].at("gate_below_0.1").is_null());
+}
+
+TEST_F(EvalVerbTest, HeldOutIsWhatTrainingSaw) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  const json log = evaluated("run", {"--held-out", "--tokens", "64", "--batch", "2", "--threads", "2"});
+  std::string last;
+  std::istringstream lines(testing::read_bytes(verb.path("run") + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) last = line;
+  EXPECT_EQ(json::parse(last).at("eval"), log) << "the same sequences in the same batches";
+}
+
+TEST_F(EvalVerbTest, KnowsTheTaskOfAModel) {
+  ASSERT_EQ(verb.train("run", {"--task", "bigram-backcopy", "--gate", "headwise"}).status, 0);
+  const json backcopy = evaluated("run", {"--tokens", "320"}).at("backcopy");
+  for (const char* key : {"bos_attention_trigger", "bos_attention_other", "gate_trigger", "gate_other", "loss_trigger",
+                          "loss_other", "bos_value_norm_ratio", "bos_attention_other_gated"}) {
+    EXPECT_TRUE(backcopy.at(key).is_number()) << key;
+  }
+  EXPECT_FALSE(evaluated("run", {"--task", "text"}).contains("backcopy"));
+  const Outcome table = verb.eval("run", {"--tokens", "320"});
+  EXPECT_EQ(table.status, 0);
+  for (const char* told : {"loss ", "layer", "to BOS", "other position", "norm of the BOS value"}) {
+    EXPECT_NE(table.out.find(told), std::string::npos) << told;
+  }
+}
+
+TEST_F(EvalVerbTest, ReadsAModelWithoutARun) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  std::filesystem::create_directory(verb.path("model"));
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    testing::write_bytes(verb.path("model") + "/" + file, verb.checkpoint_file("run", file));
+  }
+  EXPECT_EQ(evaluated("model"), evaluated("run"));
+}
+
+TEST_F(EvalVerbTest, TakesItsArgumentsInAnyOrder) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  const Outcome outcome = testing::headgate(
+      {"eval", "--text", verb.text(), verb.path("run"), "--json", "--text", verb.text(), "--tokens", "100000"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_GT(json::parse(outcome.out).at("tokens").get<int>(), 4000) << "both texts";
+}
+
+TEST_F(EvalVerbTest, AShortTextIsOneSequence) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  testing::write_bytes(verb.text(), "the gate");
+  EXPECT_EQ(evaluated("run").at("tokens"), 7);
+  EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
+}
+
+/// A safetensors file with every element of one f32 tensor replaced, and without metadata: they hold a checksum.
+std::string with_tensor_filled(const std::string& file, const std::string& name, float value) {
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
+  const std::size_t data = sizeof header_bytes + header_bytes;
+  json header = json::parse(file.substr(sizeof header_bytes, header_bytes));
+  const json offsets = header.at(name).at("data_offsets");
+  header.erase("__metadata__");
+  std::string text = header.dump();
+  text.resize(header_bytes, ' ');
+  std::string out = file;
+  out.replace(sizeof header_bytes, header_bytes, text);
+  for (auto at = offsets[0].get<std::size_t>(); at < offsets[1].get<std::size_t>(); at += sizeof value) {
+    std::memcpy(out.data() + data + at, &value, sizeof value);
+  }
+  return out;
+}
+
+TEST_F(EvalVerbTest, DoesNotHideNumbersThatAreNotFinite) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  testing::write_bytes(
+      verb.path("run") + "/checkpoint/model.safetensors",
+      with_tensor_filled(verb.checkpoint_file("run", "model.safetensors"), "model.layers.1.mlp.up_proj.weight", 3e38F));
+  const Outcome outcome = verb.eval("run", {"--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("the model gives numbers that are not finite, first in layer 1"), std::string::npos)
+      << outcome.err;
+  const json all = json::parse(outcome.out);
+  EXPECT_TRUE(all.at("massive_activation").is_null());
+  EXPECT_TRUE(all.at("loss_nats").is_null());
+  EXPECT_TRUE(all.at("layers")[0].at("massive_activation").is_number());
+  EXPECT_TRUE(all.at("layers")[1].at("massive_activation").is_null());
+  EXPECT_EQ(verb.eval("run").status, 1);
+}
+
+TEST_F(EvalVerbTest, EvaluatesAtMostSoManyTokens) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  for (const int tokens : {1, 2, 15, 16, 31, 32, 100, 1000}) {
+    const int got = evaluated("run", {"--tokens", std::to_string(tokens)}).at("tokens");
+    EXPECT_LE(got, tokens);
+    EXPECT_GE(got, tokens < 16 ? tokens : tokens / 16 * 16 * 3 / 4) << "batches of equal size leave a little over";
+  }
+  const json one = evaluated("run", {"--tokens", "1"});
+  EXPECT_TRUE(one.at("loss_nats").is_number());
+  for (const char* key : {"first_token_attention", "first_token_attention_uniform", "sink_rate"}) {
+    EXPECT_TRUE(one.at(key).is_null()) << key << " of a sequence of one token";
+    EXPECT_TRUE(one.at("layers")[1].at(key).is_null()) << key;
+  }
+  EXPECT_NE(verb.eval("run", {"--tokens", "1"}).out.find('-'), std::string::npos);
+  expect_refused(verb.eval("run", {"--tokens", "3", "--seq-len", "4"}), "eval",
+                 "--tokens 3 is less than a sequence of --seq-len 4");
+}
+
+TEST_F(EvalVerbTest, ComparesModelsOnTheSameTokens) {
+  ASSERT_EQ(verb.train("plain").status, 0);
+  ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
+  const std::vector<std::string> both = {"eval", verb.path("plain"), verb.path("gated"), "--text", verb.text()};
+  std::vector<std::string> command = both;
+  command.emplace_back("--json");
+  const Outcome outcome = testing::headgate(command);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json list = json::parse(outcome.out);
+  ASSERT_EQ(list.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::string run = i == 0 ? "plain" : "gated";
+    json object = list[i];
+    EXPECT_EQ(object.at("model"), verb.path(run));
+    EXPECT_EQ(object.at("gate"), i == 0 ? "none" : "g1-headwise-sigmoid-mul");
+    EXPECT_GT(object.at("parameters"), 1000);
+    for (const char* key : {"model", "gate", "parameters"}) object.erase(key);
+    EXPECT_EQ(object, evaluated(run)) << "as if evaluated alone";
+  }
+  const Outcome table = testing::headgate(both);
+  for (const std::string& told : {verb.path("plain") + " ", verb.path("gated") + " ", std::string("to first")}) {
+    EXPECT_NE(table.out.find(told), std::string::npos) << table.out;
+  }
+  std::vector<std::string> by_layer = both;
+  by_layer.insert(by_layer.end(), {"--metrics", "layer_loss"});
+  const std::string no_table = testing::headgate(by_layer).out;
+  EXPECT_EQ(no_table.find("  -"), std::string::npos) << "a table without a number: " << no_table;
+  EXPECT_NE(no_table.find("figures of layers are compared with --json"), std::string::npos) << no_table;
+  ASSERT_EQ(verb.train("backcopy", {"--task", "bigram-backcopy"}).status, 0);
+  expect_refused(testing::headgate({"eval", verb.path("plain"), verb.path("backcopy"), "--text", verb.text()}), "eval",
+                 "--task chooses one for both");
+}
+
+TEST_F(EvalVerbTest, SaysWhatOfADirectoryItLeavesOut) {
+  std::filesystem::create_directory(verb.path("data"));
+  testing::write_bytes(verb.path("data/text"), testing::read_bytes(verb.text()));
+  testing::write_bytes(verb.path("data/latin"), "caf\xE9 au lait");
+  ASSERT_EQ(verb.train("data/run").status, 0);
+  const Outcome outcome = testing::headgate({"eval", verb.path("data/run"), "--text", verb.path("data"), "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out), evaluated("data/run"));
+  EXPECT_EQ(outcome.err, "left out: 1 file that is not UTF-8 text (" + verb.path("data/latin") +
+                             ")\nleft out: 1 path that a run writes (" + verb.path("data/run") + ")\n");
+}
+
+TEST_F(EvalVerbTest, RefusesWhatItCannotDo) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  expect_refused(verb.eval("none"), "eval", "none: does not exist");
+  std::filesystem::create_directory(verb.path("bare"));
+  expect_refused(verb.eval("bare"), "eval", "bare: neither a model (no config.json) nor a run");
+  testing::write_bytes(verb.path("bare/model.safetensors"), "weights");
+  expect_refused(verb.eval("bare/model.safetensors"), "eval", "give the directory that holds its config.json");
+  expect_refused(verb.eval("run", {"--logits", verb.path("no/l.npy")}), "eval",
+                 "cannot write: there is no directory " + verb.path("no"));
+  expect_refused(verb.eval("run", {"--seq-len", "17"}), "eval", "--seq-len 17 is more than the model's 16");
+  expect_refused(verb.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
+  expect_refused(verb.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
+  expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "one of --text and --token-ids is required");
+  testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
+  expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
+  ASSERT_EQ(verb.train("other").status, 0);
+  testing::write_bytes(verb.text(), "");
+  expect_refused(verb.eval("other"), "eval", verb.text() + ": the text is empty");
+}
+
+}  // namespace
+}  // namespace headgate

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "models/io/npy.hpp"
+#include "tool/cli/small_verbs.hpp"
+
+namespace headgate {
+namespace {
+
+using headgate::testing::expect_refused;
+using headgate::testing::Outcome;
+using headgate::testing::TrainVerb;
+using Json = nlohmann::json;
+
+/// A model that has been trained for a moment.
+class GenerateVerb : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    g_verbs = new TrainVerb;
+    ASSERT_EQ(g_verbs->train("run").status, 0);
+    ASSERT_EQ(g_verbs->train("gated", {"--gate", "headwise"}).status, 0);
+    ASSERT_EQ(g_verbs->train("with-bos", {"--bos", "on"}).status, 0);
+  }
+  static void TearDownTestSuite() { delete g_verbs; }
+
+  static std::string path(const std::string& name) { return g_verbs->path(name); }
+  static Outcome generate(const std::vector<std::string>& options, const std::string& model = "run") {
+    std::vector<std::string> all = {"generate", path(model), "--threads", "2"};
+    all.insert(all.end(), options.begin(), options.end());
+    return testing::headgate(all);
+  }
+  static Json json(std::vector<std::string> options, const std::string& model = "run") {
+    options.emplace_back("--json");
+    const Outcome outcome = generate(options, model);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return Json::parse(outcome.out);
+  }
+  static void expect_refusal(const std::vector<std::string>& options, const std::string& reason,
+                             const std::string& model = "run") {
+    expect_refused(generate(options, model), "generate", reason);
+  }
+
+ private:
+  static inline TrainVerb* g_verbs = nullptr;
+};
+
+TEST_F(GenerateVerb, PrintsTheTextThatItSaysInJson) {
+  const Outcome outcome = generate({"--prompt", "it is", "--max-tokens", "8"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");  // figures are for terminals
+  const Json out = json({"--prompt", "it is", "--max-tokens", "8"});
+  EXPECT_EQ(outcome.out, out["text"].get<std::string>() + "\n");
+  EXPECT_EQ(out["model"], path("run"));
+  EXPECT_EQ(out["stop"], "max_tokens");
+  EXPECT_EQ(out["prompt_ids"], Json({'i', 't', ' ', 'i', 's'}));
+  EXPECT_EQ(out["ids"].size(), 8U);
+  EXPECT_GT(out["tokens_per_second"].get<double>(), 0.0);
+  EXPECT_GT(out["prompt_tokens_per_second"].get<double>(), 0.0);
+  EXPECT_GT(out["bytes_per_token"].get<double>(), 0.0);
+  EXPECT_GT(out["machine_read_gbps"].get<double>(), 0.0);
+  EXPECT_GT(out["read_share"].get<double>(), 0.0);
+}
+
+TEST_F(GenerateVerb, AModelWithBosReadsItInFrontOfThePrompt) {
+  const Json out = json({"--prompt", "it is", "--max-tokens", "8"}, "with-bos");
+  EXPECT_EQ(out["prompt_ids"], Json({256, 'i', 't', ' ', 'i', 's'}));
+  EXPECT_EQ(out["ids"].size(), 8U);
+}
+
+TEST_F(GenerateVerb, StopsWhereThePositionsEnd) {
+  const Json out = json({"--prompt", "0123456789", "--max-tokens", "100"});
+  EXPECT_EQ(out["stop"], "capacity");
+  EXPECT_EQ(out["ids"].size(), 7U);  // the model has 16 positions; the last token needs none
+  expect_refusal({"--prompt", "0123456789abcdefg"}, "the prompt has 17 tokens, more than the 16 that the model has");
+}
+
+TEST_F(GenerateVerb, TheSameSeedGivesTheSameText) {
+  const auto text = [](const std::string& seed) {
+    return generate({"--prompt", "it", "--temperature", "1.5", "--top-k", "200", "--top-p", "0.99", "--seed", seed})
+        .out;
+  };
+  EXPECT_EQ(text("3"), text("3"));
+  EXPECT_NE(text("3"), text("4"));
+}
+
+TEST_F(GenerateVerb, ReadsPromptsFromFilesAndPrintsFigures) {
+  testing::write_bytes(path("prompt"), "it is");
+  const Json expected = json({"--prompt", "it is"});
+  EXPECT_EQ(json({"--prompt-file", path("prompt")})["ids"], expected["ids"]);
+  const std::string command =
+      "printf 'it is' | " + testing::headgate_path() + " generate " + path("run") + " --prompt-file - --verbose";
+  const Outcome outcome = testing::run_program({"/bin/sh", "-c", command});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.out, expected["text"].get<std::string>() + "\n");
+  for (const char* part :
+       {"prompt     5 tokens, ", "generated  12 tokens, ", "% of the ", "stopped    the model has no"}) {
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+  }
+}
+
+TEST_F(GenerateVerb, WritesLogProbabilities) {
+  const std::string file = path("log_probs.npy");
+  const Json out = json({"--prompt", "it", "--max-tokens", "5", "--logits", file, "--dtype", "f32"});
+  const io::Array array = io::read_npy(file);
+  ASSERT_EQ(array.shape, (std::vector<std::int64_t>{5, 256}));
+  ASSERT_EQ(array.dtype, DType::f32);
+  const auto* row = reinterpret_cast<const float*>(array.data.get());
+  for (const std::int64_t id : out["ids"]) {
+    double sum = 0.0;
+    for (int v = 0; v < 256; ++v) sum += std::exp(static_cast<double>(row[v]));
+    EXPECT_NEAR(sum, 1.0, 1e-4);
+    EXPECT_EQ(std::max_element(row, row + 256) - row, id);
+    row += 256;
+  }
+}
+
+TEST_F(GenerateVerb, TakesTypesAndThresholds) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    for (const char* cache : {"f32", "i8"}) {
+      EXPECT_EQ(json({"--prompt", "it", "--dtype", dtype, "--cache-dtype", cache})["ids"].size(), 15U);
+    }
+  }
+  const Json plain = json({"--prompt", "it"}, "gated");
+  EXPECT_EQ(json({"--prompt", "it", "--gate-threshold", "0"}, "gated")["ids"], plain["ids"]);
+  EXPECT_EQ(json({"--prompt", "it", "--gate-threshold", "0.999"}, "gated")["ids"].size(), 15U);
+}
+
+TEST_F(GenerateVerb, AReaderThatLeavesIsNoError) {
+  const std::string command =
+      "( " + testing::headgate_path() + " generate " + path("run") + " --prompt it; echo status $? >&2 ) | true";
+  const Outcome outcome = testing::run_program({"/bin/sh", "-c", command});
+  EXPECT_EQ(outcome.err, "status 0\n");
+}
+
+TEST_F(GenerateVerb, RefusesOnOneLine) {
+  expect_refusal({}, "one of --prompt and --prompt-file is required");
+  expect_refusal({"--prompt", "a", "--prompt-file", "b"}, "one of --prompt and --prompt-file is required");
+  expect_refusal({"--prompt-file", path("none")}, "cannot open");
+  testing::write_bytes(path("empty"), "");
+  expect_refusal({"--prompt-file", path("empty")}, "the prompt has no tokens");
+  expect_refusal({"--prompt", "a", "--chat"}, "the model has no chat template");
+  expect_refusal({"--prompt", "a", "--system", "b"}, "--system needs --chat");
+  expect_refusal({"--prompt", "a", "--chat", "--special-tokens"}, "--special-tokens is not for --chat");
+  expect_refusal({"--prompt", "a", "--top-k", "5"}, "need a --temperature above 0");
+  expect_refusal({"--prompt", "a", "--top-p", "0.5"}, "need a --temperature above 0");
+  expect_refusal({"--prompt", "a", "--temperature", "-1"}, "temperature is -1 but must be at least 0");
+  expect_refusal({"--prompt", "a", "--temperature", "1", "--top-k", "-1"}, "top_k is -1 but must be at least 0");
+  expect_refusal({"--prompt", "a", "--temperature", "1", "--top-p", "0"}, "top_p is 0 but must be above 0");
+  expect_refusal({"--prompt", "a", "--max-tokens", "0"}, "--max-tokens");
+  expect_refusal({"--prompt", "a", "--dtype", "f16"}, "--dtype: 'f16' is none of bf16, f32");
+  expect_refusal({"--prompt", "a", "--cache-dtype", "i4"}, "--cache-dtype: 'i4' is none of f32, i8");
+  expect_refusal({"--prompt", "a", "--gate-threshold", "0.1"}, "which does not multiply the attention output");
+  expect_refusal({"--prompt", "a", "--gate-threshold", "-1"}, "--gate-threshold is -1 but must be", "gated");
+  expect_refusal({"--prompt", "a", "--logits", path("no/such/file.npy")}, "no/such");
+  expect_refusal({"--prompt", "a"}, "none: does not exist", "none");
+}
+
+}  // namespace
+}  // namespace headgate

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "headgate/version.h"
+#include "tool/cli/tool.hpp"
+
+namespace headgate {
+namespace {
+
+using headgate::testing::expect_refused;
+using headgate::testing::Outcome;
+
+const std::vector<std::string> kVerbs = {"explain", "attend",   "train",  "eval",  "compare", "xray", "generate",
+                                         "convert", "tokenize", "verify", "bench", "demo",    "info"};
+
+/// The first word of each line of the list of verbs in `headgate --help`.
+std::vector<std::string> listed_verbs(const std::string& help) {
+  std::vector<std::string> out;
+  std::istringstream lines(help.substr(help.find("\nVerbs:\n") + 1));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && line.starts_with("  ")) {
+    if (line[2] != ' ') out.push_back(line.substr(2, line.find(' ', 2) - 2));
+  }
+  return out;
+}
+
+TEST(Help, ListsEveryVerb) {
+  const Outcome help = testing::headgate({"--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_EQ(help.err, "");
+  ASSERT_NE(help.out.find("\nVerbs:\n"), std::string::npos) << help.out;
+  EXPECT_EQ(listed_verbs(help.out), kVerbs) << "kVerbs of this test has each verb, and the other tests walk it";
+}
+
+TEST(Help, EveryVerbExplainsItself) {
+  for (const std::string& verb : kVerbs) {
+    const Outcome help = testing::headgate({verb, "--help"});
+    EXPECT_EQ(help.status, 0);
+    EXPECT_TRUE(help.out.starts_with("Usage: headgate " + verb)) << help.out;
+    EXPECT_NE(help.out.find("\nExit status:\n"), std::string::npos) << verb;
+    EXPECT_EQ(help.out.find("TEXT"), std::string::npos) << "an option without a word for its value: " << help.out;
+  }
+}
+
+TEST(Help, NamesEveryOptionOfAttend) {
+  const std::string help = testing::headgate({"attend", "--help"}).out;
+  for (const char* option : {"--q Q.npy",
+                             "--k K.npy",
+                             "--v V.npy",
+                             "--out Y.npy",
+                             "--gate Z.npy",
+                             "--gate-fn FN",
+                             "--gate-op OP",
+                             "--gate-threshold T",
+                             "--causal",
+                             "--window L,R",
+                             "--scale X",
+                             "--softcap C",
+                             "--bias B.npy",
+                             "--mask M.npy",
+                             "--key-lengths N.npy",
+                             "--query-offsets A.npy",
+                             "--alibi A.npy",
+                             "--sinks S.npy",
+                             "--off-by-one",
+                             "--lse LSE.npy",
+                             "--weights P.npy",
+                             "--cu-seqlens-q CQ.npy",
+                             "--cu-seqlens-k CK.npy",
+                             "--grad-out DY.npy",
+                             "--grad-dir DIR",
+                             "--dtype TYPE",
+                             "--threads N"}) {
+    EXPECT_NE(help.find("\n  " + std::string(option)), std::string::npos) << option;
+  }
+}
+
+TEST(Help, FitsEightyColumns) {
+  for (const std::string& verb : kVerbs) {
+    std::istringstream lines(testing::headgate({verb, "--help"}).out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 82U) << verb << ": " << line;
+  }
+}
+
+TEST(Usage, BadUsageIsOneLine) {
+  expect_refused(testing::headgate({}), "", "a verb is missing");
+  expect_refused(testing::headgate({"frobnicate"}), "", "no verb 'frobnicate'");
+  expect_refused(testing::headgate({"--frobnicate"}), "", "--frobnicate");
+  expect_refused(testing::headgate({"info", "--frobnicate"}), "info", "--frobnicate");
+  expect_refused(testing::headgate({"info", "surplus"}), "info", "surplus");
+  expect_refused(testing::headgate({"bad\nverb\x1b[31m"}), "", "no verb 'bad verb [31m'");
+}
+
+TEST(Usage, PrintsItsVersion) {
+  const Outcome version = testing::headgate({"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_EQ(version.out, std::string("headgate ") + HEADGATE_VERSION + "\n");
+}
+
+TEST(Usage, SaysWhenItsOutputIsLost) {
+  const Outcome outcome = testing::run_program({"/bin/sh", "-c", testing::headgate_path() + " info >/dev/full"});
+  expect_refused(outcome, "", "cannot write to standard output");
+}
+
+TEST(Info, TellsTheFacts) {
+  const Outcome info = testing::headgate({"info"});
+  EXPECT_EQ(info.status, 0);
+  EXPECT_EQ(info.err, "");
+  for (const char* fact :
+       {"version ", "cpu ", "targets compiled ", "targets supported ", "target chosen ", "threads ", "blas "}) {
+    const std::size_t at = info.out.find(fact);
+    ASSERT_NE(at, std::string::npos) << fact;
+    EXPECT_TRUE(at == 0 || info.out[at - 1] == '\n') << fact;
+  }
+  EXPECT_NE(info.out.find(HEADGATE_VERSION), std::string::npos);
+  EXPECT_NE(info.out.find("OpenBLAS"), std::string::npos);
+}
+
+TEST(Info, HonoursTheForcedTarget) {
+  for (const std::string& target : supported_targets()) {
+    const Outcome info =
+        testing::run_program({"/usr/bin/env", "HEADGATE_ISA=" + target, testing::headgate_path(), "info"});
+    EXPECT_EQ(info.status, 0);
+    EXPECT_NE(info.out.find("target chosen      " + target + "\n"), std::string::npos) << info.out;
+  }
+  expect_refused(testing::run_program({"/usr/bin/env", "HEADGATE_ISA=abacus", testing::headgate_path(), "info"}),
+                 "info", "abacus");
+}
+
+}  // namespace
+}  // namespace headgate

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "headgate/runtime.hpp"
+#include "tool/cli/tool.hpp"
+
+// What holds for the options of every verb.
+
+namespace headgate {
+namespace {
+
+using headgate::testing::expect_refused;
+using headgate::testing::Outcome;
+
+struct Option {
+  std::string verb;
+  std::string name;
+  bool has_value = false;
+};
+
+std::vector<std::string> verbs() {
+  std::vector<std::string> out;
+  std::istringstream help(testing::headgate({"--help"}).out);
+  bool listed = false;
+  for (std::string line; std::getline(help, line);) {
+    if (line == "Verbs:") {
+      listed = true;
+    } else if (listed && line.starts_with("  ") && line[2] != ' ') {
+      out.push_back(line.substr(2, line.find(' ', 2) - 2));
+    } else if (!line.starts_with("  ")) {
+      listed = false;
+    }
+  }
+  return out;
+}
+
+/// All that `headgate VERB --help` lists, but --help itself.
+std::vector<Option> options_of(const std::string& verb) {
+  const std::regex entry("  (?:-\\w, )?(--[a-z0-9-]+)( \\S.*)?");
+  std::vector<Option> out;
+  std::istringstream help(testing::headgate({verb, "--help"}).out);
+  for (std::string line; std::getline(help, line);) {
+    std::smatch found;
+    if (!std::regex_match(line, found, entry) || found[1] == "--help") continue;
+    const std::string rest = found[2];
+    const bool has_value = rest.size() > 1 && rest[1] != ' ';  // else the explanation follows, in its column
+    out.push_back({verb, found[1], has_value});
+  }
+  return out;
+}
+
+TEST(EveryOption, GivenTwiceIsNoErrorOfItsOwn) {
+  std::size_t seen = 0;
+  for (const std::string& verb : verbs()) {
+    for (const Option& option : options_of(verb)) {
+      ++seen;
+      const auto complaint = [&](int times) {
+        std::vector<std::string> command = {verb};
+        for (int i = 0; i < times; ++i) {
+          command.push_back(option.name);
+          if (option.has_value) command.emplace_back("1");
+        }
+        command.emplace_back("--no-such-option");
+        return testing::headgate(command).err;
+      };
+      EXPECT_EQ(complaint(2), complaint(1)) << verb << " " << option.name;
+    }
+  }
+  EXPECT_GE(verbs().size(), 8U);
+  EXPECT_GE(seen, 80U) << "the options were not found in the help";
+}
+
+TEST(EveryOption, TheLastValueCounts) {
+  const Outcome none = testing::headgate({"bench", "--list", "--filter", "no case", "--filter", "memory"});
+  EXPECT_EQ(none.status, 0) << none.err;
+  expect_refused(testing::headgate({"bench", "--list", "--filter", "memory", "--filter", "no case"}), "bench",
+                 "no case matches \"no case\"");
+}
+
+TEST(EveryOption, ThreadsAreBoundedInEveryVerb) {
+  const std::string one_more = std::to_string(max_threads() + 1);
+  int seen = 0;
+  for (const std::string& verb : verbs()) {
+    const std::vector<Option> options = options_of(verb);
+    if (std::none_of(options.begin(), options.end(), [](const Option& o) { return o.name == "--threads"; })) continue;
+    ++seen;
+    for (const std::string& number : {one_more, std::string("99999999999999999999")}) {
+      expect_refused(testing::headgate({verb, "--threads", number}), verb, "at most " + std::to_string(max_threads()));
+    }
+    for (const char* number : {"0", "-1", "two", "1.5", ""}) {
+      expect_refused(testing::headgate({verb, std::string("--threads=") + number}), verb, "--threads");
+    }
+  }
+  EXPECT_GE(seen, 5);
+}
+
+TEST(Environment, OpenBlasRunsKernelsThatSuitTheCpuUnlessTheyAreChosen) {
+  const std::vector<std::string> targets = supported_targets();
+  if (std::find(targets.begin(), targets.end(), "avx2") == targets.end()) GTEST_SKIP() << "a CPU without AVX2";
+  const auto info = [](const std::vector<std::string>& environment) {
+    std::vector<std::string> command{"/usr/bin/env"};
+    command.insert(command.end(), environment.begin(), environment.end());
+    command.insert(command.end(), {testing::headgate_path(), "info"});
+    return testing::run_program(command);
+  };
+  const Outcome forced = info({"OPENBLAS_CORETYPE=Prescott"});
+  EXPECT_NE(forced.out.find("Prescott"), std::string::npos) << forced.out;
+  const Outcome found = info({"-u", "OPENBLAS_CORETYPE"});
+  EXPECT_EQ(found.status, 0);
+  EXPECT_EQ(found.out.find("Prescott"), std::string::npos) << found.out;
+}
+
+TEST(EveryOption, ThreadsOfTheEnvironmentAreBoundedToo) {
+  const Outcome info = testing::run_program({"/usr/bin/env", "OMP_NUM_THREADS=1000", testing::headgate_path(), "info"});
+  EXPECT_EQ(info.status, 0);
+  const std::regex line("threads +" + std::to_string(max_threads()) + "\\b");
+  EXPECT_TRUE(std::regex_search(info.out, line)) << info.out;
+}
+
+}  // namespace
+}  // namespace headgate

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/cli/signals.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "models/io/scratch.hpp"
+#include "models/io/staged_file.hpp"
+
+namespace headgate::cli {
+namespace {
+
+using headgate::testing::Scratch;
+
+/// The wait status of a child process that does `work`, and ends with status 0 if that returns.
+int status_of_child(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+void expect_ended_by(int status, int signal) {
+  ASSERT_TRUE(WIFSIGNALED(status)) << status;
+  EXPECT_EQ(WTERMSIG(status), signal);
+}
+
+/// A file under a temporary name, which no destructor removes when a signal ends the process.
+void leave_unfinished_file(const Scratch& scratch) {
+  static std::optional<io::StagedFile> file;
+  file.emplace(scratch / "out.bin", io::Staging::named);
+  file->write("half", 4);
+}
+
+TEST(Signals, AnEndingSignalLeavesNoUnfinishedFile) {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU}) {
+    const Scratch scratch;
+    const int status = status_of_child([&] {
+      remove_unfinished_files_on_signals();
+      leave_unfinished_file(scratch);
+      std::raise(signal);
+    });
+    expect_ended_by(status, signal);
+    EXPECT_EQ(scratch.count(), 0U) << signal;
+  }
+}
+
+TEST(Signals, WhatTheParentIgnoresStaysIgnored) {
+  const Scratch scratch;
+  const int status = status_of_child([&] {
+    std::signal(SIGHUP, SIG_IGN);
+    remove_unfinished_files_on_signals();
+    const SignalWatch watch;
+    std::raise(SIGHUP);
+    if (SignalWatch::received() != 0) ::_exit(1);
+  });
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Signals, AWatchNotesTheFirstSignal) {
+  const int status = status_of_child([] {
+    const SignalWatch watch;
+    if (SignalWatch::received() != 0) ::_exit(1);
+    std::raise(SIGTERM);
+    if (SignalWatch::received() != SIGTERM) ::_exit(2);
+    std::raise(SIGINT);  // within a second: a copy
+    if (SignalWatch::received() != SIGTERM) ::_exit(3);
+  });
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Signals, ASecondSignalEndsAWatchedProcessAndLeavesNoUnfinishedFile) {
+  const Scratch scratch;
+  const int status = status_of_child([&] {
+    const SignalWatch watch;
+    leave_unfinished_file(scratch);
+    std::raise(SIGINT);
+    ::usleep(1'100'000);
+    std::raise(SIGINT);
+  });
+  expect_ended_by(status, SIGINT);
+  EXPECT_EQ(scratch.count(), 0U);
+}
+
+TEST(Signals, WatchWithAcknowledgement_WritesItOnceAtTheFirstSignal) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const int status = status_of_child([&] {
+    ::dup2(ends[1], STDERR_FILENO);
+    const SignalWatch watch("stopping");
+    std::raise(SIGTERM);
+    std::raise(SIGTERM);
+  });
+  ::close(ends[1]);
+  std::string said(64, '\0');
+  said.resize(static_cast<std::size_t>(::read(ends[0], said.data(), said.size())));
+  ::close(ends[0]);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(said, "stopping\n");
+}
+
+/// The wait status of a child on a terminal of its own, which gets Ctrl-C as often as `presses` says, 50 ms apart; what
+/// it prints is added to `output`.
+int status_on_terminal(int presses, const std::function<void()>& work, std::string& output) {
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  char bytes[256];
+  const auto read_some = [&] {
+    const ssize_t got = ::read(terminal, bytes, sizeof(bytes));
+    if (got > 0) output.append(bytes, static_cast<std::size_t>(got));
+    return got > 0;
+  };
+  while (output.find("ready") == std::string::npos && read_some()) {
+  }
+  for (int i = 0; i < presses; ++i) {
+    EXPECT_EQ(::write(terminal, "\x03", 1), 1);
+    ::usleep(50'000);
+  }
+  while (read_some()) {
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(terminal);
+  return status;
+}
+
+TEST(Signals, CtrlCTwiceWithinASecond_EndsAWatchedProcess) {
+  const auto work = [] {
+    const SignalWatch watch("stopping");
+    [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, "ready\n", 6);
+    for (int i = 0; i < 100 && SignalWatch::received() == 0; ++i) ::usleep(20'000);
+    if (SignalWatch::received() != SIGINT) ::_exit(1);
+    ::usleep(500'000);
+    ::_exit(7);
+  };
+  std::string output;
+  const int once = status_on_terminal(1, work, output);
+  ASSERT_TRUE(WIFEXITED(once)) << once;
+  EXPECT_EQ(WEXITSTATUS(once), 7);
+  EXPECT_NE(output.find("\nstopping\r\n"), std::string::npos) << output;
+  output.clear();
+  expect_ended_by(status_on_terminal(2, work, output), SIGINT);
+}
+
+TEST(Signals, AfterAWatchSignalsDoWhatTheyDidBefore) {
+  const Scratch scratch;
+  const int status = status_of_child([&] {
+    remove_unfinished_files_on_signals();
+    { const SignalWatch watch; }
+    leave_unfinished_file(scratch);
+    std::raise(SIGTERM);
+  });
+  expect_ended_by(status, SIGTERM);
+  EXPECT_EQ(scratch.count(), 0U);
+}
+
+TEST(Signals, LostOutputEndsNoProcess) {
+  const int status = status_of_child([] {
+    ::close(STDIN_FILENO);
+    survive_lost_output();
+    if (::fcntl(STDIN_FILENO, F_GETFD) < 0) ::_exit(1);
+    std::raise(SIGPIPE);
+  });
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Signals, FileTooLarge_EndsNoProcess) {
+  const int status = status_of_child([] {
+    report_files_too_large();
+    std::raise(SIGXFSZ);
+  });
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+/// A mask of signals of a process, by the kernel: SigCgt those that it has handlers for, SigIgn those that it ignores.
+std::uint64_t signal_mask(pid_t process, const std::string& mask_name) {
+  std::ifstream lines("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::uint64_t mask = 0;
+    if (words >> name >> std::hex >> mask && name == mask_name + ':') return mask;
+  }
+  return 0;
+}
+
+TEST(Signals, TheToolCatchesThemFromItsStart) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  const std::string tool = HEADGATE_TOOL;
+  std::string arguments[] = {tool, "verify", "--seconds", "600"};
+  char* const argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), arguments[3].data(), nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(::posix_spawn(&child, tool.c_str(), &actions, nullptr, argv, environ), 0);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(ends[0], &byte, 1), 1) << "the verb prints when it has begun";
+  const std::uint64_t caught = signal_mask(child, "SigCgt"), ignored = signal_mask(child, "SigIgn");
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::close(ends[0]);
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXCPU}) {
+    EXPECT_NE(caught >> (signal - 1) & 1U, 0U) << signal;
+  }
+  EXPECT_EQ(ignored >> (SIGPIPE - 1) & 1U, 0U) << "a verb whose reader has gone ends";
+  EXPECT_NE(ignored >> (SIGXFSZ - 1) & 1U, 0U);
+  expect_ended_by(status, SIGTERM);
+}
+
+}  // namespace
+}  // namespace headgate::cli

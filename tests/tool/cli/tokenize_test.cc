@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "models/io/scratch.hpp"
+#include "tool/cli/tool.hpp"
+
+namespace headgate {
+namespace {
+
+using headgate::testing::expect_refused;
+using headgate::testing::Outcome;
+using headgate::testing::Scratch;
+using headgate::testing::write_bytes;
+using Json = nlohmann::json;
+
+constexpr const char* kTokenizer =
+    R"({"added_tokens": [{"id": 4, "content": "<s>", "special": true}], "pre_tokenizer": {"type": "ByteLevel",)"
+    R"( "add_prefix_space": false}, "post_processor": {"type": "TemplateProcessing", "single":)"
+    R"( [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens":)"
+    R"( {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}}}, "model": {"type": "BPE", "vocab":)"
+    R"( {"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġa": 5}, "merges": ["a b", "Ġ a"]}})";
+
+class TokenizeVerb : public ::testing::Test {
+ protected:
+  TokenizeVerb() {
+    write_bytes(tokenizer, kTokenizer);
+    write_bytes(text, "ab ab<s>");
+  }
+
+  Scratch scratch;
+  const std::string tokenizer = scratch / "tokenizer.json";
+  const std::string text = scratch / "text";
+};
+
+TEST_F(TokenizeVerb, PrintsIds) {
+  const Outcome outcome = testing::headgate({"tokenize", scratch.path(), "--text", text});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(outcome.out, "4\n3\n2\n3\n4\n");
+  EXPECT_EQ(testing::headgate({"tokenize", tokenizer, "--text", text, "--no-special"}).out, "3\n2\n3\n4\n");
+}
+
+TEST_F(TokenizeVerb, PrintsJson) {
+  const Outcome outcome = testing::headgate({"tokenize", tokenizer, "--text", text, "--json"});
+  EXPECT_EQ(Json::parse(outcome.out), Json::parse(R"({"ids": [4, 3, 2, 3, 4], "tokens": ["<s>", "ab", "Ġ", "ab", "<s>"],
+      "offsets": [[0, 0], [0, 2], [2, 3], [3, 5], [5, 8]]})"));
+}
+
+TEST_F(TokenizeVerb, ReadsStandardInputAndSaysWhatIsLeftOut) {
+  const std::string command =
+      "printf 'xa<s>' | " + testing::headgate_path() + " tokenize " + tokenizer + " --text - --special-as-text";
+  const Outcome outcome = testing::run_program({"/bin/sh", "-c", command});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "4\n0\n");
+  EXPECT_EQ(outcome.err, "left out: 4 bytes that the vocabulary has no token for\n");
+}
+
+TEST_F(TokenizeVerb, LongText_TakesMemoryOfAWord) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  const std::string command = "yes 'ab ab<s>' | head -c " + std::to_string(kBytes) + " | ( ulimit -v 400000; " +
+                              testing::headgate_path() + " tokenize " + tokenizer + " --text - ) | tail -n 1";
+  const Outcome outcome = testing::run_program({"/bin/sh", "-c", command});
+  EXPECT_EQ(outcome.out + outcome.err, "5\nleft out: 7456540 bytes that the vocabulary has no token for\n");
+}
+
+TEST_F(TokenizeVerb, ReadsBytesForModelsOfBytes) {
+  const Scratch model;
+  write_bytes(model / "config.json", R"({"vocab_size": 256})");
+  EXPECT_EQ(testing::headgate({"tokenize", model.path(), "--text", text}).out, "97\n98\n32\n97\n98\n60\n115\n62\n");
+}
+
+TEST_F(TokenizeVerb, RefusesOnOneLine) {
+  expect_refused(testing::headgate({"tokenize", tokenizer}), "tokenize", "--text is required");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", scratch / "none"}), "tokenize", "cannot open");
+  expect_refused(testing::headgate({"tokenize", scratch / "none", "--text", text}), "tokenize", "none: does not exist");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", scratch.path()}), "tokenize", "is a directory");
+  write_bytes(tokenizer, "");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize", ": is an empty file");
+  write_bytes(tokenizer, "null");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize",
+                 "tokenizer.json: is null, not a tokenizer: a JSON object with model.vocab and model.merges");
+  write_bytes(tokenizer, "{}");
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize", "model: not an object");
+  std::string other = kTokenizer;
+  other.replace(other.find("BPE"), 3, "WordPiece");
+  write_bytes(tokenizer, other);
+  expect_refused(testing::headgate({"tokenize", tokenizer, "--text", text}), "tokenize", "type 'WordPiece'");
+}
+
+}  // namespace
+}  // namespace headgate

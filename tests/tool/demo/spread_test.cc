@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/demo/spread.hpp"
+
+#include <gtest/gtest.h>
+
+#include "models/evaluate/bos_attention.hpp"
+#include "models/evaluate/loss_by_trigger.hpp"
+
+namespace headgate::demo {
+namespace {
+
+metrics::FigureRow row(double bos, std::optional<double> loss) {
+  metrics::FigureRow out;
+  out.set(metrics::kBosAttentionOther, bos);
+  out.set(metrics::kLossTrigger, loss);
+  return out;
+}
+
+TEST(Spread, HasMeanLeastAndMost) {
+  const Spread spread = spread_of({row(0.5, 2.0), row(0.25, 1.0), row(0.75, 6.0)});
+  EXPECT_EQ(spread.runs, 3U);
+  EXPECT_DOUBLE_EQ(spread.mean.at(metrics::kBosAttentionOther), 0.5);
+  EXPECT_DOUBLE_EQ(spread.least.at(metrics::kBosAttentionOther), 0.25);
+  EXPECT_DOUBLE_EQ(spread.most.at(metrics::kBosAttentionOther), 0.75);
+  EXPECT_DOUBLE_EQ(spread.mean.at(metrics::kLossTrigger), 3.0);
+}
+
+TEST(Spread, OfAFigureThatOneRunLacksThereIsNone) {
+  const Spread spread = spread_of({row(0.5, 2.0), row(0.25, std::nullopt)});
+  EXPECT_FALSE(spread.mean.find(metrics::kLossTrigger));
+  EXPECT_FALSE(spread.least.find(metrics::kLossTrigger));
+  EXPECT_FALSE(spread.most.find(metrics::kLossTrigger));
+  EXPECT_TRUE(spread.mean.find(metrics::kBosAttentionOther));
+}
+
+TEST(Spread, InPerCents) {
+  EXPECT_EQ(percent(0.974), "97%");
+  EXPECT_EQ(percent(0.004), "0.4%");
+  EXPECT_EQ(percent(spread_of({row(0.71, 0.0), row(1.0, 0.0)}), metrics::kBosAttentionOther), "86% (71% to 100%)");
+  EXPECT_EQ(percent(spread_of({row(0.711, 0.0), row(0.712, 0.0)}), metrics::kBosAttentionOther), "71%");
+  EXPECT_EQ(percent(spread_of({row(0.97, 0.0)}), metrics::kBosAttentionOther), "97%");
+}
+
+}  // namespace
+}  // namespace headgate::demo

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/demo/training.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cctype>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "library/core/check.hpp"
+#include "models/data/prose.hpp"
+#include "models/io/scratch.hpp"
+#include "models/layers/gate_variant.hpp"
+#include "models/train/task_defaults.hpp"
+#include "tool/console/table.hpp"
+#include "tool/demo/real_model.hpp"
+
+namespace headgate::demo {
+namespace {
+
+using train::Task;
+using Reason = TrainingEnd::Reason;
+
+struct Shown {
+  TrainingEnd end;
+  std::string out, err;
+};
+
+Shown show(
+    const std::vector<Comparison>& comparisons, const DemoBudget& budget = {},
+    const std::function<bool()>& interrupted = [] { return false; }) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  Shown shown;
+  shown.end = show_training(comparisons, budget, interrupted);
+  shown.out = ::testing::internal::GetCapturedStdout();
+  shown.err = ::testing::internal::GetCapturedStderr();
+  return shown;
+}
+
+/// Cells of the first line that begins with `name` and is a row of a table.
+std::vector<std::string> row(const std::string& out, const std::string& name, std::size_t cells) {
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("     " + name + " ")) continue;
+    std::istringstream words(line.substr(5 + name.size()));
+    std::vector<std::string> found;
+    for (std::string word; words >> word;) found.push_back(word);
+    if (found.size() == cells) return found;
+  }
+  ADD_FAILURE() << "no row " << name << " of " << cells << " cells in\n" << out;
+  return {};
+}
+
+/// −1 for the dash of a model that has no gate.
+std::vector<double> numbers(const std::string& out, const std::string& name, std::size_t cells) {
+  std::vector<double> found;
+  for (const std::string& cell : row(out, name, cells)) found.push_back(cell == "-" ? -1.0 : std::stod(cell));
+  for (const double number : found) EXPECT_TRUE(std::isfinite(number)) << name;
+  return found;
+}
+
+class DemoTrainingTest : public ::testing::Test {
+ protected:
+  void SetUp() override { testing::write_bytes(text, testing::prose(4000)); }
+
+  train::TrainSettings settings(Task task) const {
+    train::TrainSettings settings = train::task_settings(task);
+    settings.paths = {text};
+    settings.threads = 2;
+    settings.schedule.steps = 12;
+    settings.batch = 2;
+    settings.eval_tokens = 256;
+    return settings;
+  }
+  static models::DecoderConfig small_model(Task task) {
+    models::DecoderConfig model = train::task_model(task);
+    model.layers = 1;
+    model.dim = 16;
+    model.heads = 2;
+    model.kv_heads = 1;
+    model.head_dim = 8;
+    model.ffn = 48;
+    model.seq_len = 16;
+    return model;
+  }
+  Comparison on_backcopy() const {
+    return compare_on_backcopy(small_model(Task::bigram_backcopy), settings(Task::bigram_backcopy), /*seeds=*/2);
+  }
+  Comparison on_text() const { return compare_on_text(small_model(Task::text), settings(Task::text)); }
+  std::vector<Comparison> comparisons() const {
+    std::vector<Comparison> both;
+    both.push_back(on_backcopy());
+    both.push_back(on_text());
+    return both;
+  }
+
+  testing::Scratch scratch;
+  std::string text = scratch / "text";
+};
+
+TEST_F(DemoTrainingTest, BackcopyHasARowForEachModel) {
+  std::vector<Comparison> one;
+  one.push_back(on_backcopy());
+  const Shown shown = show(one);
+  ASSERT_EQ(shown.end.reason, Reason::finished) << shown.err;
+  EXPECT_EQ(shown.err, "");
+  for (const char* name : {"no gate", "headwise", "elementwise"}) {
+    const std::vector<double> cells = numbers(shown.out, name, 7);
+    ASSERT_EQ(cells.size(), 7U);
+    for (const int share : {0, 1, 2}) EXPECT_LE(cells[static_cast<std::size_t>(share)], 1.0);
+    const bool gated = std::string(name) != "no gate";
+    EXPECT_EQ(cells[1] >= 0.0, gated);
+    EXPECT_EQ(cells[2] >= 0.0, gated);
+    EXPECT_GT(cells[3], 0.7 * std::log(264.0)) << "twelve steps teach little";
+    EXPECT_LT(cells[3], 1.1 * std::log(264.0)) << "and harm little";
+    EXPECT_GT(cells[4], 0.0);
+    EXPECT_EQ(cells[5] >= 0.0, gated) << "what passes the gate";
+    EXPECT_LE(cells[5], cells[0]);
+    EXPECT_GT(cells[6], 0.0);
+    for (const char* seed : {" 1 ", " 2 "}) EXPECT_NE(shown.out.find(name + std::string(seed)), std::string::npos);
+  }
+  EXPECT_NE(shown.out.find("3 models with 2 seeds of 12 steps"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("6 runs in "), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("has not learnt to copy"), std::string::npos) << shown.out;
+}
+
+TEST_F(DemoTrainingTest, TextHasARowForEachModel) {
+  std::vector<Comparison> one;
+  one.push_back(on_text());
+  const Shown shown = show(one);
+  ASSERT_EQ(shown.end.reason, Reason::finished) << shown.err;
+  for (const char* name : {"no gate", "headwise", "elementwise"}) {
+    const std::vector<double> cells = numbers(shown.out, name, 10);
+    ASSERT_EQ(cells.size(), 10U);
+    EXPECT_NEAR(cells[1], cells[0] / std::log(2.0), 2e-3) << "bits and nats";
+    EXPECT_LT(cells[0], std::log(256.0) + 0.1);
+    EXPECT_NEAR(cells[3], 0.1587, 1e-4) << "mean of 1/(t + 1) over queries 1 to 15";
+    const bool gated = std::string(name) != "no gate";
+    EXPECT_EQ(cells[6] >= 0.0, gated);
+    EXPECT_GE(cells[7], cells[8]);
+  }
+  EXPECT_NE(shown.out.find("an impression, not a result"), std::string::npos) << shown.out;
+}
+
+TEST_F(DemoTrainingTest, EvaluatesNothingThatItDoesNotShow) {
+  for (const Comparison& comparison : comparisons()) {
+    EXPECT_FALSE(comparison.metrics.empty());
+    for (const metrics::Metric* metric : comparison.metrics) {
+      EXPECT_FALSE(metric->inputs.has(metrics::Input::exit_loss)) << metric->name;
+      EXPECT_EQ(metric->scope == metrics::Scope::triggers, comparison.sources.front()->has_triggers()) << metric->name;
+    }
+  }
+}
+
+TEST_F(DemoTrainingTest, ModelsOfAComparisonDifferInTheirGateAlone) {
+  for (const Comparison& comparison : comparisons()) {
+    ASSERT_EQ(comparison.models.size(), 3U);
+    const models::DecoderConfig& plain = comparison.models.front().config;
+    EXPECT_FALSE(has_gate(plain.gate));
+    for (const ComparedModel& model : comparison.models) {
+      models::DecoderConfig config = models::baseline_of(model.config);
+      config.ffn = plain.ffn;
+      EXPECT_EQ(config, plain) << model.name;
+    }
+    EXPECT_EQ(layers::gate_name(comparison.models[1].config.gate), "g1-headwise-sigmoid-mul");
+    EXPECT_EQ(layers::gate_name(comparison.models[2].config.gate), "g1-elementwise-sigmoid-mul");
+  }
+}
+
+TEST_F(DemoTrainingTest, TheDemosLanguageModelsAreOfEqualSize) {
+  train::TrainSettings wanted = demo_text_settings();
+  wanted.paths = {text};
+  const Comparison comparison = compare_on_text(demo_text_model(), wanted);
+  const auto plain = static_cast<double>(models::parameter_count(comparison.models.front().config));
+  EXPECT_GT(plain, 0.4e6);
+  EXPECT_LT(plain, 0.5e6);
+  for (const ComparedModel& model : comparison.models) {
+    EXPECT_NEAR(static_cast<double>(models::parameter_count(model.config)), plain, 0.01 * plain) << model.name;
+  }
+  const auto tokens = static_cast<double>(wanted.schedule.steps * comparison.settings.tokens_per_step());
+  EXPECT_NEAR(tokens, 1.5e6, 0.3e6);
+}
+
+TEST_F(DemoTrainingTest, BackcopyIsTheRunThatMakesASinkOnEverySeed) {
+  train::TrainSettings wanted = demo_backcopy_settings();
+  wanted.paths = {text};
+  const Comparison comparison = compare_on_backcopy(demo_backcopy_model(), wanted);
+  EXPECT_EQ(comparison.settings.schedule.steps, 1000);
+  ASSERT_EQ(comparison.sources.size(), 5U);
+  std::vector<std::int32_t> first(64), last(64), targets(64);
+  comparison.sources[0]->training_sequence(first.data(), targets.data(), 0);
+  comparison.sources[4]->training_sequence(last.data(), targets.data(), 0);
+  EXPECT_NE(first, last) << "seeds have their own data";
+  EXPECT_EQ(comparison.settings.schedule.warmup, 100);
+  EXPECT_EQ(settings_of(comparison, 50).schedule.steps, 50);
+  EXPECT_EQ(settings_of(comparison, 50).schedule.warmup, 5);
+  EXPECT_EQ(settings_of(comparison, 50).batch, 16);
+  for (const ComparedModel& model : comparison.models) {
+    EXPECT_EQ(model.config.seq_len, 64);
+    EXPECT_EQ(model.config.embeddings, models::Embeddings::separate);
+    EXPECT_EQ(model.config.qk_norm, models::QkNorm::none);
+  }
+}
+
+TEST_F(DemoTrainingTest, TheSameFiguresEveryTime) {
+  const auto figures = [](const std::string& out) {
+    std::vector<std::string> cells = row(out, "headwise", 10);
+    cells.pop_back();  // the speed
+    return cells;
+  };
+  EXPECT_EQ(figures(show(comparisons()).out), figures(show(comparisons()).out));
+}
+
+TEST_F(DemoTrainingTest, ASlowMachineTakesFewerSteps) {
+  std::vector<Comparison> both = comparisons();
+  both[0].least_steps = 5;
+  both[1].least_steps = 7;
+  DemoBudget budget;
+  budget.aim_seconds = budget.limit_seconds = 0.0;
+  const Shown shown = show(both, budget);
+  ASSERT_EQ(shown.end.reason, Reason::finished);
+  EXPECT_NE(shown.out.find("bigram-backcopy: 5 steps instead of 12"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("text: 7 steps instead of 12"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("; fewer steps would not show much"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("bigram-backcopy: 3 models with 2 seeds of 5 steps"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("text: 3 models of 7 steps"), std::string::npos) << shown.out;
+}
+
+TEST_F(DemoTrainingTest, FitsAHundredColumns) {
+  const Shown shown = show(comparisons());
+  EXPECT_EQ(shown.out.find("instead of"), std::string::npos) << "there was time enough";
+  std::istringstream lines(shown.out);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), console::kTextColumns) << line;
+    EXPECT_FALSE(line.ends_with(' ')) << line;
+  }
+}
+
+/// Passes a source on, and interrupts with the given sequence.
+class Interrupting : public train::SequenceSource {
+ public:
+  Interrupting(std::unique_ptr<train::SequenceSource> source, int left, std::atomic<bool>& interrupted)
+      : source_(std::move(source)), left_(left), interrupted_(interrupted) {}
+
+  std::int64_t seq_len() const override { return source_->seq_len(); }
+  std::int64_t vocab() const override { return source_->vocab(); }
+  void training_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override {
+    if (--left_ == 0) interrupted_ = true;
+    source_->training_sequence(tokens, targets, index);
+  }
+  std::int64_t held_out_count() const override { return source_->held_out_count(); }
+  void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const override {
+    source_->held_out_sequence(tokens, targets, index);
+  }
+  bool is_trigger(std::int32_t token) const override { return source_->is_trigger(token); }
+  bool has_triggers() const override { return source_->has_triggers(); }
+  std::uint64_t fingerprint() const override { return source_->fingerprint(); }
+  std::string description() const override { return source_->description(); }
+
+ private:
+  std::unique_ptr<train::SequenceSource> source_;
+  mutable std::atomic<int> left_;
+  std::atomic<bool>& interrupted_;
+};
+
+TEST_F(DemoTrainingTest, AnInterruptionEndsItAtOnce) {
+  for (const int sequence : {5, 3 * 2 * 12 + 3}) {  // while the speed is measured, and in the second model's training
+    std::vector<Comparison> both = comparisons();
+    std::atomic<bool> interrupted = false;
+    both[0].sources[0] = std::make_unique<Interrupting>(std::move(both[0].sources[0]), sequence, interrupted);
+    const Shown shown = show(both, {}, [&] { return interrupted.load(); });
+    EXPECT_EQ(shown.end.reason, Reason::interrupted);
+    EXPECT_EQ(shown.out.find("text: 3 models"), std::string::npos) << shown.out;
+  }
+}
+
+TEST_F(DemoTrainingTest, AnyNumberOfThreadsComputesTheSame) {
+  const auto table = [&](int threads) {
+    std::vector<Comparison> one;
+    one.push_back(on_backcopy());
+    one.front().settings.threads = threads;
+    std::vector<std::string> cells = row(show(one).out, "elementwise", 7);
+    cells.pop_back();  // the speed
+    return cells;
+  };
+  EXPECT_EQ(table(1), table(4));
+}
+
+TEST_F(DemoTrainingTest, HandsOnWhatItTrained) {
+  std::vector<Comparison> one;
+  one.push_back(on_text());
+  std::vector<TrainedModel> handed_on;
+  one.front().after = [&](const std::vector<TrainedModel>& trained) { handed_on = trained; };
+  show(one);
+  ASSERT_EQ(handed_on.size(), 3U);
+  for (const TrainedModel& model : handed_on) {
+    EXPECT_EQ(static_cast<std::int64_t>(model.parameters.size()), models::parameter_count(model.model.config));
+    EXPECT_EQ(model.evaluations.size(), 1U);
+  }
+}
+
+TEST_F(DemoTrainingTest, XrayOfTextUnlikeItsBeginning_HasTheLossOfTheHeldOutText) {
+  // Every byte but those of words stands once at the beginning, as a preamble: nothing of it can be guessed.
+  std::string preamble;
+  for (int byte = 1; byte < 128; ++byte) {
+    if (std::isalpha(byte) == 0) preamble += static_cast<char>(byte);
+  }
+  testing::write_bytes(text, preamble + testing::prose(8000));
+  models::DecoderConfig model = small_model(Task::text);
+  model.seq_len = 64;
+  train::TrainSettings wanted = settings(Task::text);
+  wanted.schedule.steps = 150;
+  wanted.schedule.peak = 1e-2;
+  wanted.batch = 8;
+  std::vector<Comparison> one;
+  one.push_back(compare_on_text(model, wanted));
+  one.front().after = [&](const std::vector<TrainedModel>& trained) {
+    show_trained_models(trained, {.text = text, .directory = scratch.path()});
+  };
+  prepare_pages({.text = text, .directory = scratch.path()});
+  const Shown shown = show(one);
+  ASSERT_EQ(shown.end.reason, Reason::finished) << shown.err;
+  EXPECT_NE(shown.out.find("These are the first 64 bytes of the held-out text; the figures above are means over 256\n"
+                           "     held-out bytes."),
+            std::string::npos)
+      << shown.out;
+  const std::vector<double> of_xray = numbers(shown.out, "loss_nats", 3);
+  ASSERT_EQ(of_xray.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double in_table = numbers(shown.out, one.front().models[i].name, 10).front();
+    EXPECT_LT(in_table, 2.6) << "the words have been learnt";
+    EXPECT_NEAR(of_xray[i], in_table, 0.15) << one.front().models[i].name;
+  }
+  const std::string page = testing::read_bytes(scratch / "trained-models.html");
+  EXPECT_NE(page.find("\"text\":\"" + text + ", from its held-out tail\""), std::string::npos);
+}
+
+TEST_F(DemoTrainingTest, SaysThatATrainingDiverged) {
+  models::DecoderConfig wild = small_model(Task::text);
+  wild.init_std = 1e30;
+  std::vector<Comparison> one;
+  one.push_back(compare_on_text(wild, settings(Task::text)));
+  const Shown shown = show(one);
+  EXPECT_EQ(shown.end.reason, Reason::diverged);
+  EXPECT_TRUE(shown.end.divergence.starts_with("step ")) << shown.end.divergence;
+}
+
+TEST_F(DemoTrainingTest, RefusesATextThatIsTooSmall) {
+  testing::write_bytes(text, "the gate");
+  EXPECT_THROW(on_text(), Error);
+  testing::write_bytes(text, "e");
+  EXPECT_THROW(on_backcopy(), Error);
+}
+
+}  // namespace
+}  // namespace headgate::demo

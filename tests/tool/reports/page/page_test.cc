@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/reports/page/page.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace headgate::page {
+namespace {
+
+using nlohmann::ordered_json;
+
+TEST(Page, HasEachPartInItsPlace) {
+  const std::string page = page_of({.body = "<main>", .css = "p {}", .js = "go();"}, {{"a", "b"}});
+  const std::size_t css = page.find("p {}"), body = page.find("<main>"), report = page.find("{\"a\":\"b\"}"),
+                    script = page.find("go();");
+  for (const std::size_t at : {css, body, report, script}) ASSERT_NE(at, std::string::npos);
+  EXPECT_LT(css, page.find("</style>"));
+  EXPECT_LT(page.find("<body>"), body);
+  EXPECT_LT(body, report);
+  EXPECT_LT(report, script);
+  EXPECT_EQ(page.find("@PAGE"), std::string::npos);
+}
+
+TEST(Page, NoTextOfTheReportEndsItsScriptOrIsTakenForAPlace) {
+  const ordered_json report = {{"a", "</script><b>@PAGE_JS@ @REPORT_JSON@"}};
+  const std::string page = page_of({.body = "", .css = "", .js = "go();"}, report);
+  EXPECT_NE(page.find("{\"a\":\"\\u003c/script>\\u003cb>@PAGE_JS@ @REPORT_JSON@\"}"), std::string::npos);
+}
+
+TEST(Page, BytesThatAreNoTextAreReplaced) { EXPECT_EQ(json_text({{"a", "\xff"}}), "{\"a\":\"\xef\xbf\xbd\"}\n"); }
+
+TEST(FigureJson, HasANameForPeople) {
+  EXPECT_EQ(figure_json({.key = "a_b_c", .meaning = "It is."}),
+            (ordered_json{{"key", "a_b_c"}, {"name", "a b c"}, {"sentence", "It is."}, {"share", false}}));
+}
+
+TEST(FigureJson, FigureThatIsAShare_SaysSo) {
+  EXPECT_EQ(figure_json({.key = "a", .is_share = true}).at("share"), true);
+}
+
+TEST(Rounded, HasFiveDigitsAndNoInfinity) {
+  EXPECT_EQ(rounded(1.23456789), 1.2346);
+  EXPECT_EQ(rounded(-0.000123456789), -0.00012346);
+  EXPECT_TRUE(rounded(std::numeric_limits<double>::infinity()).is_null());
+  EXPECT_TRUE(rounded(std::numeric_limits<double>::quiet_NaN()).is_null());
+}
+
+}  // namespace
+}  // namespace headgate::page

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/reports/xray/collector.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "models/decoder/plain_decoder.hpp"
+#include "models/decoder/tiny.hpp"
+#include "models/decoder/weights.hpp"
+#include "models/evaluate/gates.hpp"
+#include "models/layers/support.hpp"
+#include "support/test_runs.hpp"
+#include "tool/reports/xray/decoded.hpp"
+#include "tool/reports/xray/ranks.hpp"
+
+// What the page shows, against whole attention matrices and gates of the plain decoder.
+
+namespace headgate::xray {
+namespace {
+
+using models::BatchShape;
+using models::DecoderConfig;
+
+constexpr BatchShape kShape{1, 7};
+constexpr std::int64_t T = kShape.seq;
+constexpr double kByte = 0.51 / 255.0;  // a rounding, and errors of f32
+
+struct Collected {
+  std::vector<float> parameters;
+  models::PlainRun plain;
+  std::vector<LayerRecord> layers;
+};
+
+Collected collect(const DecoderConfig& config) {
+  models::Decoder<float> decoder(config, kShape, models::Purpose::evaluate);
+  const std::vector<double> values = models::large_parameters(decoder.table(), 41);
+  const std::vector<float> parameters = layers::as<float>(values);
+  const models::TinyBatch batch(config, kShape, 3);
+  Collector collector(config, parameters.data(), T, 96, {});
+  decoder.loss(parameters.data(), batch.tokens.data(), batch.targets.data(), &collector);
+  const std::vector<double> same(parameters.begin(), parameters.end());
+  return {parameters, models::run_plainly(config, same.data(), kShape, batch.tokens.data(), batch.targets.data()),
+          collector.layers()};
+}
+
+double root(std::uint8_t byte) { return static_cast<double>(byte) / 255.0; }
+
+void check_attention(const DecoderConfig& config, const Collected& got) {
+  for (std::size_t layer = 0; layer < got.layers.size(); ++layer) {
+    for (std::int64_t h = 0; h < config.heads; ++h) {
+      const HeadRecord& head = got.layers[layer].heads[static_cast<std::size_t>(h)];
+      const auto weight = [&](std::int64_t i, std::int64_t j) {
+        return got.plain.layers[layer].weights[static_cast<std::size_t>((h * T + i) * T + j)];
+      };
+      const std::vector<std::uint8_t> map = decoded(head.map), received = decoded(head.received);
+      ASSERT_EQ(map.size(), static_cast<std::size_t>(T * (T + 1) / 2));
+      ASSERT_EQ(received.size(), static_cast<std::size_t>(T));
+      std::size_t at = 0;
+      for (std::int64_t i = 0; i < T; ++i) {
+        for (std::int64_t j = 0; j <= i; ++j) EXPECT_NEAR(root(map[at++]), std::sqrt(weight(i, j)), kByte);
+      }
+      for (std::int64_t j = 0; j < T; ++j) {
+        double sum = 0.0, count = 0.0;
+        for (std::int64_t i = j; i < T; ++i) {
+          if (config.window > 0 && i - j >= config.window) continue;
+          sum += weight(i, j);
+          count += 1.0;
+        }
+        EXPECT_NEAR(root(received[static_cast<std::size_t>(j)]), std::sqrt(sum / count), kByte);
+      }
+      ASSERT_EQ(head.top_keys.size(), static_cast<std::size_t>(T));
+      EXPECT_NEAR(std::sqrt(head.top_keys.front().second),
+                  root(received[static_cast<std::size_t>(head.top_keys.front().first)]), kByte);
+      EXPECT_TRUE(std::is_sorted(head.top_keys.begin(), head.top_keys.end(),
+                                 [](const auto& a, const auto& b) { return a.second > b.second; }));
+      const auto D = static_cast<double>(config.head_dim);
+      EXPECT_GE(head.value_output_rank, 1.0);
+      EXPECT_LE(head.value_output_rank, D);
+      EXPECT_GE(head.written_rank, 1.0);
+      EXPECT_LE(head.written_rank, std::min(D, static_cast<double>(T)) + 1e-9);
+    }
+  }
+}
+
+/// Gates of [0,1] at every token; of a head that owns some, and of the layer.
+void check_gates(const DecoderConfig& config, const Collected& got) {
+  const std::int64_t width = metrics::gate_width(config), owners = metrics::gate_owners(config);
+  for (std::size_t layer = 0; layer < got.layers.size(); ++layer) {
+    const LayerRecord& record = got.layers[layer];
+    ASSERT_EQ(record.gate.has_value(), width > 0);
+    for (std::int64_t h = 0; h < config.heads; ++h) {
+      const HeadRecord& head = record.heads[static_cast<std::size_t>(h)];
+      ASSERT_EQ(head.gate.has_value(), owners > 0);
+      ASSERT_EQ(head.gate_histogram.has_value(), owners > 0);
+      if (owners == 0) continue;
+      const std::int64_t features = width / owners, first = h * owners / config.heads * features;
+      const std::vector<std::uint8_t> bytes = decoded(*head.gate);
+      GateHistogram histogram{};
+      for (std::int64_t t = 0; t < T; ++t) {
+        double sum = 0.0;
+        for (std::int64_t x = first; x < first + features; ++x) {
+          const double g = got.plain.layers[layer].gates[static_cast<std::size_t>(t * width + x)];
+          sum += g;
+          const double bin = std::clamp(std::floor(20.0 * g), 0.0, 19.0);
+          ++histogram[static_cast<std::size_t>(bin)];
+        }
+        const double mean = std::clamp(sum / static_cast<double>(features), 0.0, 1.0);
+        EXPECT_NEAR(root(bytes[static_cast<std::size_t>(t)]), mean, kByte);
+      }
+      EXPECT_EQ(*head.gate_histogram, histogram);
+    }
+  }
+}
+
+/// Columns of a head, of a matrix by its name in a layer: (rows, D) of o_proj, or the transpose of rows of v_proj.
+View<const float, 2> head_of(const DecoderConfig& config, const Collected& got, std::size_t layer, bool of_output,
+                             std::int64_t head) {
+  const auto weights = models::WeightPlaces(config).layer(static_cast<std::int64_t>(layer), got.parameters.data());
+  const std::int64_t D = config.head_dim;
+  if (of_output) return weights.attention.out.range(1, head * D, D);
+  const View<const float, 2>& in = weights.attention.in;
+  const View<const float, 2> rows = in.range(0, in.shape[0] - (config.kv_heads - head) * D, D);
+  return {rows.data, {rows.shape[1], D}, {rows.strides[1], rows.strides[0]}};
+}
+
+/// Ranks without a gate, from the weights and the plain decoder's attention and values.
+void check_ranks(const DecoderConfig& config, const Collected& got) {
+  const std::int64_t D = config.head_dim, queries = config.heads / config.kv_heads;
+  for (std::size_t layer = 0; layer < got.layers.size(); ++layer) {
+    for (std::int64_t h = 0; h < config.heads; ++h) {
+      const HeadRecord& head = got.layers[layer].heads[static_cast<std::size_t>(h)];
+      const View<const float, 2> output = head_of(config, got, layer, true, h);
+      const View<const float, 2> value = head_of(config, got, layer, false, h / queries);
+      double wanted = 0.0, sum = 0.0;  // of the squares of the entries of W_v W_o, and of its singular values
+      for (std::int64_t i = 0; i < value.shape[0]; ++i) {
+        for (std::int64_t j = 0; j < output.shape[0]; ++j) {
+          double entry = 0.0;
+          for (std::int64_t d = 0; d < D; ++d) {
+            entry += static_cast<double>(value(i, d)) * static_cast<double>(output(j, d));
+          }
+          wanted += entry * entry;
+        }
+      }
+      for (const double x : head.value_output_singular_values) sum += x * x;
+      EXPECT_NEAR(sum, wanted, 1e-9 * wanted);
+      EXPECT_EQ(head.value_output_rank, effective_rank(head.value_output_singular_values));
+
+      std::vector<float> read(static_cast<std::size_t>(T * D));
+      for (std::int64_t i = 0; i < T; ++i) {
+        for (std::int64_t d = 0; d < D; ++d) {
+          double o = 0.0;
+          for (std::int64_t j = 0; j <= i; ++j) {
+            const models::PlainLayer& plain = got.plain.layers[layer];
+            o += plain.weights[static_cast<std::size_t>((h * T + i) * T + j)] *
+                 plain.values[static_cast<std::size_t>((j * config.kv_heads + h / queries) * D + d)];
+          }
+          read[static_cast<std::size_t>(i * D + d)] = static_cast<float>(o);
+        }
+      }
+      const double rank =
+          effective_rank(singular_values(gram_of_columns(view_of(read, T, D)), gram_of_columns(output)));
+      EXPECT_NEAR(head.written_rank, rank, 1e-3 * rank);
+    }
+  }
+}
+
+TEST(Collector, RanksAreThoseOfTheWeightsAndOfWhatHeadsWrite) {
+  const DecoderConfig config = models::tiny_config();
+  check_ranks(config, collect(config));
+}
+
+class EveryVariant : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryVariant, MatchesFormulas) {
+  DecoderConfig config = models::tiny_config();
+  config.gate = layers::parse_gate(GetParam());
+  const Collected got = collect(config);
+  check_attention(config, got);
+  check_gates(config, got);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, EveryVariant, testing::ValuesIn(items_to_test(models::all_variants())),
+                         models::name_of_variant);
+
+TEST(Collector, BiasesWindowAndScaledRope) {
+  for (const DecoderConfig& config : models::other_families()) check_attention(config, collect(config));
+}
+
+}  // namespace
+}  // namespace headgate::xray

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/reports/xray/overrides.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/decoder/plain_decoder.hpp"
+#include "models/decoder/tiny.hpp"
+#include "models/evaluate/gates.hpp"
+#include "models/layers/support.hpp"
+
+// The changes of the loss, against the plain decoder with parameters that hold the gates.
+
+namespace headgate::xray {
+namespace {
+
+using models::BatchShape;
+using models::DecoderConfig;
+
+constexpr BatchShape kShape{1, 7};
+constexpr double kClose = 2e-5;  // of losses in f32
+
+DecoderConfig config_of(const std::string& gate) {
+  DecoderConfig config = models::tiny_config();
+  config.gate = layers::parse_gate(gate);
+  return config;
+}
+
+struct Overridden {
+  OverrideRun run;
+  metrics::Report report;
+  std::vector<double> progress;
+
+  std::optional<double> change(Override kind, std::int64_t layer, std::int64_t head) const {
+    return report.heads[static_cast<std::size_t>(layer)][static_cast<std::size_t>(head)].find(figure(kind));
+  }
+  std::optional<double> change(Override kind, std::int64_t layer) const {
+    return report.layers[static_cast<std::size_t>(layer)].find(figure(kind));
+  }
+  static const metrics::Figure& figure(Override kind) { return kOverrides[static_cast<std::size_t>(kind)].figure; }
+};
+
+class Model {
+ public:
+  explicit Model(const DecoderConfig& config)
+      : config_(config),
+        table_(config),
+        parameters_(models::single_precision(models::large_parameters(table_, 23))),
+        batch_(config, kShape, 6) {}
+
+  const DecoderConfig& config() const { return config_; }
+
+  Overridden overridden(OverriddenPart part) const {
+    Overridden out;
+    out.report.layers.resize(static_cast<std::size_t>(config_.layers));
+    out.report.heads.assign(out.report.layers.size(),
+                            std::vector<metrics::FigureRow>(static_cast<std::size_t>(config_.heads)));
+    const std::vector<float> parameters = layers::as<float>(parameters_);
+    out.run = override_parts(out.report, config_, parameters.data(), batch_.tokens, batch_.targets, part, {},
+                             [&](double done) { out.progress.push_back(done); });
+    return out;
+  }
+
+  models::PlainRun plain() const { return plain(parameters_); }
+  double loss() const { return mean(plain().losses); }
+
+  /// The rise of the loss where W_o reads nothing of these heads.
+  double rise_without(std::int64_t layer, std::int64_t first, std::int64_t count) const {
+    const std::int64_t D = config_.head_dim, width = config_.heads * D;
+    std::vector<double> w = parameters_;
+    double* out = tensor(w, layer, "o_proj.weight");
+    for (std::int64_t c = 0; c < config_.dim; ++c) std::fill_n(out + c * width + first * D, count * D, 0.0);
+    return mean(plain(w).losses) - loss();
+  }
+
+  /// The rise of the loss where gates of heads are these (count, features), of any token: a bias alone.
+  double rise_with_gates(std::int64_t layer, std::int64_t first, std::int64_t count,
+                         const std::vector<double>& gates) const {
+    const std::int64_t features = static_cast<std::int64_t>(gates.size()) / count;
+    std::vector<double> w = parameters_;
+    double *matrix = tensor(w, layer, "gate_proj.weight"), *bias = tensor(w, layer, "gate_proj.bias");
+    std::fill_n(matrix + first * features * config_.dim, count * features * config_.dim, 0.0);
+    for (std::size_t i = 0; i < gates.size(); ++i) {
+      bias[first * features + static_cast<std::int64_t>(i)] =
+          gates[i] == 1.0 ? 100.0 : std::log(gates[i] / (1.0 - gates[i]));
+    }
+    return mean(plain(w).losses) - loss();
+  }
+
+ private:
+  models::PlainRun plain(const std::vector<double>& w) const {
+    return models::run_plainly(config_, w.data(), kShape, batch_.tokens.data(), batch_.targets.data());
+  }
+  double mean(const std::vector<double>& losses) const {
+    const auto ignored = std::count(batch_.targets.begin(), batch_.targets.end(), -1);
+    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(kShape.seq - ignored);
+  }
+  double* tensor(std::vector<double>& w, std::int64_t layer, const std::string& name) const {
+    return w.data() + table_.find("model.layers." + std::to_string(layer) + ".self_attn." + name)->offset;
+  }
+
+  DecoderConfig config_;
+  models::ParameterTable table_;
+  std::vector<double> parameters_;
+  models::TinyBatch batch_;
+};
+
+/// The mean over tokens of each gate of heads.
+std::vector<double> mean_gates(const Model& model, std::int64_t layer, std::int64_t first, std::int64_t count) {
+  const std::vector<double> gates = model.plain().layers[static_cast<std::size_t>(layer)].gates;
+  const std::int64_t width = metrics::gate_width(model.config()), features = width / model.config().heads;
+  std::vector<double> out(static_cast<std::size_t>(count * features));
+  for (std::int64_t t = 0; t < kShape.seq; ++t) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] += gates[static_cast<std::size_t>(t * width + first * features) + i] / static_cast<double>(kShape.seq);
+    }
+  }
+  return out;
+}
+
+TEST(Overrides, AreModelsWhoseGatesAreHeld) {
+  for (const char* gate : {"g1-headwise-bias", "g1-elementwise-bias"}) {
+    const Model model(config_of(gate));
+    const Overridden heads = model.overridden(OverriddenPart::heads), whole = model.overridden(OverriddenPart::layers);
+    EXPECT_NEAR(heads.run.loss, model.loss(), kClose);
+    const auto expect = [&](const std::optional<double>& closed, const std::optional<double>& open,
+                            const std::optional<double>& mean, std::int64_t layer, std::int64_t first,
+                            std::int64_t count) {
+      const std::vector<double> means = mean_gates(model, layer, first, count);
+      const std::vector<double> ones(means.size(), 1.0);
+      EXPECT_NEAR(closed.value(), model.rise_without(layer, first, count), kClose) << gate << " " << layer << first;
+      EXPECT_NEAR(open.value(), model.rise_with_gates(layer, first, count, ones), kClose) << gate << layer << first;
+      EXPECT_NEAR(mean.value(), model.rise_with_gates(layer, first, count, means), kClose) << gate << layer << first;
+    };
+    for (std::int64_t layer = 0; layer < model.config().layers; ++layer) {
+      for (std::int64_t h = 0; h < model.config().heads; ++h) {
+        expect(heads.change(Override::closed, layer, h), heads.change(Override::open, layer, h),
+               heads.change(Override::mean, layer, h), layer, h, 1);
+        EXPECT_EQ(whole.change(Override::closed, layer, h), std::nullopt);
+      }
+      expect(whole.change(Override::closed, layer), whole.change(Override::open, layer),
+             whole.change(Override::mean, layer), layer, 0, model.config().heads);
+      EXPECT_EQ(heads.change(Override::closed, layer), std::nullopt);
+    }
+  }
+}
+
+TEST(Overrides, ClosedIsWithoutTheHeadWhateverTheGate) {
+  for (const char* gate : {"none", "head_rmsnorm", "g1-headwise-add", "g2-elementwise", "g3-headwise", "g4-elementwise",
+                           "g5-elementwise", "g1-head_shared"}) {
+    const Model model(config_of(gate));
+    const Overridden heads = model.overridden(OverriddenPart::heads);
+    for (std::int64_t layer = 0; layer < model.config().layers; ++layer) {
+      for (std::int64_t h = 0; h < model.config().heads; ++h) {
+        EXPECT_NEAR(heads.change(Override::closed, layer, h).value(), model.rise_without(layer, h, 1), kClose) << gate;
+      }
+    }
+  }
+}
+
+TEST(Overrides, AGateThatIsTheSameForEveryTokenIsItsMean) {
+  for (const char* gate : {"g1-headwise-parameter", "g1-elementwise-parameter", "g1-head_shared-parameter"}) {
+    const Model model(config_of(gate));
+    for (const OverriddenPart part : {OverriddenPart::heads, OverriddenPart::layers}) {
+      const Overridden got = model.overridden(part);
+      for (std::int64_t layer = 0; layer < model.config().layers; ++layer) {
+        const auto change = [&](Override kind) {
+          return part == OverriddenPart::heads ? got.change(kind, layer, 1) : got.change(kind, layer);
+        };
+        EXPECT_NEAR(change(Override::mean).value(), 0.0, 1e-6) << gate;
+        EXPECT_GT(std::abs(change(Override::open).value()), 1e-4) << gate;
+      }
+    }
+  }
+}
+
+TEST(Overrides, SaysWhatAModelLacks) {
+  for (const auto& [gate, why] : std::vector<std::pair<std::string, std::string>>{
+           {"none", "no gate"}, {"g2", "values"}, {"g5", "W_o"}, {"g1-headwise-add", "added"}}) {
+    const Model model(config_of(gate));
+    EXPECT_EQ(reason_left_out(model.config().gate, Override::closed), "");
+    const Overridden got = model.overridden(OverriddenPart::heads);
+    for (const Override kind : {Override::open, Override::mean}) {
+      EXPECT_NE(reason_left_out(model.config().gate, kind).find(why), std::string::npos) << gate;
+      EXPECT_EQ(got.change(kind, 0, 0), std::nullopt) << gate;
+    }
+    EXPECT_EQ(overrides_of(model.config().gate).size(), 1U) << gate;
+  }
+  EXPECT_EQ(overrides_of(config_of("g1-head_shared").gate).size(), kOverrides.size());
+}
+
+TEST(Overrides, TakeThePassesThatWerePlanned) {
+  const DecoderConfig gated = config_of("headwise"), plain = config_of("none");  // 2 layers of 4 heads
+  EXPECT_EQ(planned_passes(gated, OverriddenPart::heads), 1 + 3 * 8);
+  EXPECT_EQ(planned_passes(gated, OverriddenPart::layers), 1 + 3 * 2);
+  EXPECT_EQ(planned_passes(plain, OverriddenPart::heads), 1 + 8);
+  const Overridden got = Model(gated).overridden(OverriddenPart::heads);
+  EXPECT_EQ(got.run.passes, 25);
+  EXPECT_EQ(got.run.tokens, kShape.seq);
+  ASSERT_EQ(got.progress.size(), 24U);
+  EXPECT_TRUE(std::is_sorted(got.progress.begin(), got.progress.end()));
+  EXPECT_EQ(got.progress.back(), 1.0);
+}
+
+TEST(Overrides, AModelOfOneLayer) {
+  DecoderConfig config = config_of("elementwise");
+  config.layers = 1;
+  const Model model(config);
+  EXPECT_NEAR(model.overridden(OverriddenPart::layers).change(Override::closed, 0).value(),
+              model.rise_without(0, 0, config.heads), kClose);
+}
+
+}  // namespace
+}  // namespace headgate::xray

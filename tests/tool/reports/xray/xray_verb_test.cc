@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/io/npy.hpp"
+#include "tool/cli/small_verbs.hpp"
+#include "tool/reports/xray/decoded.hpp"
+#include "tool/reports/xray/report.hpp"
+
+namespace headgate {
+namespace {
+
+using nlohmann::json;
+using testing::expect_refused;
+using testing::Outcome;
+using testing::TrainVerb;
+
+class XrayVerbTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(verb.train("plain").status, 0);
+    ASSERT_EQ(verb.train("gated", {"--gate", "headwise"}).status, 0);
+  }
+
+  Outcome xray(const std::vector<std::string>& runs, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"xray"};
+    for (const std::string& run : runs) all.push_back(verb.path(run));
+    all.insert(all.end(), {"--text", verb.text()});
+    all.insert(all.end(), more.begin(), more.end());
+    return testing::headgate(all);
+  }
+  json report(const std::vector<std::string>& runs, std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--json-out", verb.path("report.json")});
+    const Outcome outcome = xray(runs, more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_NE(outcome.err.find("headgate xray: wrote " + verb.path("report.json") + ": "), std::string::npos)
+        << outcome.err;
+    return json::parse(testing::read_bytes(verb.path("report.json")));
+  }
+
+  TrainVerb verb;
+};
+
+TEST_F(XrayVerbTest, JsonAsAFlag_PrintsTheReport) {
+  const json written = report({"gated"});
+  const std::string run = verb.path("gated"), file = verb.path("old.json");
+  const Outcome flag = testing::headgate({"xray", "--json", run, "--text", verb.text()});
+  EXPECT_EQ(flag.status, 0) << flag.err;
+  EXPECT_EQ(flag.err, "") << "a directory is a MODEL";
+  EXPECT_EQ(json::parse(flag.out), written);
+  const Outcome old = testing::headgate({"xray", run, "--text", verb.text(), "--json", file});
+  EXPECT_EQ(old.status, 0) << old.err;
+  EXPECT_EQ(old.out, "");
+  EXPECT_TRUE(old.err.starts_with("headgate xray: --json FILE is now --json-out FILE\nheadgate xray: wrote "))
+      << old.err;
+  EXPECT_EQ(json::parse(testing::read_bytes(file)), written);
+}
+
+TEST_F(XrayVerbTest, ReportsEveryFigureOfEveryHead) {
+  const json all = report({"plain", "gated"});
+  ASSERT_EQ(all.at("models").size(), 2U);
+  for (const json& model : all.at("models")) {
+    const bool gated = model.at("gate") != "none";
+    const auto tokens = model.at("tokens").get<std::size_t>();
+    EXPECT_EQ(tokens, 16U) << "the positions that the model has";
+    EXPECT_EQ(model.at("text").size(), tokens);
+    EXPECT_EQ(model.at("token_losses").size(), tokens);
+    ASSERT_EQ(model.at("heads").size(), 2U);
+    ASSERT_EQ(model.at("layer_figures").size(), 2U);
+    EXPECT_EQ(model.at("layer_text").at("received").size(), 2U);
+    EXPECT_EQ(model.at("layer_text").at("gate").is_null(), !gated);
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      ASSERT_EQ(model.at("heads")[layer].size(), 2U);
+      for (std::size_t h = 0; h < 2; ++h) {
+        const json& head = model.at("heads")[layer][h];
+        const std::size_t cells = model.at("map_size").get<std::size_t>();
+        EXPECT_EQ(xray::decoded(head.at("map")).size(), cells * (cells + 1) / 2);
+        EXPECT_EQ(xray::decoded(head.at("received")).size(), tokens);
+        EXPECT_EQ(head.at("gate").is_null(), !gated);
+        EXPECT_EQ(head.at("gate_histogram").is_null(), !gated);
+        const json& figures = model.at("head_figures")[layer][h];
+        for (const char* key : {"first_token_attention", "attention_entropy", "value_output_rank", "written_rank"}) {
+          EXPECT_TRUE(figures.at(key).is_number()) << key;
+        }
+        EXPECT_EQ(figures.at("gate_mean").is_null(), !gated);
+      }
+    }
+    for (const json& figure : all.at("figures")) {
+      const std::string key = figure.at("key");
+      const bool known = model.at("figures").contains(key) || model.at("head_figures")[0][0].contains(key);
+      EXPECT_TRUE(known) << key;
+      EXPECT_TRUE(figure.at("sentence").get<std::string>().ends_with('.')) << key << " has no sentence for people";
+    }
+  }
+}
+
+TEST_F(XrayVerbTest, FiguresThatAreShares_LieBetween0And1) {
+  const json all = report({"plain", "gated"});
+  std::set<std::string> shares;
+  for (const json& figure : all.at("figures")) {
+    if (figure.at("share").get<bool>()) shares.insert(figure.at("key"));
+  }
+  EXPECT_EQ(shares, (std::set<std::string>{"first_token_attention", "first_token_attention_gated",
+                                           "first_token_attention_uniform", "gate_below_0.01", "gate_below_0.1",
+                                           "gate_mean", "sink_rate"}));
+  const auto expect_shares = [&](const json& figures) {
+    for (const std::string& key : shares) {
+      const json value = figures.value(key, json());
+      EXPECT_TRUE(value.is_null() || (value >= 0.0 && value <= 1.0)) << key << ' ' << value;
+    }
+  };
+  for (const json& model : all.at("models")) {
+    expect_shares(model.at("figures"));
+    for (const json& layer : model.at("layer_figures")) expect_shares(layer);
+    for (const json& layer : model.at("head_figures")) {
+      for (const json& head : layer) expect_shares(head);
+    }
+  }
+}
+
+TEST_F(XrayVerbTest, FiguresAreThoseOfEval) {
+  const json model = report({"gated"}, {"--tokens", "12"}).at("models")[0];
+  const Outcome outcome = verb.eval("gated", {"--tokens", "12", "--json", "--heads", "--metrics", "all"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const json eval = json::parse(outcome.out);
+  const std::set<std::string> ranks{"value_output_rank", "written_rank"};
+  for (const auto& [key, value] : model.at("figures").items()) {
+    if (ranks.contains(key)) continue;
+    EXPECT_EQ(value, eval.at(key)) << key;
+  }
+  for (const std::string& key : ranks) {  // the mean over heads, of layers and of the model
+    double all = 0.0;
+    for (std::size_t layer = 0; layer < 2; ++layer) {
+      double sum = 0.0;
+      for (std::size_t h = 0; h < 2; ++h) sum += model.at("head_figures")[layer][h].at(key).get<double>();
+      EXPECT_NEAR(model.at("layer_figures")[layer].at(key).get<double>(), sum / 2.0, 1e-9) << key;
+      all += sum;
+    }
+    EXPECT_NEAR(model.at("figures").at(key).get<double>(), all / 4.0, 1e-9) << key;
+  }
+  for (std::size_t h = 0; h < 2; ++h) {
+    for (const auto& [key, value] : eval.at("layers")[1].at("heads")[h].items()) {
+      EXPECT_EQ(model.at("head_figures")[1][h].at(key), value) << key;
+    }
+  }
+}
+
+TEST_F(XrayVerbTest, ThePageHoldsTheReport) {
+  testing::write_bytes(verb.text(), "</script><b>&\xc3\xa9" + testing::prose(100));
+  const Outcome outcome = xray({"gated"}, {"--out", verb.path("page.html"), "--json-out", verb.path("page.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const std::string page = testing::read_bytes(verb.path("page.html"));
+  const std::string start = "<script id=\"report\" type=\"application/json\">";
+  const std::size_t begin = page.find(start);
+  ASSERT_NE(begin, std::string::npos);
+  const std::size_t end = page.find("</script>", begin);
+  ASSERT_NE(end, std::string::npos);
+  const std::string text = page.substr(begin + start.size(), end - begin - start.size());
+  EXPECT_EQ(json::parse(text), json::parse(testing::read_bytes(verb.path("page.json"))));
+  EXPECT_EQ(page.find("@PAGE"), std::string::npos);
+  EXPECT_EQ(page.find("@REPORT"), std::string::npos);
+  for (const char* fetching : {"href=\"http", "src=", "@import", "url(", "fetch(", "XMLHttpRequest"}) {
+    EXPECT_EQ(page.find(fetching), std::string::npos) << "a page needs no network: " << fetching;
+  }
+}
+
+TEST_F(XrayVerbTest, PrintsTheMainFiguresOtherwise) {
+  const Outcome outcome = xray({"plain", "gated"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("first_token_attention"), std::string::npos);
+  EXPECT_NE(outcome.out.find("mean gate"), std::string::npos);
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "no colours in a pipe";
+}
+
+TEST_F(XrayVerbTest, OverridesHeadsOrLayers) {
+  const std::string file = verb.path("report.json");
+  for (const std::string of : {"heads", "layers"}) {
+    const Outcome outcome = xray({"plain", "gated"}, {"--override", of, "--override-tokens", "8", "--json-out", file});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const json all = json::parse(testing::read_bytes(file));
+    for (const json& model : all.at("models")) {
+      const bool gated = model.at("gate") != "none";
+      const json& overrides = model.at("overrides");
+      EXPECT_EQ(overrides.at("of"), of);
+      EXPECT_EQ(overrides.at("tokens"), 8);
+      EXPECT_GT(overrides.at("loss"), 0.0);
+      const int parts = of == "heads" ? 4 : 2;
+      EXPECT_EQ(overrides.at("passes"), 1 + parts * (gated ? 3 : 1));
+      const std::string plan = overrides.at("passes").dump() + " passes over 8 tokens";
+      EXPECT_NE(outcome.err.find(plan), std::string::npos) << outcome.err;
+      ASSERT_EQ(overrides.at("kinds").size(), xray::kOverrides.size());
+      for (const json& kind : overrides.at("kinds")) {
+        const bool has = gated || kind.at("word") == "closed";
+        EXPECT_EQ(kind.at("left_out").is_null(), has);
+        const std::string key = kind.at("figure");
+        const json& row = of == "heads" ? model.at("head_figures")[1][1] : model.at("layer_figures")[1];
+        EXPECT_EQ(row.at(key).is_number(), has) << key;
+        const auto same = [&](const json& figure) { return figure.at("key") == key; };
+        EXPECT_TRUE(std::any_of(all.at("figures").begin(), all.at("figures").end(), same)) << key;
+      }
+    }
+  }
+}
+
+TEST_F(XrayVerbTest, OverridesNoMoreTokensThanThereAre) {
+  const std::string file = verb.path("report.json");
+  ASSERT_EQ(xray({"gated"}, {"--tokens", "12", "--override", "layers", "--json-out", file}).status, 0);
+  const json model = json::parse(testing::read_bytes(file)).at("models")[0];
+  EXPECT_EQ(model.at("overrides").at("tokens"), 12);
+  EXPECT_NEAR(model.at("overrides").at("loss").get<double>(), model.at("figures").at("loss_nats").get<double>(), 1e-6);
+  EXPECT_TRUE(report({"gated"}).at("models")[0].at("overrides").is_null()) << "it costs, so it is off";
+}
+
+TEST_F(XrayVerbTest, PrintsWhatHeadsAreWorth) {
+  for (const std::string of : {"heads", "layers"}) {
+    const Outcome outcome = xray({"plain", "gated"}, {"--override", of});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("with overrides of " + of), std::string::npos);
+    EXPECT_NE(outcome.out.find("left out: the model has no gate"), std::string::npos);
+    for (const xray::OverrideRow& row : xray::kOverrides) {
+      EXPECT_NE(outcome.out.find(row.word), std::string::npos) << row.word;
+    }
+  }
+}
+
+TEST_F(XrayVerbTest, ListsFiguresWithoutAModel) {
+  const Outcome outcome = testing::headgate({"xray", "--list"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const metrics::Metric* metric : xray::xray_metrics()) {
+    EXPECT_NE(outcome.out.find(metric->definition), std::string::npos) << metric->name;
+  }
+  for (const xray::OverrideRow& row : xray::kOverrides) {
+    EXPECT_NE(outcome.out.find(row.figure.meaning), std::string::npos) << row.word;
+  }
+}
+
+TEST_F(XrayVerbTest, TokenIdsInPlaceOfText_GiveTheSameFigures) {
+  const std::string text = testing::read_bytes(verb.text());
+  const std::int64_t count = 16;
+  const io::Array ids = io::make_array(DType::i32, {count});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t id = static_cast<unsigned char>(text[static_cast<std::size_t>(i)]);
+    std::memcpy(ids.data.get() + i * sizeof(id), &id, sizeof(id));
+  }
+  io::NpyWriter writer;
+  writer.add(verb.path("ids.npy"), ids);
+  writer.commit();
+  testing::write_bytes(verb.path("start"), text.substr(0, count));
+  const std::string out = verb.path("out.json");
+  const auto figures = [&](const std::vector<std::string>& source) {
+    std::vector<std::string> command{"xray", verb.path("gated"), "--json", out};
+    command.insert(command.end(), source.begin(), source.end());
+    const Outcome outcome = testing::headgate(command);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const json model = json::parse(testing::read_bytes(out)).at("models").at(0);
+    return std::pair(model.at("figures").at("loss_nats"), model.at("text"));
+  };
+  EXPECT_EQ(figures({"--token-ids", verb.path("ids.npy")}), figures({"--text", verb.path("start")}));
+  expect_refused(testing::headgate({"xray", verb.path("gated"), "--text", verb.text(), "--token-ids", out}), "xray",
+                 "one of --text and --token-ids is required");
+}
+
+TEST_F(XrayVerbTest, RefusesOnOneLineAndWritesNothing) {
+  expect_refused(testing::headgate({"xray"}), "xray", "MODEL");
+  expect_refused(testing::headgate({"xray", verb.path("plain")}), "xray", "--text");
+  expect_refused(xray({"nothing"}), "xray", "nothing");
+  expect_refused(xray({"plain"}, {"--tokens", "1"}), "xray", "--tokens");
+  expect_refused(xray({"plain"}, {"--override", "head"}), "xray", "heads, layers");
+  expect_refused(xray({"plain"}, {"--override-tokens", "8"}), "xray", "--override-tokens");
+  expect_refused(xray({"plain"}, {"--override", "heads", "--override-tokens", "1"}), "xray", "--override-tokens");
+  const std::string file = verb.path("same");
+  expect_refused(xray({"plain"}, {"--out", file, "--json-out", file}), "xray", "same");
+  expect_refused(xray({"plain"}, {"--out", file, "--json-out", verb.path("plain/../same")}), "xray", "one file");
+  const std::string text = testing::read_bytes(verb.text());
+  expect_refused(xray({"plain"}, {"--json-out", verb.path("plain/../text")}), "xray", "would overwrite");
+  EXPECT_EQ(testing::read_bytes(verb.text()), text);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  expect_refused(xray({"plain"}, {"--out", verb.path("no/page.html")}), "xray", "page.html");
+}
+
+}  // namespace
+}  // namespace headgate
