@@ -32,7 +32,7 @@ Outcome headgate_within(int kibibytes, const std::vector<std::string>& arguments
   return run_program(command);
 }
 
-constexpr int kTooLittle = 200000;  // for OpenBLAS, beside the tool itself
+constexpr int kTooLittle = 160000;  // for OpenBLAS, beside the tool itself
 
 class AddressSpace : public ::testing::Test {
  protected:
