@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on an include of a room that CMake does not link, on a circle of rooms, and on a file that has grown too long.
+"""Fails on an include of a room that CMake does not link, on rooms that link upwards or in a circle, and on a file that
+has grown too long.
 
     check_includes.py [ROOT]     check the tree (default: the one that holds this script)
     check_includes.py --self-test
 
-A room is a folder of src/ or python/ with a CMakeLists.txt that defines a target. The targets that it links say which
+The layers are those of ARROWS. A room is a folder of src/ or python/ with a CMakeLists.txt that defines a target. The targets that it links say which
 other rooms its files may include; they are stated there and nowhere else. Every file may include "headgate/...", the
 public API, which includes nothing else. Tests, bench and scripts may include everything; examples only the public API.
 """
@@ -15,6 +16,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+# Layer -> the layers below it, whose rooms its rooms may link.
+ARROWS = {
+    "src/library": set(),
+    "src/verify": {"src/library"},
+    "src/models": {"src/library"},
+    "src/tool": {"src/library", "src/verify", "src/models"},
+    "python/headgate": {"src/library", "src/models", "src/tool"},
+}
 EXTERNAL = {"hwy"}  # customarily included in quotes
 MAX_LINES = 800
 
@@ -44,6 +53,16 @@ class Rooms:
     def of(self, path):
         """The room of a path relative to the root: the nearest folder above it that is one, or None."""
         return next((folder.as_posix() for folder in Path(path).parents if folder.as_posix() in self.links), None)
+
+    def upward(self):
+        """A complaint for each room outside the layers, and for each link that ARROWS does not have."""
+        layers = {room: "/".join(room.split("/")[:2]) for room in self.links}
+        complaints = [f"{room} is in none of the layers {', '.join(ARROWS)}" for room in sorted(layers) if layers[room] not in ARROWS]
+        for room in sorted(self.links):
+            for other in sorted(self.links[room]):
+                if layers[other] != layers[room] and layers[other] not in ARROWS.get(layers[room], ARROWS):
+                    complaints.append(f"{room}/CMakeLists.txt links upwards: {other}")
+        return complaints
 
     def circle(self):
         """Rooms that link each other in a circle, or None."""
@@ -107,6 +126,7 @@ def check_tree(root):
         if file.is_file() and file.suffix in TEXT_SUFFIXES
     ]
     problems = [problem for path in files for problem in check_file(root, rooms, path)]
+    problems += rooms.upward()
     circle = rooms.circle()
     if circle:
         problems.append(f"rooms link each other in a circle: {' -> '.join(circle)}")
@@ -114,9 +134,10 @@ def check_tree(root):
 
 
 MADE_UP_ROOMS = {
-    "src/low": "headgate_library(headgate_low)",
-    "src/middle": "headgate_library(headgate_middle SOURCES a.cc DEPENDS headgate_low fmt::fmt)",
-    "src/high": "add_executable(headgate_high a.cc)\ntarget_link_libraries(headgate_high PRIVATE\n  headgate_middle  # a comment\n)",
+    "src/library/low": "headgate_library(headgate_low)",
+    "src/models/middle": "headgate_library(headgate_middle SOURCES a.cc DEPENDS headgate_low fmt::fmt)",
+    "src/models/other": "headgate_library(headgate_other DEPENDS headgate_middle)",
+    "src/tool/high": "add_executable(headgate_high a.cc)\ntarget_link_libraries(headgate_high PRIVATE\n  headgate_middle  # a comment\n)",
     "python/headgate": "nanobind_add_module(headgate_python a.cc)\ntarget_link_libraries(headgate_python PRIVATE headgate_high)",
 }
 
@@ -124,34 +145,37 @@ MADE_UP_ROOMS = {
 def self_test():
     """Each line, in a tree of made-up rooms, must yield exactly the complaint named."""
     cases = [
-        ("src/low/a.hpp", '#include "low/b.hpp"', None),
-        ("src/low/a.hpp", '#include "headgate/tensor.hpp"', None),
-        ("src/low/a.hpp", "#include <sys/stat.h>", None),
-        ("src/low/a.hpp", "#include <middle/b.hpp>", "does not link src/middle, only the public API"),
-        ("src/low/a.hpp", '#include "middle/b.hpp"', "src/low/CMakeLists.txt does not link src/middle"),
-        ("src/middle/a.cc", '#include "low/b.hpp"', None),
-        ("src/middle/cpu/a.cc", '#include "low/b.hpp"', None),
-        ("src/middle/cpu/a.cc", '#include "middle/b.hpp"', None),
-        ("src/middle/a.cc", '#include "hwy/highway.h"', None),
-        ("src/middle/a.cc", '#define HWY_TARGET_INCLUDE "middle/a.cc"', None),
-        ("src/middle/a.cc", '#define HWY_TARGET_INCLUDE "a.cc"', "write the path"),
-        ("src/middle/a.cc", '  #  include "high/b.hpp"', "does not link src/high, only src/low"),
-        ("src/high/a.cc", '#include "middle/cpu/b.hpp"', None),
-        ("src/high/a.cc", '#include "low/b.hpp"', "does not link src/low"),
-        ("src/high/a.cc", '#include "b.hpp"', "write the path"),
-        ("src/high/a.cc", '#include "../low/b.hpp"', "write the path"),
-        ("src/high/a.cc", '#include "elsewhere/b.hpp"', "not in a room"),
+        ("src/library/low/a.hpp", '#include "library/low/b.hpp"', None),
+        ("src/library/low/a.hpp", '#include "headgate/tensor.hpp"', None),
+        ("src/library/low/a.hpp", "#include <sys/stat.h>", None),
+        ("src/library/low/a.hpp", "#include <models/middle/b.hpp>", "does not link src/models/middle, only the public API"),
+        ("src/library/low/a.hpp", '#include "models/middle/b.hpp"', "src/library/low/CMakeLists.txt does not link src/models/middle"),
+        ("src/models/middle/a.cc", '#include "library/low/b.hpp"', None),
+        ("src/models/middle/cpu/a.cc", '#include "library/low/b.hpp"', None),
+        ("src/models/middle/cpu/a.cc", '#include "models/middle/b.hpp"', None),
+        ("src/models/middle/a.cc", '#include "hwy/highway.h"', None),
+        ("src/models/middle/a.cc", '#define HWY_TARGET_INCLUDE "models/middle/a.cc"', None),
+        ("src/models/middle/a.cc", '#define HWY_TARGET_INCLUDE "a.cc"', "write the path"),
+        ("src/models/middle/a.cc", '  #  include "tool/high/b.hpp"', "does not link src/tool/high, only src/library/low"),
+        ("src/tool/high/a.cc", '#include "models/middle/cpu/b.hpp"', None),
+        ("src/tool/high/a.cc", '#include "library/low/b.hpp"', "does not link src/library/low"),
+        ("src/tool/high/a.cc", '#include "b.hpp"', "write the path"),
+        ("src/tool/high/a.cc", '#include "../low/b.hpp"', "write the path"),
+        ("src/tool/high/a.cc", '#include "tool/elsewhere/b.hpp"', "not in a room"),
         ("src/elsewhere/a.cc", "int a;", "not in a room"),
-        ("include/headgate/a.hpp", '#include "low/b.hpp"', "only the public API"),
-        ("examples/a.cc", '#include "low/b.hpp"', "only the public API"),
+        ("include/headgate/a.hpp", '#include "library/low/b.hpp"', "only the public API"),
+        ("examples/a.cc", '#include "library/low/b.hpp"', "only the public API"),
         ("python/headgate/a.cc", '#include "python/headgate/b.hpp"', None),
-        ("python/headgate/a.cc", '#include "high/b.hpp"', None),
-        ("python/headgate/a.cc", '#include "middle/b.hpp"', "does not link src/middle"),
-        ("tests/low/a.cc", '#include "high/b.hpp"', None),
+        ("python/headgate/a.cc", '#include "tool/high/b.hpp"', None),
+        ("python/headgate/a.cc", '#include "models/middle/b.hpp"', "does not link src/models/middle"),
+        ("tests/low/a.cc", '#include "tool/high/b.hpp"', None),
         ("tests/low/a.cc", "\n" * MAX_LINES, None),
         ("tests/low/a.cc", "\n" * (MAX_LINES + 1), f"{MAX_LINES + 1} lines"),
-        ("src/low/CMakeLists.txt", "headgate_library(headgate_low DEPENDS headgate_high)",
-         "in a circle: src/high -> src/middle -> src/low -> src/high"),
+        ("src/models/middle/CMakeLists.txt", "headgate_library(headgate_middle DEPENDS headgate_low headgate_other)",
+         "in a circle: src/models/middle -> src/models/other -> src/models/middle"),
+        ("src/library/lowest/CMakeLists.txt", "headgate_library(headgate_lowest DEPENDS headgate_middle)",
+         "src/library/lowest/CMakeLists.txt links upwards: src/models/middle"),
+        ("src/other/a/CMakeLists.txt", "headgate_library(headgate_a)", "src/other/a is in none of the layers"),
     ]
     failures = []
     for path, text, expected in cases:

@@ -13,7 +13,7 @@
 #include "python/headgate/results.hpp"
 #include "python/headgate/signals.hpp"
 
-// headgate/statistics.hpp: attention_statistics. Its outputs are the rows of core/statistics_outputs.hpp.
+// headgate/statistics.hpp: attention_statistics. Its outputs are the rows of library/core/statistics_outputs.hpp.
 
 namespace headgate::python {
 namespace {

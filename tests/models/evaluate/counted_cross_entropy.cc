@@ -6,7 +6,7 @@
 
 #include "models/layers/cross_entropy.hpp"
 
-// Linked instead of layers/cross_entropy.cc, which the linker then leaves in its archive: every pass through the
+// Linked instead of models/layers/cross_entropy.cc, which the linker then leaves in its archive: every pass through the
 // vocabulary's head ends here, and is counted.
 
 namespace headgate {
