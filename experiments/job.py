@@ -29,7 +29,7 @@ class Setup:
     data: pathlib.Path | None  # None: what a Python program takes by itself
     data_facts: dict  # file, bytes and sha256, for records
     work: pathlib.Path
-    results: pathlib.Path
+    records: pathlib.Path
     threads: int
     lock: object = None  # held by this process and the trainers it starts
 
@@ -178,7 +178,7 @@ class Job:
 
     def finish(self, evaluation, diverged):
         self.record = self.make_record(evaluation, diverged)
-        plan.write_whole(self.setup.results / f"{self.run.name}.json", json.dumps(self.record, indent=1) + "\n")
+        plan.put_record(self.setup.records, self.record)
         (self.work / self.MARK).unlink()  # without a record the run is trained again
 
     def make_record(self, evaluation, diverged):

@@ -2,6 +2,7 @@
 """What an experiment runs and where it records it: experiments/NAME/config.json, read and checked."""
 
 import dataclasses
+import fcntl
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ RESERVED = {"data", "json", "log-every", "out", "resume", "seed", "stop-at", "th
 CONFIG_KEYS = {"about", "program", "train", "eval", "blocks", "tables"}
 BLOCK_KEYS = {"name", "about", "seeds", "train", "eval", "sweep", "curve", "variants"}
 VARIANT_KEYS = {"name", "label", "note", "train", "paper"}
+RECORD_KEYS = {"run", "train", "seed", "status"}  # what every record has
 
 
 class ExperimentError(Exception):
@@ -82,8 +84,8 @@ class Experiment:
     program: str | None = None  # a Python program, relative to the repository, in place of `headgate train` and `eval`
 
     @property
-    def results(self):
-        return self.directory / "results"
+    def records(self):
+        return self.directory / "records.jsonl"
 
     def runs(self):
         """All runs, with variants in the innermost loop, so that all variants are run early."""
@@ -239,16 +241,38 @@ def write_whole(path, text):
         raise
 
 
-def read_record(path):
-    """Reads a record; None if there is no file. Raises ExperimentError for a file that is not a record."""
+def read_records(path):
+    """Reads a file of records, one a line, as {run name: record}; {} if there is no file. Raises ExperimentError, with
+    the number of the line, for a line that is not a record."""
+    records = {}
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ExperimentError(f"{path}: {error}") from error
-    require(isinstance(record, dict) and {"train", "seed", "status"} <= set(record), path, "not a record of a run")
-    return record
+        return records
+    for number, line in enumerate(lines, 1):
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise ExperimentError(f"{where}: {error}") from error
+        require(isinstance(record, dict) and RECORD_KEYS <= set(record), where, "not a record of a run")
+        require(record["run"] not in records, where, f"a second record of {record['run']}")
+        records[record["run"]] = record
+    return records
+
+
+def put_record(path, record):
+    """Adds a record to the file, or replaces that of the same run. Lines are sorted by the run's name and written
+    atomically. The lock on the folder keeps two processes from losing each other's records."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        records = {**read_records(path), record["run"]: record}
+        lines = [json.dumps(records[name], sort_keys=True) + "\n" for name in sorted(records)]
+        write_whole(path, "".join(lines))
+    finally:
+        os.close(folder)
 
 
 def identity_of(record):

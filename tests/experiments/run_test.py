@@ -19,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 RUN = HERE.parent.parent / "experiments" / "run.py"
 sys.path.insert(0, str(RUN.parent))
 
+import plan  # noqa: E402
 import run  # noqa: E402
 
 CONFIG = {
@@ -61,6 +62,7 @@ class Bench(unittest.TestCase):
         self.hold.touch()
         self.configure(CONFIG)
         (self.directory / "README.md").write_text(PAGE)
+        self.path = self.directory / "records.jsonl"
 
     def configure(self, config):
         (self.directory / "config.json").write_text(json.dumps(config))
@@ -109,10 +111,11 @@ class Bench(unittest.TestCase):
         return [line for line in self.log.read_text().splitlines() if line.startswith(verb)]
 
     def record(self, name):
-        return json.loads((self.directory / "results" / f"{name}.json").read_text())
+        return plan.read_records(self.path)[name]
 
-    def records(self):
-        return sorted(path.name for path in (self.directory / "results").glob("*"))
+    def recorded(self):
+        """The names of the runs, in the order of their lines."""
+        return list(plan.read_records(self.path))
 
     def start_and_hold(self):
         """A call whose first two trainings stand after their second step."""
@@ -139,9 +142,7 @@ class Bench(unittest.TestCase):
 class Records(Bench):
     def test_a_record_holds_what_was_run_and_what_came_of_it(self):
         self.succeed()
-        self.assertEqual(
-            self.records(), ["headwise-seed1.json", "headwise-seed2.json", "none-seed1.json", "none-seed2.json"]
-        )
+        self.assertEqual(self.recorded(), ["headwise-seed1", "headwise-seed2", "none-seed1", "none-seed2"])
         record = self.record("headwise-seed2")
         self.assertEqual(
             record["train"], {"task": "text", "lr": 0.5, "steps": 6, "gate": "headwise", "match-params": True}
@@ -199,8 +200,8 @@ class Records(Bench):
         self.configure(swept)
         self.succeed()
         self.assertEqual(
-            self.records(),
-            [f"hot-{variant}-lr{lr}-seed1.json" for variant in ("headwise", "none") for lr in ("0.002", "0.25")],
+            self.recorded(),
+            [f"hot-{variant}-lr{lr}-seed1" for variant in ("headwise", "none") for lr in ("0.002", "0.25")],
         )
         self.assertEqual(self.record("hot-none-lr0.25-seed1")["settings"]["lr"], 0.25)
 
@@ -218,7 +219,7 @@ class Records(Bench):
     def test_trials_leave_no_record(self):
         out = self.succeed("--trial")
         self.assertIn("headwise (1 of 2 runs)", out)
-        self.assertFalse((self.directory / "results").exists())
+        self.assertFalse(self.path.exists())
         self.assertEqual((self.directory / "README.md").read_text(), PAGE)
         self.assertTrue(all("--steps 4" in call and "--seed 1" in call for call in self.calls("train")))
 
@@ -268,7 +269,7 @@ class Interruptions(Bench):
 
     def test_without_its_record_a_run_starts_again(self):
         self.succeed("--only", "none-seed1")
-        (self.directory / "results" / "none-seed1.json").unlink()
+        self.path.unlink()
         self.succeed("--only", "none-seed1")
         self.assertFalse([call for call in self.calls("train") if call.endswith("--resume")])
 
@@ -290,6 +291,47 @@ class Interruptions(Bench):
             fcntl.flock(lock, fcntl.LOCK_EX)  # until the last trainer is gone
 
 
+class RecordFiles(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "records.jsonl"
+
+    def put(self, name, **figures):
+        plan.put_record(self.path, {"run": name, "train": {}, "seed": 1, "status": "finished", **figures})
+
+    def test_put_record_any_order_gives_the_same_bytes(self):
+        texts = set()
+        for names in ("abc", "cab", "bca"):
+            self.path.unlink(missing_ok=True)
+            for name in names:
+                self.put(name)
+            texts.add(self.path.read_text())
+        self.assertEqual(len(texts), 1)
+        self.assertEqual(list(plan.read_records(self.path)), ["a", "b", "c"])
+
+    def test_put_record_of_a_recorded_run_replaces_its_line(self):
+        self.put("a", loss=1)
+        self.put("b", loss=2)
+        self.put("a", loss=3)
+        self.assertEqual({name: record["loss"] for name, record in plan.read_records(self.path).items()}, {"a": 3, "b": 2})
+
+    def test_put_record_two_processes_keep_each_others_records(self):
+        put = "plan.put_record(pathlib.Path(sys.argv[1]), {'run': f'{sys.argv[2]}{n}', 'train': {}, 'seed': 1, 'status': ''})"
+        code = f"import pathlib, plan, sys\nfor n in range(20): {put}"
+        environment = {**os.environ, "PYTHONPATH": str(RUN.parent)}
+        writers = [subprocess.Popen([sys.executable, "-c", code, self.path, name], env=environment) for name in "ab"]
+        self.assertEqual([writer.wait(timeout=TIMEOUT) for writer in writers], [0, 0])
+        self.assertEqual(len(plan.read_records(self.path)), 40)
+
+    def test_put_record_into_a_cut_file_keeps_the_file(self):
+        self.put("a")
+        self.path.write_text(self.path.read_text()[:20])
+        with self.assertRaises(plan.ExperimentError):
+            self.put("b")
+        self.assertEqual(len(self.path.read_text()), 20)
+
+
 class Failures(Bench):
     def test_a_failure_names_the_run_and_gives_the_reason(self):
         broken = json.loads(json.dumps(CONFIG))
@@ -297,13 +339,18 @@ class Failures(Bench):
             broken["blocks"][0]["variants"][1]["train"]["gate"] = gate
             self.configure(broken)
             self.fail_with(["headwise-seed1", *words])
-            self.assertNotIn("headwise-seed1.json", self.records())
+            self.assertNotIn("headwise-seed1", self.recorded())
 
-    def test_a_cut_record_is_refused_by_name(self):
+    def test_records_cut_file_is_refused_with_its_line(self):
         self.succeed()
-        path = self.directory / "results" / "none-seed1.json"
-        path.write_text(path.read_text()[:100])
-        self.fail_with(["none-seed1.json"])
+        self.path.write_text(self.path.read_text()[:-100])
+        self.fail_with(["records.jsonl:4: "])
+
+    def test_records_run_that_stands_twice_is_refused(self):
+        self.succeed()
+        lines = self.path.read_text().splitlines(keepends=True)
+        self.path.write_text("".join([*lines, lines[0]]))
+        self.fail_with(["records.jsonl:5: a second record of headwise-seed1"])
 
     def test_bad_configs_are_refused(self):
         def with_block(**change):

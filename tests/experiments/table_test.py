@@ -157,7 +157,7 @@ class Bench(unittest.TestCase):
             "diverged": loss is None and {"step": 7} or None,
             **fields,
         }
-        plan.write_whole(self.directory / "results" / f"{run.name}.json", json.dumps(content))
+        plan.put_record(self.directory / "records.jsonl", content)
 
     def put_all(self, experiment, losses):
         runs = list(experiment.runs())
@@ -166,7 +166,7 @@ class Bench(unittest.TestCase):
             self.put(run, losses[run.name])
 
     def rows(self, experiment):
-        (text,), _ = (part.values() for part in table.render(experiment, experiment.results))
+        (text,), _ = (part.values() for part in table.render(experiment, experiment.records))
         return text.splitlines()[2:]
 
 
@@ -353,9 +353,9 @@ class Pages(Bench):
 
     def test_records_must_be_of_the_config(self):
         self.put(self.a, 1.0, train={"lr": 0.2})
-        self.assert_refused("a-seed1.json is of other options")
+        self.assert_refused("the record of a-seed1 is of other options")
         self.put(self.a, 1.0)
-        plan.write_whole(self.directory / "results" / "c-seed1.json", "{}")
+        plan.put_record(self.directory / "records.jsonl", {"run": "c-seed1", "train": {}, "seed": 1, "status": "finished"})
         self.assert_refused("no run of config.json makes c-seed1")
 
     def test_records_must_be_of_one_recipe(self):

@@ -19,4 +19,5 @@ def test_trial(name, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     runs = int(done.stdout.split(" runs, ")[0].split()[-1])
-    assert len(list((tmp_path / f"{name}-trial" / "results").glob("*.json"))) == runs >= 3
+    records = (tmp_path / f"{name}-trial" / "records.jsonl").read_text().splitlines()
+    assert len(records) == runs >= 3
