@@ -14,7 +14,7 @@
 
 namespace headgate {
 
-/// "0.1.0".
+/// Returns HEADGATE_VERSION (headgate/version.h) of the library that is loaded, "MAJOR.MINOR.PATCH".
 HEADGATE_API const char* version();
 
 /// Targets in this build, best first.
