@@ -5,13 +5,13 @@
     page_test.py --headgate TOOL [--screenshots DIR]
     page_test.py [--screenshots DIR] REPORT.html
 
-Without a report TOOL makes one of made-up runs. Exit status: 0 all checks hold, 1 some do not (a line each), 77 there is no
+Without a report TOOL trains runs and compares them. Exit status: 0 all checks hold, 1 some do not (a line each), 77 there is no
 Chromium or no chromedriver.
 """
 
 import json
-import math
 import random
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -102,44 +102,46 @@ class CompareChecks(in_browser.Checks):
         self.hold("the Enter key shows them again", lines() == every, lines())
 
 
-def records(rng, steps, every, gated, sink):
-    """Lines of metrics.jsonl: the loss falls, a sink and massive activations grow without a gate."""
-    for step in range(1, steps + 1):
-        grown = step / steps
-        record = {"step": step, "loss": 5.5 * math.exp(-3 * grown) + 1.2 + rng.gauss(0, 0.05), "grad_norm": rng.uniform(0.2, 1.5),
-                  "lr": 1e-3 * (1 - grown), "tokens": 1024 * step, "seconds": 0.01, "tokens_per_second": rng.uniform(9e4, 1e5)}
-        if step == steps // 2 and sink:
-            record.update(loss=9.0, spike=True)
-        if step % every == 0:
-            record["eval"] = {
-                "loss_nats": 5.4 * math.exp(-3 * grown) + 1.25, "first_token_attention": 0.05 + sink * grown,
-                "first_token_attention_gated": 0.01 if gated else None, "massive_activation": 3 + 900 * sink * grown ** 3,
-                "gate_mean": 0.5 - 0.3 * grown if gated else None, "layers": []}
-        yield json.dumps(record) + "\n"
+def train(tool, run, text, gate, steps, every):
+    """A run of a small model; a second of training at most."""
+    subprocess.run([tool, "train", "--data", text, "--out", run, "--gate", gate, "--steps", str(steps), "--eval-every", str(every),
+                    "--eval-tokens", "256", "--layers", "1", "--dim", "16", "--heads", "2", "--seq-len", "32", "--batch", "2",
+                    "--threads", "1"], check=True, stdout=subprocess.DEVNULL)
+
+
+def write_text(path):
+    """The same words again and again, which a model soon knows; letters by chance among them make its loss jump."""
+    rng = random.Random(7)
+    words = ["What the gate lets through is for the next layer to read.\n"] * 2000
+    words[1000] = "".join(rng.choices(string.printable, k=200))
+    path.write_text("".join(words), encoding="utf-8")
+    return path
+
+
+def write_extremes(run):
+    """A run whose numbers charts cannot hold: no trainer writes them."""
+    run.mkdir()
+    lines = [{"step": step, "loss": value, "grad_norm": value and abs(value), "eval": {"perplexity": value}}
+             for step, value in ((1, 1.7e308), (2, -1.7e308), (3, None), (4, 5e-324))]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return run
 
 
 def pages_of(folder, tool):
     """A page of runs that differ in length, in figures and in how they ended, and one with numbers that charts cannot hold."""
     if not tool:
         raise SystemExit("page_test: needs --headgate TOOL or a report")
-    rng = random.Random(7)
-    made = {"plain": (3000, 100, False, 0.6), "gated": (3000, 100, True, 0.02), "<b>short & cut": (900, 150, True, 0.1)}
-    texts = {name: "".join(records(rng, *shape))[:-30 if "cut" in name else None] for name, shape in made.items()}
-    extremes = "".join(
-        json.dumps({"step": step, "loss": value, "grad_norm": value and abs(value), "eval": {"perplexity": value}}) + "\n"
-        for step, value in ((1, 1.7e308), (2, -1.7e308), (3, None), (4, 5e-324)))
-    return [page_of_runs(folder, tool, "compare", texts),
-            page_of_runs(folder, tool, "extremes", {**texts, "extremes": extremes})]
-
-
-def page_of_runs(folder, tool, name, texts):
-    runs = [Path(folder) / name / run for run in texts]
-    for run, text in zip(runs, texts.values()):
-        run.mkdir(parents=True)
-        (run / "metrics.jsonl").write_text(text, encoding="utf-8")
-    page = Path(folder) / f"{name}.html"
-    subprocess.run([tool, "compare", *runs, "--out", page, "--points", "300"], check=True)
-    return page
+    folder = Path(folder)
+    text = write_text(folder / "text")
+    runs = [folder / name for name in ("plain", "gated", "<b>short & cut")]
+    for run, shape in zip(runs, (("none", 3000, 100), ("headwise", 3000, 100), ("headwise", 900, 150))):
+        train(tool, run, text, *shape)
+    cut = runs[-1] / "metrics.jsonl"  # as a run that is killed leaves it
+    cut.write_bytes(cut.read_bytes()[:-30])
+    pages = {"compare": runs, "extremes": [*runs, write_extremes(folder / "extremes")]}
+    for name, of_page in pages.items():
+        subprocess.run([tool, "compare", *of_page, "--out", folder / f"{name}.html", "--points", "300"], check=True)
+    return [folder / f"{name}.html" for name in pages]
 
 
 if __name__ == "__main__":
