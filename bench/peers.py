@@ -22,10 +22,10 @@ from typing import Any
 
 CPUS = os.sched_getaffinity(0)  # before a runtime that is imported below binds this thread
 
-from peer.table import markdown, merged  # noqa: E402
-from peer.cases import Case, Refused, all_cases  # noqa: E402
-from peer.worker import PEERS, WorkerProcess  # noqa: E402
-from turns import seconds_in_turns  # noqa: E402
+from peer.cases import Case, Refused, all_cases
+from peer.table import markdown, merged
+from peer.worker import PEERS, WorkerProcess
+from turns import seconds_in_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 TURN_SECONDS = 0.03  # calls in a turn; the median of them counts, so that one that wakes threads does not
@@ -39,8 +39,9 @@ def quartiles(values: list[float]) -> list[float]:
 
 def checked(case: Case, workers: list[WorkerProcess]) -> tuple[list[WorkerProcess], list[dict[str, Any]]]:
     """The workers that compute the case rightly, and a result for every worker: its error, or why it is not timed."""
-    from peer.reference import error_of, reference  # imports PyTorch
     import numpy as np
+
+    from peer.reference import error_of, reference  # imports PyTorch
 
     for worker in workers:
         worker.release()

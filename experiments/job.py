@@ -210,11 +210,11 @@ class Job:
             with open(self.work / "metrics.jsonl", "rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
                 step = int(re.findall(rb'^\{"step":(\d+),', file.read(), re.MULTILINE)[-1])
-            return min(1.0, step / self.steps())
+            return min(1.0, step / self.steps)
         except (OSError, IndexError):
             return 0.0
 
-    @functools.cache
+    @functools.cached_property
     def steps(self):
         """The steps of the whole run, from the checkpoint of its start."""
         return json.loads((self.work / "checkpoint" / "trainer_state.json").read_text(encoding="utf-8"))["steps"]

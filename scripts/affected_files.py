@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def parse_dependencies(text, build):
     """{object: set of absolute paths} of what `ninja -t deps` prints."""
-    dependencies = {}
+    dependencies, current = {}, None
     for line in text.splitlines():
         if line.startswith(" "):
             dependencies[current].add(os.path.normpath(os.path.join(build, line.strip())))

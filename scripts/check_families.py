@@ -31,6 +31,7 @@ import numpy
 import tokenizers
 import torch
 import transformers
+
 from check_tokenizers import of_gguf
 
 TOLERANCE = 1e-4

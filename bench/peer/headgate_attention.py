@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headgate's Python package, in both precisions."""
 
-import headgate
 import torch
 
-from .cases import LAYER_WEIGHTS, ROPE_BASE, NORM_EPS, Case, Refused, Way
+import headgate
+
+from .cases import LAYER_WEIGHTS, NORM_EPS, ROPE_BASE, Case, Refused, Way
 from .torch_common import arrays, layer_ways, tensors_of
 
 

@@ -10,11 +10,11 @@ import statistics
 import sys
 import time
 
-import debian_packages
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import debian_packages
 import headgate
 from headgate.torch import GatedAttention
 

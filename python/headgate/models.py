@@ -13,10 +13,11 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -105,7 +106,7 @@ class Evaluation:
 
     def head_frame(self):
         """Heads as rows, by layer and head."""
-        rows = [{"layer": l, "head": h, **f} for l, heads in enumerate(self.heads) for h, f in enumerate(heads)]
+        rows = [{"layer": layer, "head": h, **f} for layer, heads in enumerate(self.heads) for h, f in enumerate(heads)]
         return _frame(rows).set_index(["layer", "head"])
 
 
@@ -154,7 +155,7 @@ class Xray:
 
     def head_frame(self):
         """Heads as rows, by layer and head."""
-        rows = [{"layer": l, "head": h, **f} for l, of in enumerate(self.head_figures) for h, f in enumerate(of)]
+        rows = [{"layer": layer, "head": h, **f} for layer, of in enumerate(self.head_figures) for h, f in enumerate(of)]
         return _frame(rows).set_index(["layer", "head"])
 
 

@@ -17,8 +17,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 EXPERIMENTS = HERE.parent.parent / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
 
-import plan  # noqa: E402
-import table  # noqa: E402
+import plan
+import table
 
 CONFIG = {
     "program": str(HERE / "fake_program.py"),

@@ -19,8 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 RUN = HERE.parent.parent / "experiments" / "run.py"
 sys.path.insert(0, str(RUN.parent))
 
-import plan  # noqa: E402
-import run  # noqa: E402
+import plan
+import run
 
 CONFIG = {
     "train": {"task": "text", "lr": 0.5, "steps": 6},

@@ -16,11 +16,11 @@ import xml.etree.ElementTree
 EXPERIMENTS = pathlib.Path(__file__).resolve().parent.parent.parent / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
 
-import plan  # noqa: E402
-import plot  # noqa: E402
-import record  # noqa: E402
-import table  # noqa: E402
-import tables  # noqa: E402
+import plan
+import plot
+import record
+import table
+import tables
 
 SETTINGS = {"steps": 10, "lr": 0.1, "clip": 1.0}
 

@@ -342,7 +342,10 @@ def blocks(word: str, count: int, seed: int) -> bytes:
     return bytes(out)
 
 
-def gguf_file(architecture: str = "llama", sizes: Sizes = Sizes(vocab=len(TOKENS), seq_len=64),
+SIZES_OF_TOKENS = Sizes(vocab=len(TOKENS), seq_len=64)
+
+
+def gguf_file(architecture: str = "llama", sizes: Sizes = SIZES_OF_TOKENS,
               formats: tuple[str, ...] = ("F32",)) -> Gguf:
     """Matrices take the formats in turn; vectors are F32."""
     a = architecture

@@ -13,11 +13,11 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import good_files as good_file  # noqa: E402
-import mutations  # noqa: E402
-import readers  # noqa: E402
-from interruptions import Judge, Sender  # noqa: E402
-from trial import Command, Expect, Limits, Machine, Settings, Trial  # noqa: E402
+import good_files as good_file
+import mutations
+import readers
+from interruptions import Judge, Sender
+from trial import Command, Expect, Limits, Machine, Settings, Trial
 
 REFUSAL = "echo 'headgate verb: in.txt: not a file of any kind' >&2; exit 2"
 

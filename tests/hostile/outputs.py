@@ -3,7 +3,6 @@
 
 import dataclasses
 import os
-import pathlib
 import shlex
 import subprocess
 from collections.abc import Iterator

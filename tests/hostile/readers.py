@@ -2,6 +2,7 @@
 """The table of readers: each row has a good file, its mutations and the commands that read it."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -297,7 +298,7 @@ def of_metrics(good: bytes) -> Iterator[Variant]:
 
 def text_rows() -> Iterator[Reader]:
     files = good_file.tokenized_model()
-    of_data = lambda good: mutations.of_text(good, Expect.REFUSED)
+    of_data = functools.partial(mutations.of_text, invalid=Expect.REFUSED)
     byte_model = good_file.model()
     # Models of bytes and those with a tokenizer read texts in different ways.
     yield Reader("text-of-bytes", byte_model, "book.txt", (EVAL, XRAY, Command(good_file.TRAIN, ("run",))), of_long_enough(of_data),

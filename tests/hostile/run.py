@@ -26,13 +26,13 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import interruptions  # noqa: E402
-import limits  # noqa: E402
-import locales  # noqa: E402
-import outputs  # noqa: E402
-import readers  # noqa: E402
-from mutations import RANDOM  # noqa: E402
-from trial import Machine, Settings, Skipped, Trial, remove_tree  # noqa: E402
+import interruptions
+import limits
+import locales
+import outputs
+import readers
+from mutations import RANDOM
+from trial import Machine, Settings, Skipped, Trial, remove_tree
 
 RANDOM_NAME = re.compile(r"^(?P<row>[^/]+)/(?P<kind>random-[a-z]+)-(?P<index>\d+)(/|$)")
 

@@ -6,7 +6,8 @@ those that it has while the next come in. The parts are merged by their log-sum-
 gate acts once, on the whole. Backward, keys and values go round again with the sums of their gradients behind them.
 """
 
-from typing import Any, Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist

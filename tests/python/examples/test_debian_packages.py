@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import debian_packages
 import pytest
+
+import debian_packages
 from debian_packages import DataError, read_list
 
 

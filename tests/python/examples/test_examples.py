@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
 import classify
 import debian_packages
 import graph
 import length
-import pytest
 import recurrent
-import torch
 import training
 
 EXAMPLES = Path(training.__file__).parent

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import stanzas
 
 RUN = Path(__file__).resolve().parents[3] / "experiments" / "run.py"

@@ -2,7 +2,6 @@
 """GatedAttention in PyTorch's wrappers for several processes: DDP, FSDP, and DDP over sequences that are sharded. After
 some steps of training the parameters are those of one process with the whole batch."""
 
-import processes
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+import processes
 from headgate.torch import AttentionCache, GatedAttention, shard_sequence
 
 B, T, C = 4, 16, 24

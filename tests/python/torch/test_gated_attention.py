@@ -3,11 +3,11 @@
 
 import inspect
 
-import plain
 import pytest
 import torch
 
 import headgate
+import plain
 from headgate.torch import GATE_FUNCTIONS, gated_attention
 from headgate.torch.attention import DIFFERENTIABLE, OPTIONS, TENSORS
 from headgate.torch.gates import keeps_output

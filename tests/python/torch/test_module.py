@@ -13,13 +13,13 @@ import re
 import subprocess
 from pathlib import Path
 
-import models
 import numpy
 import pytest
 import torch
 from torch.nn import functional as F
 
 import headgate
+import models
 from headgate.torch import AttentionCache, GatedAttention, GateVariant, gated_attention, parse_gate, variant
 
 ROOT = Path(__file__).resolve().parents[3]

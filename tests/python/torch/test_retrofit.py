@@ -3,13 +3,13 @@
 
 import copy
 
-import models
-import plain
 import pytest
 import torch
 import transformers
 
 import headgate.torch.transformers
+import models
+import plain
 from headgate.torch import GateVariant, gate_parameters, load_retrofit, parse_gate, retrofit
 
 headgate.torch.transformers.register()

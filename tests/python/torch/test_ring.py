@@ -3,7 +3,6 @@
 
 import inspect
 
-import processes
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import headgate
+import processes
 from headgate.torch import gated_attention, gather_sequence, ring_attention, shard_sequence
 from headgate.torch.attention import OPTIONS, TENSORS
 from headgate.torch.sharding import shard_positions

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn_implementation="headgate" against transformers' own attention, on small random models."""
 
-import models
 import pytest
 import torch
 import torch.utils._python_dispatch
@@ -9,6 +8,7 @@ import transformers
 from transformers import StaticCache, masking_utils
 
 import headgate.torch.transformers
+import models
 
 headgate.torch.transformers.register()
 TOLERANCE = 2e-5
