@@ -84,7 +84,11 @@ def main():
             ways[f"{arguments.count} processes, {sharding}"] = Way(arguments, sharding, arguments.count, directory)
         found = []
         for backward in (False, True):
-            found.append(seconds_in_turns([lambda way=way, backward=backward: way.run(backward) for way in ways.values()], arguments.rounds))
+            found.append(
+                seconds_in_turns(
+                    [lambda way=way, backward=backward: way.run(backward) for way in ways.values()], arguments.rounds
+                )
+            )
         for way in ways.values():
             way.run(None)
             for process in way.processes:

@@ -189,9 +189,7 @@ def program_setup(args, experiment, work, records):
     data = pathlib.Path(args.data).resolve() if args.data else None
     program = program_of(None, (*SOURCES, "python", str(pathlib.Path(experiment.program).parent)))
     sha256 = sha256_of(plan.ROOT / experiment.program)
-    return Setup(
-        experiment, python, program, sha256, data, package_lists(python, data), work, records, args.threads
-    )
+    return Setup(experiment, python, program, sha256, data, package_lists(python, data), work, records, args.threads)
 
 
 def make_setup(args, experiment):
@@ -284,13 +282,19 @@ def parse(arguments):
     parser.add_argument("--dry-run", action="store_true", help="print the commands of what is left to do")
     parser.add_argument("--trial", action="store_true", help="four steps of each variant, outside the records")
     parser.add_argument("--force", action="store_true", help="also runs that are recorded already")
-    parser.add_argument("--data", metavar="FILE", help="default: the text that scripts/english_text.sh prints; of "
-                        "Python programs apt's list of Debian 12's packages")
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="default: the text that scripts/english_text.sh prints; of "
+        "Python programs apt's list of Debian 12's packages",
+    )
     parser.add_argument(
         "--headgate", default=plan.ROOT / "build/headgate", metavar="PROGRAM", help="default build/headgate"
     )
     parser.add_argument(
-        "--python", default=plan.ROOT / "build/python-venv/bin/python", metavar="PYTHON",
+        "--python",
+        default=plan.ROOT / "build/python-venv/bin/python",
+        metavar="PYTHON",
         help="of Python programs (default build/python-venv/bin/python)",
     )
     parser.add_argument(

@@ -278,8 +278,13 @@ def values_table(experiment, spec, records):
     block = experiment.block(spec.get("block", "main"))
     columns = [finished(runs_of(block, records, variant=variant)[0]) for variant in block.variants]
     rows = [
-        [str(x), *(cell([value_at(record, spec["value"].format(x=x)) for record in own], spec.get("digits", 3))
-                   for own in columns)]
+        [
+            str(x),
+            *(
+                cell([value_at(record, spec["value"].format(x=x)) for record in own], spec.get("digits", 3))
+                for own in columns
+            ),
+        ]
         for x in spec["x"]
     ]
     return markdown([spec.get("title", "x"), *(variant.label for variant in block.variants)], rows)

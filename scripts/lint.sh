@@ -39,7 +39,7 @@ lint_python() {
   python=$(scripts/python_venv.sh build lint) && "$python" -m "$@"
 }
 
-python_style() { lint_python ruff check --quiet; }
+python_style() { lint_python ruff check --quiet && lint_python ruff format --quiet --check; }
 
 forms_and_workflows() {
   local schema="lint_python check_jsonschema --quiet --builtin-schema vendor"

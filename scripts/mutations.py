@@ -3,6 +3,7 @@
 
 # (test program below tests/, file, its mutations); a mutation: (name, text that occurs exactly once in the file, the same,
 # changed). The named test must fail.
+# fmt: off
 GROUPS = (
     ("library/attention/backward_test", "src/library/attention/cpu/gate_rows-inl.hpp", (
         ("delta, no gate", "hn::MulAdd(dy, hn::LoadU(d, row.y + x), delta)",

@@ -22,7 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HEADER, CHANGELOG, CITATION = ROOT / "include/headgate/version.h", ROOT / "CHANGELOG.md", ROOT / "CITATION.cff"
 PARTS = ("MAJOR", "MINOR", "PATCH")
-SECTION = re.compile(r"^## \[(?P<name>[^]]+)\](?P<date> - \d{4}-\d\d-\d\d)?\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(
+    r"^## \[(?P<name>[^]]+)\](?P<date> - \d{4}-\d\d-\d\d)?\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL
+)
 ENTRY = re.compile(r"^- ", re.MULTILINE)
 TESTS = (["make", "test"], ["make", "check"])
 
@@ -91,7 +93,11 @@ def prepare(_arguments):
     now, today = version(), datetime.date.today().isoformat()
     if now in sections():
         raise ReleaseError(f"CHANGELOG.md has a section {now} already")
-    replace_in(CHANGELOG, rf"^## \[Unreleased\]\n\nTo become {re.escape(now)}\.\n", f"## [Unreleased]\n\n## [{now}] - {today}\n")
+    replace_in(
+        CHANGELOG,
+        rf"^## \[Unreleased\]\n\nTo become {re.escape(now)}\.\n",
+        f"## [Unreleased]\n\n## [{now}] - {today}\n",
+    )
     text = re.sub(r"^date-released: .*\n", "", CITATION.read_text(encoding="utf-8"), flags=re.MULTILINE)
     CITATION.write_text(text, encoding="utf-8")
     replace_in(CITATION, r"^version: .*\n", f"version: {now}\ndate-released: {today}\n")
@@ -132,7 +138,9 @@ def tag(arguments):
         if subprocess.run(command, cwd=ROOT).returncode != 0:
             raise ReleaseError(f"{' '.join(command)} failed; nothing is tagged")
     git("tag", "--annotate", "--cleanup=verbatim", "--message", f"Headgate {now}\n\n{notes}", f"v{now}")
-    print(f"release: tagged v{now}; publish it with: git push origin main v{now}; then: scripts/release.py next VERSION")
+    print(
+        f"release: tagged v{now}; publish it with: git push origin main v{now}; then: scripts/release.py next VERSION"
+    )
 
 
 def next_version(arguments):

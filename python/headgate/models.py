@@ -155,7 +155,9 @@ class Xray:
 
     def head_frame(self):
         """Heads as rows, by layer and head."""
-        rows = [{"layer": layer, "head": h, **f} for layer, of in enumerate(self.head_figures) for h, f in enumerate(of)]
+        rows = [
+            {"layer": layer, "head": h, **f} for layer, of in enumerate(self.head_figures) for h, f in enumerate(of)
+        ]
         return _frame(rows).set_index(["layer", "head"])
 
 

@@ -35,9 +35,22 @@ CONFIG = {
     ],
     "tables": [
         {"name": "settings", "kind": "program-settings"},
-        {"name": "at", "kind": "values", "title": "length", "x": [8, 16], "value": "eval.at.{x}.loss_nats", "digits": 1},
-        {"name": "f", "kind": "values-figure", "title": "loss", "x-title": "length", "x": [8, 16],
-         "value": "eval.at.{x}.loss_nats"},
+        {
+            "name": "at",
+            "kind": "values",
+            "title": "length",
+            "x": [8, 16],
+            "value": "eval.at.{x}.loss_nats",
+            "digits": 1,
+        },
+        {
+            "name": "f",
+            "kind": "values-figure",
+            "title": "loss",
+            "x-title": "length",
+            "x": [8, 16],
+            "value": "eval.at.{x}.loss_nats",
+        },
         {"name": "r", "kind": "reliability-figure", "title": "reliability"},
     ],
 }
@@ -64,8 +77,20 @@ class Program(unittest.TestCase):
         (self.directory / "config.json").write_text(json.dumps({**CONFIG, **change}))
 
     def start(self, *arguments, **environment):
-        command = [sys.executable, EXPERIMENTS / "run.py", self.directory, "--data", self.data, "--python", sys.executable,
-                   "--work", self.scratch / "work", "--jobs", "2", *arguments]
+        command = [
+            sys.executable,
+            EXPERIMENTS / "run.py",
+            self.directory,
+            "--data",
+            self.data,
+            "--python",
+            sys.executable,
+            "--work",
+            self.scratch / "work",
+            "--jobs",
+            "2",
+            *arguments,
+        ]
         environment = {**os.environ, "FAKE_LOG": str(self.log), **environment}
         return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
@@ -115,15 +140,19 @@ class Program(unittest.TestCase):
     def test_trials_are_small_and_leave_no_record(self):
         self.succeed("--trial")
         self.assertFalse(self.path.exists())
-        self.assertTrue(all("--steps 4" in line and "--packages 2000" in line for line in self.log.read_text().splitlines()))
+        self.assertTrue(
+            all("--steps 4" in line and "--packages 2000" in line for line in self.log.read_text().splitlines())
+        )
 
     def test_a_divergence_is_a_result_and_other_failures_are_not(self):
         self.configure(train={"lr": 2, "steps": 6})
         self.assertIn("diverged at step 3", self.succeed())
         record = self.record("none-seed1")
         self.assertEqual((record["status"], record["eval"], record["diverged"]["step"]), ("diverged", None, 3))
-        self.configure(train={"lr": 0.5, "steps": 6, "gate": "none"},
-                       blocks=[{**CONFIG["blocks"][0], "variants": [{"name": "b", "train": {"gate": "broken"}}]}])
+        self.configure(
+            train={"lr": 0.5, "steps": 6, "gate": "none"},
+            blocks=[{**CONFIG["blocks"][0], "variants": [{"name": "b", "train": {"gate": "broken"}}]}],
+        )
         self.fail_with(["b-seed", "status 1", "gate broken is broken"])
 
     def test_an_interrupted_run_starts_again(self):

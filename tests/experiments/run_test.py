@@ -314,7 +314,9 @@ class RecordFiles(unittest.TestCase):
         self.put("a", loss=1)
         self.put("b", loss=2)
         self.put("a", loss=3)
-        self.assertEqual({name: record["loss"] for name, record in plan.read_records(self.path).items()}, {"a": 3, "b": 2})
+        self.assertEqual(
+            {name: record["loss"] for name, record in plan.read_records(self.path).items()}, {"a": 3, "b": 2}
+        )
 
     def test_put_record_two_processes_keep_each_others_records(self):
         put = "plan.put_record(pathlib.Path(sys.argv[1]), {'run': f'{sys.argv[2]}{n}', 'train': {}, 'seed': 1, 'status': ''})"

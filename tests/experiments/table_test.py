@@ -355,7 +355,9 @@ class Pages(Bench):
         self.put(self.a, 1.0, train={"lr": 0.2})
         self.assert_refused("the record of a-seed1 is of other options")
         self.put(self.a, 1.0)
-        plan.put_record(self.directory / "records.jsonl", {"run": "c-seed1", "train": {}, "seed": 1, "status": "finished"})
+        plan.put_record(
+            self.directory / "records.jsonl", {"run": "c-seed1", "train": {}, "seed": 1, "status": "finished"}
+        )
         self.assert_refused("no run of config.json makes c-seed1")
 
     def test_records_must_be_of_one_recipe(self):

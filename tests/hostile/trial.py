@@ -202,14 +202,22 @@ class Machine:
     def _execute(self, trial: Trial, folder: pathlib.Path) -> Outcome:
         # Pipes, since files would be subject to a limit of their sizes.
         child = subprocess.Popen(
-            self.command_line(trial), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=self._environment(trial.limits), start_new_session=True)
+            self.command_line(trial),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment(trial.limits),
+            start_new_session=True,
+        )
         begin = time.monotonic()
         descriptor = os.pidfd_open(child.pid)
         if trial.redirect == NO_READER:
             child.stdout.close()
         texts = [bytearray(), bytearray()]
-        helpers = [threading.Thread(target=drain, args=(pipe, text)) for pipe, text in zip((child.stdout, child.stderr), texts)]
+        helpers = [
+            threading.Thread(target=drain, args=(pipe, text)) for pipe, text in zip((child.stdout, child.stderr), texts)
+        ]
         if trial.meanwhile is not None:
             helpers.append(threading.Thread(target=trial.meanwhile, args=(descriptor, folder)))
         for helper in helpers:
@@ -284,7 +292,9 @@ class Machine:
                 faults.append(f"took {outcome.peak >> 20} MiB of memory, more than {bound >> 20} MiB")
         writes = trial.command.writes if outcome.status in (DONE, CHECK_FAILED) else ()
         # Of a directory that was asked for, an empty one may stay.
-        empty = tuple(path for path in trial.command.writes if (folder / path).is_dir() and not any((folder / path).iterdir()))
+        empty = tuple(
+            path for path in trial.command.writes if (folder / path).is_dir() and not any((folder / path).iterdir())
+        )
         return faults + changes(before, after, writes + empty + trial.unchecked)
 
 

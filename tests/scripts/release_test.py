@@ -14,12 +14,12 @@ from pathlib import Path
 RELEASE = Path(__file__).resolve().parents[2] / "scripts/release.py"
 FILES = {
     "include/headgate/version.h": "#define HEADGATE_VERSION_MAJOR 0\n#define HEADGATE_VERSION_MINOR 2\n"
-                                  "#define HEADGATE_VERSION_PATCH 0\n",
+    "#define HEADGATE_VERSION_PATCH 0\n",
     "CITATION.cff": "cff-version: 1.2.0\ntype: software\nversion: 0.2.0\nlicense: Apache-2.0\n",
     "CHANGELOG.md": "# Changelog\n\n## [Unreleased]\n\nTo become 0.2.0.\n\n### Added\n\n- Caches.\n\n"
-                    "## [0.1.0] - 2026-11-21\n\n- All of it.\n",
+    "## [0.1.0] - 2026-11-21\n\n- All of it.\n",
     "pyproject.toml": '[project]\nname = "headgate"\ndynamic = ["version"]\n',
-    "Makefile": "test check:\n\t@echo $@ >>$(LOG)\n\t@test -z \"$(FAILS)\"\n",
+    "Makefile": 'test check:\n\t@echo $@ >>$(LOG)\n\t@test -z "$(FAILS)"\n',
 }
 
 
@@ -34,23 +34,33 @@ class Release(unittest.TestCase):
             (self.root / name).write_text(text, encoding="utf-8")
         (self.root / "scripts").mkdir()
         shutil.copy(RELEASE, self.root / "scripts")
-        self.environment = {"PATH": os.environ["PATH"], "HOME": folder.name, "LOG": str(self.log), "GIT_CONFIG_NOSYSTEM": "1"}
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": folder.name,
+            "LOG": str(self.log),
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
         for person in ("AUTHOR", "COMMITTER"):
             self.environment |= {f"GIT_{person}_NAME": "N", f"GIT_{person}_EMAIL": "n@example.org"}
         self.git("init", "--quiet", "--initial-branch=main")
         self.commit()
 
     def git(self, *arguments):
-        return subprocess.run(["git", *arguments], cwd=self.root, env=self.environment, check=True, capture_output=True,
-                              text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=self.root, env=self.environment, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     def commit(self):
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message=a commit")
 
     def call(self, *arguments, **environment):
-        done = subprocess.run([sys.executable, self.root / "scripts/release.py", *arguments], capture_output=True, text=True,
-                              env={**self.environment, **environment})
+        done = subprocess.run(
+            [sys.executable, self.root / "scripts/release.py", *arguments],
+            capture_output=True,
+            text=True,
+            env={**self.environment, **environment},
+        )
         return done.returncode, done.stdout, done.stderr
 
     def succeed(self, *arguments):

@@ -49,10 +49,18 @@ class Setup(unittest.TestCase):
             path.chmod(0o755)
 
     def run_setup(self, *arguments, apt_fails=""):
-        environment = dict(os.environ, STATE=str(self.state), PATH=f"{self.state}:{os.environ['PATH']}",
-                           APT_FAILS=apt_fails)
-        return subprocess.run([SETUP, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, check=False)
+        environment = dict(
+            os.environ, STATE=str(self.state), PATH=f"{self.state}:{os.environ['PATH']}", APT_FAILS=apt_fails
+        )
+        return subprocess.run(
+            [SETUP, *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
 
     def calls(self):
         return (self.state / "calls").read_text(encoding="utf-8")

@@ -23,7 +23,10 @@ def test_fields(packages_file):
     assert game.depends[1] == game.name.removesuffix("-game") + "-doc"
     raw = packages_file.read_bytes()
     assert found.facts == {
-        "file": "excerpt_Packages", "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest(), "date": None
+        "file": "excerpt_Packages",
+        "bytes": len(raw),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "date": None,
     }
 
 
@@ -38,11 +41,15 @@ def test_splits_are_disjoint_and_of_about_the_sizes(packages_file):
     parts = [found.of(split) for split in ("train", "valid", "test")]
     assert sum(map(len, parts)) == 400
     assert 280 < len(parts[0]) < 350 and all(20 < len(part) < 70 for part in parts[1:])
-    assert [package.split for package in found.packages] == [package.split for package in read_list(packages_file).packages]
+    assert [package.split for package in found.packages] == [
+        package.split for package in read_list(packages_file).packages
+    ]
 
 
 def test_excerpts_and_repeated_names(packages_file, tmp_path):
-    assert [p.name for p in read_list(packages_file, 100).packages] == [p.name for p in read_list(packages_file).packages[::4]]
+    assert [p.name for p in read_list(packages_file, 100).packages] == [
+        p.name for p in read_list(packages_file).packages[::4]
+    ]
     twice = tmp_path / "twice_Packages"
     twice.write_text("Package: a\nSection: libs\nDescription: one\n\nPackage: a\nSection: doc\nDescription: two\n")
     assert [package.description for package in read_list(twice).packages] == ["one"]
@@ -93,7 +100,9 @@ def test_command(packages_file, tmp_path):
     assert refused.stderr.count("\n") == 1
 
 
-@pytest.mark.skipif(not list(Path("/var/lib/apt/lists").glob(debian_packages.NAME + "*")), reason="no list of apt's here")
+@pytest.mark.skipif(
+    not list(Path("/var/lib/apt/lists").glob(debian_packages.NAME + "*")), reason="no list of apt's here"
+)
 def test_the_real_list():
     found = read_list()
     assert len(found.packages) > 60000 and 50 <= len(found.sections()) <= 70

@@ -60,7 +60,9 @@ def test_neighbours():
 
 def test_hidden_neighbours_do_not_count(packages_file):
     """What lies in places without a neighbour changes nothing; what neighbours are does."""
-    options = training.parse("", [*CLASSIFY, "--neighbours", "3"], graph.more_options, steps=1, batch=1, dim=16, heads=2, lr=1)
+    options = training.parse(
+        "", [*CLASSIFY, "--neighbours", "3"], graph.more_options, steps=1, batch=1, dim=16, heads=2, lr=1
+    )
     packages = [*debian_packages.read_list(packages_file).packages, debian_packages.Package("alone", "doc", "", ())]
     made = graph.Graph(packages, ["doc", "games", "libdevel", "libs"])
     model = graph.Classifier(options, made, 4).eval()
@@ -146,7 +148,10 @@ def test_figures_of_predictions():
     assert found["brier"] == pytest.approx((0 + 2 + 2 * 0.16) / 3)
     assert found["ece"] == pytest.approx(2 / 3 * 0.5 + 1 / 3 * 0.4)
     assert found["loss_nats"] == pytest.approx(-(p[1, 1].log() + p[2, 1].log()).item() / 3)
-    assert [row for row in found["reliability"] if row[0]] == [(1, pytest.approx(0.6), 1.0), (2, pytest.approx(1.0), 0.5)]
+    assert [row for row in found["reliability"] if row[0]] == [
+        (1, pytest.approx(0.6), 1.0),
+        (2, pytest.approx(1.0), 0.5),
+    ]
 
 
 def test_reliability_diagram(packages_file, tmp_path):

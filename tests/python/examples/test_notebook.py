@@ -31,7 +31,9 @@ def test_notebook_as_committed_has_no_outputs(cells):
 
 
 def test_notebook_links_lead_somewhere(cells):
-    links = [link for cell in cells if cell["cell_type"] == "markdown" for link in re.findall(r"\]\(([^)]+)\)", source(cell))]
+    links = [
+        link for cell in cells if cell["cell_type"] == "markdown" for link in re.findall(r"\]\(([^)]+)\)", source(cell))
+    ]
     assert links and all((NOTEBOOK.parent / link).exists() for link in links if "://" not in link)
 
 

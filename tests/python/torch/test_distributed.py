@@ -91,8 +91,11 @@ def with_ddp_and_a_ring(keys):
     train(model, [tuple(shard_sequence(x, 1) for x in batch) for batch in data()])
     assert_trained_alike(model.module, keys)
     h = torch.randn(1, 4, C)
-    for change in ({"cache": AttentionCache()}, {"mask": torch.ones(1, 1, 4, 4) > 0},
-                   {"cu_seqlens": torch.tensor([0, 4])}):
+    for change in (
+        {"cache": AttentionCache()},
+        {"mask": torch.ones(1, 1, 4, 4) > 0},
+        {"cu_seqlens": torch.tensor([0, 4])},
+    ):
         with pytest.raises(ValueError, match=f"{next(iter(change))} cannot be given with a ring"):
             model.module.layers[0](h, ring=dist.group.WORLD, **change)
 

@@ -42,22 +42,37 @@ class CompareChecks(in_browser.Checks):
         inside = value("$$('#cards b, #cards script, th b, button b, .legend-lines b').length")
         self.hold("no name becomes markup", inside == 0, inside)
         notes = value("$$('#cards .notes').map((note) => note.textContent)")
-        self.hold("what is left out of a run is said", notes == [note for run in self.runs for note in run["notes"]], notes)
-        panels = value("$$('#charts .panel').map((panel) => [panel.dataset.key, panel.querySelector('.sentence').textContent,"
-                       " panel.querySelectorAll('svg > path.curve').length])")
+        self.hold(
+            "what is left out of a run is said", notes == [note for run in self.runs for note in run["notes"]], notes
+        )
+        panels = value(
+            "$$('#charts .panel').map((panel) => [panel.dataset.key, panel.querySelector('.sentence').textContent,"
+            " panel.querySelectorAll('svg > path.curve').length])"
+        )
         wanted = [[key, self.sentences[key], sum(key in run["curves"] for run in self.runs)] for key in self.sentences]
-        self.hold("there is a chart for each figure, with its sentence and a line for each run that has it",
-                  panels == wanted, panels)
+        self.hold(
+            "there is a chart for each figure, with its sentence and a line for each run that has it",
+            panels == wanted,
+            panels,
+        )
 
     def scales(self):
         self.charts_of_shares("#charts .panel")
 
     def table(self):
-        rows = self.browser.value("$$('#last tbody tr').map((row) => [row.querySelector('.sentence').textContent,"
-                                  " [...row.querySelectorAll('td')].map((cell) => cell.firstChild.textContent)])")
-        self.hold("the table has each figure's sentence", [row[0] for row in rows] == list(self.sentences.values()), rows)
+        rows = self.browser.value(
+            "$$('#last tbody tr').map((row) => [row.querySelector('.sentence').textContent,"
+            " [...row.querySelectorAll('td')].map((cell) => cell.firstChild.textContent)])"
+        )
+        self.hold(
+            "the table has each figure's sentence", [row[0] for row in rows] == list(self.sentences.values()), rows
+        )
         lacking = [[run["last"].get(key) is None for run in self.runs] for key in self.sentences]
-        self.hold("a figure that a run lacks is shown as –", [[cell == "–" for cell in row[1]] for row in rows] == lacking, rows)
+        self.hold(
+            "a figure that a run lacks is shown as –",
+            [[cell == "–" for cell in row[1]] for row in rows] == lacking,
+            rows,
+        )
         shown = float(rows[0][1][0])
         last = self.runs[0]["last"][next(iter(self.sentences))]
         self.hold("the table has the last value", abs(shown - last) <= 1e-3 * abs(last), [shown, last])
@@ -71,10 +86,15 @@ class CompareChecks(in_browser.Checks):
         self.hold("with a line for each run", len(tip) == 1 + len(self.runs), tip)
         loss = self.runs[0]["curves"]["loss"]
         shown = float(tip[1].split(": ")[1].split(" ")[0])
-        self.hold("and the run's value there", abs(shown - loss["values"][-1]) <= 1e-3 * shown, [shown, loss["values"][-1]])
+        self.hold(
+            "and the run's value there", abs(shown - loss["values"][-1]) <= 1e-3 * shown, [shown, loss["values"][-1]]
+        )
         ended = [line for line, run in zip(tip[1:], self.runs) if run["curves"]["loss"]["steps"][-1] < last]
-        self.hold("of a run that ended before, the last value with its step", ended and all("(step " in line for line in ended),
-                  tip)
+        self.hold(
+            "of a run that ended before, the last value with its step",
+            ended and all("(step " in line for line in ended),
+            tip,
+        )
 
     def keys(self):
         self.browser.focus("#charts .panel svg.chart")
@@ -82,8 +102,11 @@ class CompareChecks(in_browser.Checks):
         first = self.browser.value("$('#charts svg').getAttribute('aria-valuetext')")
         self.browser.press("Right")
         now, text = self.browser.value(
-            "['aria-valuenow', 'aria-valuetext'].map((name) => $('#charts svg').getAttribute(name))")
-        self.hold("arrow keys move along a chart", now == "1" and first.startswith("step 1;") and text != first, [now, text])
+            "['aria-valuenow', 'aria-valuetext'].map((name) => $('#charts svg').getAttribute(name))"
+        )
+        self.hold(
+            "arrow keys move along a chart", now == "1" and first.startswith("step 1;") and text != first, [now, text]
+        )
         self.hold("the focused chart shows its values", self.tip().startswith("step "), self.tip())
 
     def legend(self):
@@ -104,9 +127,38 @@ class CompareChecks(in_browser.Checks):
 
 def train(tool, run, text, gate, steps, every):
     """A run of a small model; a second of training at most."""
-    subprocess.run([tool, "train", "--data", text, "--out", run, "--gate", gate, "--steps", str(steps), "--eval-every", str(every),
-                    "--eval-tokens", "256", "--layers", "1", "--dim", "16", "--heads", "2", "--seq-len", "32", "--batch", "2",
-                    "--threads", "1"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            tool,
+            "train",
+            "--data",
+            text,
+            "--out",
+            run,
+            "--gate",
+            gate,
+            "--steps",
+            str(steps),
+            "--eval-every",
+            str(every),
+            "--eval-tokens",
+            "256",
+            "--layers",
+            "1",
+            "--dim",
+            "16",
+            "--heads",
+            "2",
+            "--seq-len",
+            "32",
+            "--batch",
+            "2",
+            "--threads",
+            "1",
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def write_text(path):
@@ -121,8 +173,10 @@ def write_text(path):
 def write_extremes(run):
     """A run whose numbers charts cannot hold: no trainer writes them."""
     run.mkdir()
-    lines = [{"step": step, "loss": value, "grad_norm": value and abs(value), "eval": {"perplexity": value}}
-             for step, value in ((1, 1.7e308), (2, -1.7e308), (3, None), (4, 5e-324))]
+    lines = [
+        {"step": step, "loss": value, "grad_norm": value and abs(value), "eval": {"perplexity": value}}
+        for step, value in ((1, 1.7e308), (2, -1.7e308), (3, None), (4, 5e-324))
+    ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return run
 

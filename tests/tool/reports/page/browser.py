@@ -31,8 +31,16 @@ class Browser:
     def __init__(self, chromedriver, chromium, profile):
         options = webdriver.ChromeOptions()
         options.binary_location = chromium
-        for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                     "--force-device-scale-factor=1", "--window-size=1280,900", f"--user-data-dir={profile}"):
+        for flag in (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--force-device-scale-factor=1",
+            "--window-size=1280,900",
+            f"--user-data-dir={profile}",
+        ):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         # Selenium downloads a driver unless it is told where one is.
@@ -41,8 +49,11 @@ class Browser:
 
     def value(self, expression, *arguments):
         """The value of an expression, in which $ and $$ find one element or all."""
-        return self.script("const $ = (s) => document.querySelector(s), $$ = (s) => [...document.querySelectorAll(s)];"
-                           f"return {expression}", *arguments)
+        return self.script(
+            "const $ = (s) => document.querySelector(s), $$ = (s) => [...document.querySelectorAll(s)];"
+            f"return {expression}",
+            *arguments,
+        )
 
     def devtools(self, command, **parameters):
         return self.driver.execute_cdp_cmd(command, parameters)
@@ -56,7 +67,9 @@ class Browser:
         """Moves the pointer onto an element, to these shares of its width and height."""
         self.show(selector)
         left, top, width, height = self.value(
-            "(({left, top, width, height}) => [left, top, width, height])($(arguments[0]).getBoundingClientRect())", selector)
+            "(({left, top, width, height}) => [left, top, width, height])($(arguments[0]).getBoundingClientRect())",
+            selector,
+        )
         actions = ActionBuilder(self.driver, duration=0)
         actions.pointer_action.move_to_location(1, 1)
         actions.pointer_action.move_to_location(round(left + width * share_x), round(top + height * share_y))
@@ -120,18 +133,24 @@ class Checks:
         nameless = self.browser.value(
             "$$('button, select, canvas, svg.chart, input')"
             ".filter((node) => !node.closest('[aria-hidden=true], label') && !node.ariaLabel && !node.textContent.trim())"
-            ".map((node) => node.outerHTML.slice(0, 90))")
+            ".map((node) => node.outerHTML.slice(0, 90))"
+        )
         self.hold("every control has a name for screen readers", nameless == [], nameless)
         loads = self.browser.value(
-            "performance.getEntriesByType('resource').map((entry) => entry.name).filter((name) => !/^data:/.test(name))")
+            "performance.getEntriesByType('resource').map((entry) => entry.name).filter((name) => !/^data:/.test(name))"
+        )
         self.hold("the page loads nothing else", loads == [], loads)
 
     def charts_of_shares(self, charts):
         """Their scales end at 1, however small the values are."""
-        ends = dict(self.browser.value(
-            "$$(arguments[0]).filter((panel) => panel.querySelector('svg')).map((panel) =>"
-            " [panel.querySelector('.sentence').textContent, Math.max(...[...panel.querySelectorAll('svg text[text-anchor=end]')]"
-            ".map((tick) => Number(tick.textContent)))])", charts))
+        ends = dict(
+            self.browser.value(
+                "$$(arguments[0]).filter((panel) => panel.querySelector('svg')).map((panel) =>"
+                " [panel.querySelector('.sentence').textContent, Math.max(...[...panel.querySelectorAll('svg text[text-anchor=end]')]"
+                ".map((tick) => Number(tick.textContent)))])",
+                charts,
+            )
+        )
         drawn = {key: ends[self.sentences[key]] for key in self.shares if self.sentences[key] in ends}
         self.hold("charts of shares end at 1", drawn and set(drawn.values()) == {1}, drawn)
 
@@ -143,7 +162,8 @@ class Checks:
             name, width = self.browser.script(
                 "const node = document.activeElement, style = getComputedStyle(node);"
                 "return [`${node.tagName} ${node.id} ${node.ariaLabel ?? node.textContent.slice(0, 20)}`,"
-                " style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth)]")
+                " style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth)]"
+            )
             stops.add(name)
             if not width and not name.startswith("BODY"):
                 hidden.append(name)
@@ -170,25 +190,34 @@ class Checks:
             "const boxOf = (node) => { const range = new Range(); range.selectNodeContents(node); return range.getBoundingClientRect(); };"
             "return [[...table.querySelectorAll('thead th')].slice(1).map((head) => head.textContent),"
             " [...table.querySelectorAll('tbody tr')].map((row) => [...row.querySelectorAll('td')].map((cell) =>"
-            "  [cell.firstChild.textContent, inside(boxOf(cell)), name(cell)]))];")
+            "  [cell.firstChild.textContent, inside(boxOf(cell)), name(cell)]))];"
+        )
         hidden = [cell for row in cells for cell in row if not cell[1]]
         self.hold(f"a window of {width} px shows every number of the table", cells and hidden == [], hidden)
         named = [[cell[2] for cell in row] for row in cells]
-        self.hold(f"a window of {width} px shows every number behind the name of its column",
-                  all(row == columns for row in named), [columns, named[:1]])
+        self.hold(
+            f"a window of {width} px shows every number behind the name of its column",
+            all(row == columns for row in named),
+            [columns, named[:1]],
+        )
 
     def themes(self, screenshots):
         seen, shading = {}, {}
         for theme in ("light", "dark"):
-            self.browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+            self.browser.devtools(
+                "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
+            )
             time.sleep(0.3)
             seen[theme], shading[theme] = self.background(), self.shading()
         self.hold("the page follows the system's theme", seen["light"] != seen["dark"], seen)
         self.hold("so do the colours of what is drawn", shading["light"] != shading["dark"])
         for theme in ("light", "dark"):
             self.browser.click("#theme")
-            self.hold(f"the button switches to the {theme} theme",
-                      self.background() == seen[theme] and self.shading() == shading[theme], self.background())
+            self.hold(
+                f"the button switches to the {theme} theme",
+                self.background() == seen[theme] and self.shading() == shading[theme],
+                self.background(),
+            )
         if not screenshots:
             return
         for theme in ("dark", "light"):
@@ -206,7 +235,7 @@ class Checks:
 def report_of(page):
     text = page.read_text(encoding="utf-8")
     start = text.index("\n", text.index('<script id="report" type="application/json">'))
-    return json.loads(text[start:text.index("</script>", start)])
+    return json.loads(text[start : text.index("</script>", start)])
 
 
 def check_page(browser, page, screenshots, of_page):
@@ -222,7 +251,9 @@ def check_page(browser, page, screenshots, of_page):
     checks.themes(screenshots)
     complaints = browser.complaints()
     checks.hold("the browser's console has no errors and no warnings", complaints == [], complaints)
-    print(f"page_test: {page.name}: {checks.held} checks hold, {checks.failed} do not; opened in {start} ms, {size:,} bytes")
+    print(
+        f"page_test: {page.name}: {checks.held} checks hold, {checks.failed} do not; opened in {start} ms, {size:,} bytes"
+    )
     return checks.failed
 
 
@@ -237,7 +268,9 @@ def run(description, of_page, pages_of):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", metavar="REPORT.html", type=Path, nargs="?")
     parser.add_argument("--headgate", metavar="TOOL", type=Path, help="makes pages with this tool too")
-    parser.add_argument("--screenshots", metavar="DIR", type=Path, help="also write pictures of the page, light, dark and narrow")
+    parser.add_argument(
+        "--screenshots", metavar="DIR", type=Path, help="also write pictures of the page, light, dark and narrow"
+    )
     arguments = parser.parse_args()
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
     if not driver or not chromium:
