@@ -26,8 +26,8 @@ std::string options_text(const Problem& p) {
     if (present) text += ", " + item;
   };
   const AttentionInputs& in = p.inputs;
-  add(p.gate_fn != GateFn::none,
-      fmt::format("gate {} {} {}", p.gate_headwise ? "headwise" : "elementwise", word_of(p.gate_fn), word_of(p.gate_op)));
+  add(p.gate_fn != GateFn::none, fmt::format("gate {} {} {}", p.gate_headwise ? "headwise" : "elementwise",
+                                             word_of(p.gate_fn), word_of(p.gate_op)));
   add(p.gate_threshold > 0, fmt::format("gate_threshold {}", p.gate_threshold));
   add(p.window_left >= 0, fmt::format("window_left {}", p.window_left));
   add(p.window_right >= 0, fmt::format("window_right {}", p.window_right));
@@ -62,16 +62,19 @@ bool is_verbose() {
 }
 
 std::string report_line(const char* operation, const Problem& problem, const CallReport& report, double milliseconds) {
-  std::string text = fmt::format("headgate: {}, {} {}, {} {}", operation, report.backend, target_name(problem.context.target),
-                                 problem.context.threads, problem.context.threads == 1 ? "thread" : "threads");
+  std::string text =
+      fmt::format("headgate: {}, {} {}, {} {}", operation, report.backend, target_name(problem.context.target),
+                  problem.context.threads, problem.context.threads == 1 ? "thread" : "threads");
   text += ", " + tensor_text("q", problem.inputs.q) + ", " + tensor_text("k", problem.inputs.k);
   if (problem.inputs.v.present()) text += ", " + tensor_text("v", problem.inputs.v);
   text += options_text(problem);
   for (const CallReport::Group& group : report.groups) {
-    text += fmt::format(", {} × {}", group.route, group.sequences);
+    text += fmt::format(", route {} × {}", group.route, group.sequences);
     if (!group.declined.empty()) text += " (" + group.declined + ")";
   }
-  return text + fmt::format(", {:.2f} MiB, {:.3f} ms", static_cast<double>(report.memory_bytes) / (1 << 20), milliseconds);
+  if (report.groups.empty()) text += ", nothing to compute";
+  return text +
+         fmt::format(", {:.2f} MiB, {:.3f} ms", static_cast<double>(report.memory_bytes) / (1 << 20), milliseconds);
 }
 
 void print_report(const std::string& line) {

@@ -19,7 +19,7 @@ struct CallReport {
   struct Group {
     const char* route;
     std::int64_t sequences = 0;
-    std::string declined;  ///< "few_queries: REASON; native16: REASON": the rows above the route in its table
+    std::string declined;  ///< "not few_queries: REASON; not native16: REASON": the rows above the route in its table
   };
   const char* backend = "";
   std::vector<Group> groups;
@@ -30,7 +30,8 @@ struct CallReport {
 /// 0 for no.
 bool is_verbose();
 
-/// "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles × 1 (…), 3.2 MiB, 1.25 ms".
+/// "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles × 1 (not …: …), 3.20
+/// MiB, 1.250 ms".
 std::string report_line(const char* operation, const Problem& problem, const CallReport& report, double milliseconds);
 
 /// Writes the line and a line feed to stderr at once, so that lines of several threads stay whole.

@@ -169,7 +169,7 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
       if (reason == nullptr) break;
       if (row.run == nullptr) continue;
       if (!group.declined.empty()) group.declined += "; ";
-      group.declined += std::string(row.name) + ": " + reason;
+      group.declined += std::string("not ") + row.name + ": " + reason;
     }
     const auto same = std::find_if(report.groups.begin(), report.groups.end(), [&](const CallReport::Group& other) {
       return other.route == group.route && other.declined == group.declined;
@@ -184,8 +184,7 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
 
 /// Terms of dsinks, by query tile of all sequences.
 struct SinkParts {
-  SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq)
-      : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
+  SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq) : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
   View<double, 2> parts;
 };
 

@@ -10,9 +10,9 @@
 #include "library/core/view.hpp"
 
 // Who computes a sequence. Each pass has one table of kernels (route.cc), best first: the first row that does not
-// decline a sequence computes it. Rows decide by the problem's sizes and options and by the sequence's own lengths, never
-// by the other sequences of a packed batch nor by the number of threads: kernels differ in their last bits, and results
-// must be bitwise identical to separate calls.
+// decline a sequence computes it. Rows decide by the problem's sizes and options and by the sequence's own lengths,
+// never by the other sequences of a packed batch nor by the number of threads: kernels differ in their last bits, and
+// results must be bitwise identical to separate calls.
 
 namespace headgate {
 
