@@ -9,7 +9,6 @@
 
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/kernels.hpp"
-#include "library/attention/cpu/native16.hpp"
 #include "library/attention/cpu/visibility.hpp"
 #include "library/core/dispatch.hpp"
 #include "library/core/turnstile.hpp"
@@ -25,7 +24,6 @@
 #include "library/attention/cpu/multiply-inl.hpp"
 #include "library/attention/cpu/rows-inl.hpp"
 #include "library/attention/cpu/scores-inl.hpp"
-#include "library/attention/cpu/small_backward-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -193,7 +191,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
     }
     interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
   }
-  if (p_.gradients.dsinks.present()) shared_.sink_parts(part_->tiles_before + tile, h) = sink_part;
+  if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
 
   const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
   pack_strips(shared_.query_strips.sub(held_tile(g, tile)), q, i0, n, plan_.rules.query_factor(), own_.packing);
@@ -461,10 +459,8 @@ void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
 }
 
 template <typename T>
-void backward_typed(const BackwardProblem& p, const View<double, 2>& sink_parts) {
-  const SmallBackward<T> small(p);
-  run_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(
-      p, sink_parts, [&](const View<double, 2>& /*sink_parts*/) { small.run(); });
+void tiles_backward_typed(const BackwardProblem& p, const View<double, 2>& sink_parts, const RunRest& run_rest) {
+  run_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(p, sink_parts, run_rest);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -473,18 +469,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headgate {
 
-HEADGATE_TARGET_TABLE(backward_typed);
+HEADGATE_TARGET_TABLE(tiles_backward_typed);
 
-void cpu_backward(const BackwardProblem& problem) {
-  if (may_take_native16(problem)) return native16_backward(problem);
-  exact_backward(problem, {});
-}
-
-void exact_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts) {
+void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest) {
   const std::int64_t target = problem.context.target;
-  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(backward_typed, double, target)
-                                                        : HEADGATE_FOR_TARGET(backward_typed, float, target);
-  run(problem, sink_parts);
+  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(tiles_backward_typed, double, target)
+                                                        : HEADGATE_FOR_TARGET(tiles_backward_typed, float, target);
+  run(problem, sink_parts, run_rest);
 }
 
 }  // namespace headgate

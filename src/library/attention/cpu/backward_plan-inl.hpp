@@ -14,9 +14,8 @@
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/head_tasks.hpp"
 #include "library/attention/cpu/multiply-inl.hpp"
-#include "library/attention/cpu/native16.hpp"
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/cpu/scores-inl.hpp"
-#include "library/attention/cpu/small_heads.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/sum_blocks.hpp"
 #include "library/core/view.hpp"
@@ -42,10 +41,10 @@ struct BackwardPlan {
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile, rows = queries
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile, rows = keys
 
-  BackwardPlan(const BackwardProblem& problem, const View<double, 2>& sink_parts)
+  BackwardPlan(const BackwardProblem& problem, const View<double, 2>& dsinks_terms)
       : p(problem),
         rules(problem),
-        given_sink_parts(sink_parts),
+        sink_parts(dsinks_terms),
         D_padded(round_up(p.D, kLanes<T>)),
         Dv_padded(round_up(p.Dv, kLanes<T>)) {
     const Sequence longest = longest_sequence(p);
@@ -59,7 +58,6 @@ struct BackwardPlan {
     asks_ahead = whole_heads && next_head_fits(heads.largest_bytes);
     HeadCursor end;
     most = batches.most(end);
-    all_tiles = end.tiles_before;
     dbias_parts = end.tile_blocks_before;
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
@@ -72,8 +70,7 @@ struct BackwardPlan {
     dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
-  /// Also a sequence without queries: its dk and dv are 0. The others have kernels of their own.
-  bool takes(const Sequence& sequence) const { return !suits_small_heads(p, sequence) && !suits_native16(p, sequence); }
+  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == BackwardRoute::tiles; }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
   double head_bytes(const HeldHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * kBlock;
@@ -84,12 +81,11 @@ struct BackwardPlan {
 
   const BackwardProblem& p;
   ScoreRules<T> rules;
-  View<double, 2> given_sink_parts;  ///< where the terms of dsinks go; empty: to memory of this pass
+  View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole strips and panels
   HeadPieces largest;                  ///< of a head
   HeldSizes most;                      ///< what is held packed at a time
-  std::int64_t all_tiles = 0;          ///< of a query head, in all sequences
   int threads = 1;
   bool whole_heads = false;           ///< each thread packs heads of its own; not with dbias: there heads wait in turns
   bool asks_ahead = false;            ///< and asks for the rows of the next while it works on one
@@ -141,15 +137,6 @@ struct BlockTask {
   std::int64_t h = 0, block = 0;
 };
 
-/// Returns where the terms of dsinks go: to the array that the plan was given, else to new memory. Empty where dsinks
-/// are not asked for.
-template <class Plan>
-View<double, 2> take_sink_parts(Workspace& ws, const Plan& plan) {
-  const bool given = plan.given_sink_parts.data != nullptr;
-  if (given || !plan.p.gradients.dsinks.present()) return plan.given_sink_parts;
-  return ws.take<double>("dsinks by tile", plan.all_tiles, plan.p.Hq);
-}
-
 /// What threads share. Packed operands are held for the heads of a batch, each with `group` query heads; left operands
 /// of products are strips, right operands panels; _t: transposed.
 template <typename T>
@@ -169,7 +156,6 @@ struct BackwardBuffers {
     dq = ws.take<T>("dq", tiles, rows, plan.D_padded);
     lse = ws.take<T>("lse", tiles, rows);
     delta = ws.take<T>("delta", tiles, rows);
-    sink_parts = take_sink_parts(ws, plan);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<HeldHeads>("parts", plan.most.parts);
     tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
@@ -192,7 +178,6 @@ struct BackwardBuffers {
   View<T, 2> query_panels, out_panels;  ///< (held tiles, ColumnPanels)
   View<T, 3> dq;                        ///< (held tiles, kTile, D_padded), not yet scaled
   View<T, 2> lse, delta;                ///< (held tiles, kTile); lse in units of log2(e), delta less dlse
-  View<double, 2> sink_parts;           ///< (query tiles of all sequences, Hq), where dsinks are asked for
   View<std::int64_t, 1> dq_turns;       ///< a Turnstile for each held tile's dq
   View<HeldHeads, 1> parts;             ///< of the batch
   View<BlockTask, 1> tasks;             ///< the held blocks in the order in which threads take them

@@ -17,7 +17,7 @@
 #include "library/attention/cpu/backward_plan-inl.hpp"
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/head_tasks.hpp"
-#include "library/attention/cpu/rows-inl.hpp"
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
 #include "library/core/workspace.hpp"
@@ -25,26 +25,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// dsinks[h] = sum of the tiles' parts over sequences and tiles, in that order.
-inline void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
-  for (std::int64_t h = 0; h < parts.shape[1]; ++h) {
-    double sum = 0;
-    for (std::int64_t tile = 0; tile < parts.shape[0]; ++tile) sum += parts(tile, h);
-    store_row(HeadRows(dsinks, 0, 0), &sum, 0, h, 1);
-  }
-}
-
 /// A backward pass whose workers, one a thread, do the work of its three stages: Worker(plan, shared, thread). Buffers:
-/// what they share. `others` computes the sequences that the plan does not take, and puts the terms of their
-/// dsinks into the same array. It runs after the memory of this pass is allocated: if that fails, nothing is written.
-template <class Worker, class Plan, class Buffers, class Others>
-void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, const Others& others) {
+/// what they share.
+template <class Worker, class Plan, class Buffers>
+void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, const RunRest& run_rest) {
   const Plan plan(p, sink_parts);
-  const bool sums_sinks = p.gradients.dsinks.present() && sink_parts.data == nullptr;
-  if (plan.most.parts == 0 && !p.gradients.dbias.present() && !sums_sinks) return others(sink_parts);
+  if (plan.most.parts == 0 && !p.gradients.dbias.present()) return run_rest(0);  // no heads
   const Placed<Buffers> placed(plan);
   const Buffers& shared = *placed;
-  others(shared.sink_parts);
+  run_rest(placed.bytes());
   std::int64_t bias_rows = 0;
   if constexpr (Plan::kMayHaveDbias) {
     const Shape& bias = shared.dbias.shape;
@@ -129,7 +118,6 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
     }
   }
   cancellation.throw_if_seen();
-  if (sums_sinks) write_dsinks(p.gradients.dsinks, shared.sink_parts);
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -12,10 +12,8 @@
 
 #include "library/attention/cpu/cpu_tuning.hpp"
 #include "library/attention/cpu/head_batches.hpp"
-#include "library/attention/cpu/head_tasks.hpp"
 #include "library/attention/cpu/kernels.hpp"
-#include "library/attention/cpu/native16.hpp"
-#include "library/attention/cpu/small_heads.hpp"
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/cpu/visibility.hpp"
 #include "library/core/dispatch.hpp"
 #include "library/core/sum_blocks.hpp"
@@ -82,7 +80,7 @@ struct FewQueriesPlan {
     FewQueries each;
     for (std::int64_t n = 0; n < p.sequences(); ++n) {
       each.sequence = p.sequence(n);
-      if (!suits_few_queries(p, each.sequence)) continue;
+      if (route_of(p, each.sequence) != ForwardRoute::few_queries) continue;
       each.rows = p.group * each.sequence.T;
       each.split_keys = split_keys<E>(each.sequence.S);
       each.splits = divide_up(each.sequence.S, each.split_keys);
@@ -507,10 +505,10 @@ KeySplit split_at(const FewQueries* sequences, const Plan& plan, std::int64_t n)
 }
 
 template <typename T, typename E>
-void few_queries_of(const ForwardProblem& p) {
+void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
   const FewQueriesPlan<T, E> plan(p);
-  if (plan.sequences == 0) return;
   const Placed<FewQueriesBuffers<T>> shared(plan);
+  run_rest(shared.bytes());
   const FewQueries* const sequences = shared->sequences.data;
   FewQueries* next = shared->sequences.data;
   plan.visit([&](const FewQueries& each) {
@@ -544,15 +542,15 @@ void few_queries_of(const ForwardProblem& p) {
 }
 
 template <typename T>
-void few_queries_typed(const ForwardProblem& p) {
-  if (p.inputs.k.dtype == DType::i8) return few_queries_of<T, std::int8_t>(p);
+void few_queries_typed(const ForwardProblem& p, const RunRest& run_rest) {
+  if (p.inputs.k.dtype == DType::i8) return few_queries_of<T, std::int8_t>(p, run_rest);
   if constexpr (std::is_same_v<T, double>) {
-    few_queries_of<double, double>(p);
+    few_queries_of<double, double>(p, run_rest);
   } else {
     switch (p.inputs.k.dtype) {
-      case DType::bf16: return few_queries_of<float, BFloat16>(p);
-      case DType::f16: return few_queries_of<float, Float16>(p);
-      default: return few_queries_of<float, float>(p);
+      case DType::bf16: return few_queries_of<float, BFloat16>(p, run_rest);
+      case DType::f16: return few_queries_of<float, Float16>(p, run_rest);
+      default: return few_queries_of<float, float>(p, run_rest);
     }
   }
 }
@@ -565,25 +563,11 @@ namespace headgate {
 
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
-bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence) {
-  // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md), and earlier where what is
-  // packed stays in the second-level cache of the thread that uses it (docs/notes/2026-11-22-dense-speed.md), or where
-  // the heads are small (docs/notes/2026-11-23-small-sequences.md).
-  // The kernels differ in their last bits: threads, and the other sequences of a packed batch (B = 1), have no say.
-  constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kManyHeads = 32;
-  if (sequence.T == 0 || sequence.T * problem.group > kMostSharedRows || problem.outputs.weights.present())
-    return false;
-  if (sequence.T <= kMostQueriesBesidesOthers) return true;
-  const double bytes = sizeof(float) * static_cast<double>(sequence.S) * static_cast<double>(problem.D + problem.Dv);
-  const bool many = problem.B * problem.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
-  return !many && (suits_native16(problem, sequence) || !has_small_heads(problem, sequence));
-}
-
-void few_queries_forward(const ForwardProblem& problem) {
+void few_queries_forward(const ForwardProblem& problem, const RunRest& run_rest) {
   const std::int64_t target = problem.context.target;
   const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(few_queries_typed, double, target)
                                                         : HEADGATE_FOR_TARGET(few_queries_typed, float, target);
-  run(problem);
+  run(problem, run_rest);
 }
 
 }  // namespace headgate

@@ -10,7 +10,6 @@
 
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/kernels.hpp"
-#include "library/attention/cpu/native16.hpp"
 #include "library/attention/cpu/visibility.hpp"
 #include "library/core/dispatch.hpp"
 
@@ -27,7 +26,6 @@
 #include "library/attention/cpu/raise_maximum-inl.hpp"
 #include "library/attention/cpu/rows-inl.hpp"
 #include "library/attention/cpu/scores-inl.hpp"
-#include "library/attention/cpu/small_forward-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -548,10 +546,8 @@ class ForwardWorker {
 };
 
 template <typename T>
-void forward_typed(const ForwardProblem& p) {
-  const SmallForward<T> small(p);
-  run_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(p, few_queries_forward);
-  small.run();
+void tiles_forward_typed(const ForwardProblem& p, const RunRest& run_rest) {
+  run_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(p, run_rest);
 }
 
 }  // namespace headgate::HWY_NAMESPACE
@@ -560,18 +556,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headgate {
 
-HEADGATE_TARGET_TABLE(forward_typed);
+HEADGATE_TARGET_TABLE(tiles_forward_typed);
 
-void cpu_forward(const ForwardProblem& problem) {
-  if (may_take_native16(problem)) return native16_forward(problem);
-  exact_forward(problem);
-}
-
-void exact_forward(const ForwardProblem& problem) {
+void tiles_forward(const ForwardProblem& problem, const RunRest& run_rest) {
   const std::int64_t target = problem.context.target;
-  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(forward_typed, double, target)
-                                                        : HEADGATE_FOR_TARGET(forward_typed, float, target);
-  run(problem);
+  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(tiles_forward_typed, double, target)
+                                                        : HEADGATE_FOR_TARGET(tiles_forward_typed, float, target);
+  run(problem, run_rest);
 }
 
 }  // namespace headgate

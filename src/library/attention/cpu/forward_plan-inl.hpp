@@ -13,11 +13,9 @@
 
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/head_tasks.hpp"
-#include "library/attention/cpu/kernels.hpp"
 #include "library/attention/cpu/multiply-inl.hpp"
-#include "library/attention/cpu/native16.hpp"
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/cpu/scores-inl.hpp"
-#include "library/attention/cpu/small_heads.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/sum_blocks.hpp"
 #include "library/core/view.hpp"
@@ -64,11 +62,7 @@ struct ForwardPlan {
 
   /// Whether rows that the gate closes are left out.
   bool selects() const { return p.gate_threshold > 0; }
-  /// The others have a kernel of their own, or nothing to compute.
-  bool takes(const Sequence& sequence) const {
-    return sequence.T > 0 && !suits_few_queries(p, sequence) && !suits_small_heads(p, sequence) &&
-           !suits_native16(p, sequence);
-  }
+  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == ForwardRoute::tiles; }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
   double head_bytes(const HeldHeads& part) const {
     return sizeof(T) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (p.D + Dv_padded));

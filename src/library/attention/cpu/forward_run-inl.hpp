@@ -14,7 +14,7 @@
 #include "hwy/highway.h"
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/head_tasks.hpp"
-#include "library/attention/cpu/kernels.hpp"
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/cancellation.hpp"
 #include "library/core/workspace.hpp"
@@ -23,14 +23,13 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// A forward pass whose workers, one a thread, pack and compute: Worker(plan, shared, thread). Buffers: what they
-/// share. `others` computes the sequences that the plan does not take. It runs after the memory of this pass is
-/// allocated: if that fails, nothing is written.
+/// share.
 template <class Worker, class Plan, class Buffers>
-void run_forward(const ForwardProblem& p, void (*others)(const ForwardProblem&)) {
+void run_forward(const ForwardProblem& p, const RunRest& run_rest) {
   const Plan plan(p);
-  if (plan.most.parts == 0) return others(p);
+  if (plan.most.parts == 0) return run_rest(0);  // no heads
   const Placed<Buffers> placed(plan);
-  others(p);
+  run_rest(placed.bytes());
   const Buffers& shared = *placed;
   HeldHeads* const parts = shared.parts.data;
   HeldBatch held(plan, parts);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "library/attention/cpu/native16.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
@@ -63,24 +62,6 @@ constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16U
 /// The unit that set_native16_products chose; none: the fast one of the CPU.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
-/// As few queries of as few keys, for which f32 is faster (docs/notes/2026-11-23-native16.md) than the CPU's dots, and
-/// than tiles. Products that a program has asked for by name take all but those of `tiles`.
-struct FewRows {
-  std::int64_t dots, tiles;
-};
-
-bool has_products(const Problem& p) {
-  return p.precision == Precision::native16 && p.inputs.q.dtype == DType::bf16 && p.inputs.k.dtype == DType::bf16 &&
-         native16_unit(p.context.target) != Native16Unit::none;
-}
-
-bool exceeds(const FewRows& few, const Problem& p, const Sequence& sequence) {
-  const Native16Unit unit = native16_unit(p.context.target);
-  const bool by_name = forced_unit.load(std::memory_order_relaxed) != Native16Unit::none;
-  const std::int64_t few_rows = by_name || unit == Native16Unit::tiles ? few.tiles : few.dots;
-  return std::max(sequence.T, sequence.S) > few_rows;
-}
-
 }  // namespace
 
 Native16Unit native16_unit(std::int64_t target) {
@@ -89,21 +70,7 @@ Native16Unit native16_unit(std::int64_t target) {
   return forced != Native16Unit::none ? forced : fast_unit_of_cpu();
 }
 
-bool may_take_native16(const ForwardProblem& problem) {
-  return has_products(problem) && problem.gate_threshold == 0.0 && !problem.outputs.weights.present();
-}
-
-bool may_take_native16(const BackwardProblem& problem) {
-  return has_products(problem) && !problem.gradients.dbias.present();
-}
-
-bool suits_native16(const ForwardProblem& problem, const Sequence& sequence) {
-  return may_take_native16(problem) && exceeds({.dots = 127, .tiles = 16}, problem, sequence);
-}
-
-bool suits_native16(const BackwardProblem& problem, const Sequence& sequence) {
-  return may_take_native16(problem) && exceeds({.dots = 63, .tiles = 32}, problem, sequence);
-}
+bool native16_is_by_name() { return forced_unit.load(std::memory_order_relaxed) != Native16Unit::none; }
 
 std::vector<std::string> supported_native16_products() {
   std::vector<std::string> names;

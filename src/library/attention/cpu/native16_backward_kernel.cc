@@ -174,7 +174,7 @@ class Native16BackwardWorker {
       round_row(d_o.at(r), own_.d_o.data, plan_.Dv_padded);
       load_halves_padded(q.at(r), queries.at<BFloat16>(i0 + r, 0, p_.D), queries.stride, p_.D);
     }
-    if (p_.gradients.dsinks.present()) shared_.sink_parts(part_->tiles_before + tile, h) = sink_part;
+    if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
     transpose_halves(shared_.q_t.sub(held), q.range(0, 0, padded));
     transpose_halves(shared_.d_o_t.sub(held), d_o.range(0, 0, padded));
     std::fill_n(shared_.dq.at(held), padded * plan_.D_padded, 0.0F);
@@ -374,12 +374,11 @@ class Native16BackwardWorker {
   std::int64_t hkv_ = 0;
 };
 
-void native16_backward_on(const BackwardProblem& p) {
-  const auto others = [&](const View<double, 2>& sink_parts) { exact_backward(p, sink_parts); };
+void native16_backward_on(const BackwardProblem& p, const View<double, 2>& sink_parts, const RunRest& run_rest) {
   if (native16_unit(p.context.target) == Native16Unit::tiles) {
-    run_backward<Native16BackwardWorker<Tiles>, Native16BackwardPlan, Native16BackwardBuffers>(p, {}, others);
+    run_backward<Native16BackwardWorker<Tiles>, Native16BackwardPlan, Native16BackwardBuffers>(p, sink_parts, run_rest);
   } else {
-    run_backward<Native16BackwardWorker<Dots>, Native16BackwardPlan, Native16BackwardBuffers>(p, {}, others);
+    run_backward<Native16BackwardWorker<Dots>, Native16BackwardPlan, Native16BackwardBuffers>(p, sink_parts, run_rest);
   }
 }
 
@@ -390,9 +389,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headgate {
 
-void native16_backward([[maybe_unused]] const BackwardProblem& problem) {
+void native16_backward([[maybe_unused]] const BackwardProblem& problem,
+                       [[maybe_unused]] const View<double, 2>& sink_parts, [[maybe_unused]] const RunRest& run_rest) {
 #if (HWY_TARGETS & HWY_AVX3) != 0
-  N_AVX3::native16_backward_on(problem);
+  N_AVX3::native16_backward_on(problem, sink_parts, run_rest);
 #endif
 }
 

@@ -15,6 +15,7 @@
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/head_tasks.hpp"
 #include "library/attention/cpu/native16-inl.hpp"
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/cpu/scores-inl.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/sum_blocks.hpp"
@@ -27,7 +28,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// As BackwardPlan, with strips of kSquare rows.
 struct Native16BackwardPlan {
-  static constexpr bool kMayHaveDbias = false;  ///< may_take_native16 declines it
+  static constexpr bool kMayHaveDbias = false;  ///< the route declines it
   static constexpr std::int64_t kTile = kQueryTile;
   /// Products here take half the time of f32 or less: queries and dq are read from farther caches half as often.
   static constexpr std::int64_t kBlock = 2 * kBackwardKeys;
@@ -35,10 +36,10 @@ struct Native16BackwardPlan {
   static constexpr std::int64_t kScoreStride = kBlock + 32;  // of bf16
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
-  Native16BackwardPlan(const BackwardProblem& problem, const View<double, 2>& sink_parts)
+  Native16BackwardPlan(const BackwardProblem& problem, const View<double, 2>& dsinks_terms)
       : p(problem),
         rules(problem),
-        given_sink_parts(sink_parts),
+        sink_parts(dsinks_terms),
         D_padded(whole_squares(p.D)),
         Dv_padded(whole_squares(p.Dv)) {
     const Sequence longest = longest_sequence(p);
@@ -50,13 +51,12 @@ struct Native16BackwardPlan {
     whole_heads = heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
     HeadCursor end;
     most = batches.most(end);
-    all_tiles = end.tiles_before;
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
     if (whole_heads) most.hold_one_each(largest, p.group, threads);
   }
 
-  bool takes(const Sequence& sequence) const { return suits_native16(p, sequence); }
+  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == BackwardRoute::native16; }
   double head_bytes(const HeldHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * static_cast<double>(block_rows);
     const double queries =
@@ -69,12 +69,11 @@ struct Native16BackwardPlan {
 
   const BackwardProblem& p;
   ScoreRules<float> rules;
-  View<double, 2> given_sink_parts;  ///< where the terms of dsinks go; empty: to memory of this pass
+  View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole squares
   HeadPieces largest;                  ///< of a head
   HeldSizes most;                      ///< what is held packed at a time
-  std::int64_t all_tiles = 0;          ///< of a query head, in all sequences
   int threads = 1;
   bool whole_heads = false;  ///< each thread packs heads of its own
 };
@@ -133,7 +132,6 @@ struct Native16BackwardBuffers {
     dq = ws.take<float>("dq", tiles, rows, plan.D_padded);
     lse = ws.take<float>("lse", tiles, rows);
     delta = ws.take<float>("delta", tiles, rows);
-    sink_parts = take_sink_parts(ws, plan);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<HeldHeads>("parts", plan.most.parts);
     tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
@@ -146,7 +144,6 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q_t, d_o_t;        ///< (held tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;                   ///< (held tiles, tile_rows, D_padded), not yet scaled
   View<float, 2> lse, delta;           ///< (held tiles, tile_rows); lse in units of log2(e), delta less dlse
-  View<double, 2> sink_parts;          ///< (query tiles of all sequences, Hq), where dsinks are asked for
   View<std::int64_t, 1> dq_turns;      ///< a Turnstile for each held tile's dq
   View<HeldHeads, 1> parts;            ///< of the batch
   View<BlockTask, 1> tasks;            ///< the held blocks in the order in which threads take them

@@ -312,11 +312,11 @@ class Native16ForwardWorker {
   std::int64_t h_ = 0, i0_ = 0, count_ = 0;
 };
 
-void native16_forward_on(const ForwardProblem& p) {
+void native16_forward_on(const ForwardProblem& p, const RunRest& run_rest) {
   if (native16_unit(p.context.target) == Native16Unit::tiles) {
-    run_forward<Native16ForwardWorker<Tiles>, Native16ForwardPlan, Native16ForwardBuffers>(p, exact_forward);
+    run_forward<Native16ForwardWorker<Tiles>, Native16ForwardPlan, Native16ForwardBuffers>(p, run_rest);
   } else {
-    run_forward<Native16ForwardWorker<Dots>, Native16ForwardPlan, Native16ForwardBuffers>(p, exact_forward);
+    run_forward<Native16ForwardWorker<Dots>, Native16ForwardPlan, Native16ForwardBuffers>(p, run_rest);
   }
 }
 
@@ -327,9 +327,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headgate {
 
-void native16_forward([[maybe_unused]] const ForwardProblem& problem) {
+void native16_forward([[maybe_unused]] const ForwardProblem& problem, [[maybe_unused]] const RunRest& run_rest) {
 #if (HWY_TARGETS & HWY_AVX3) != 0
-  N_AVX3::native16_forward_on(problem);
+  N_AVX3::native16_forward_on(problem, run_rest);
 #endif
 }
 

@@ -13,8 +13,8 @@
 
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/head_tasks.hpp"
-#include "library/attention/cpu/kernels.hpp"
 #include "library/attention/cpu/native16-inl.hpp"
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/cpu/scores-inl.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/sum_blocks.hpp"
@@ -27,7 +27,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// As ForwardPlan, with strips of kSquare rows.
 struct Native16ForwardPlan {
-  static constexpr bool kMaySelect = false;  ///< may_take_native16 declines a gate threshold
+  static constexpr bool kMaySelect = false;  ///< the route declines a gate threshold
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;
@@ -47,9 +47,7 @@ struct Native16ForwardPlan {
     if (whole_heads) most.hold_one_each(largest, p.group, threads);
   }
 
-  bool takes(const Sequence& sequence) const {
-    return sequence.T > 0 && suits_native16(p, sequence) && !suits_few_queries(p, sequence);
-  }
+  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == ForwardRoute::native16; }
   double head_bytes(const HeldHeads& part) const {
     return sizeof(BFloat16) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (D_padded + Dv_padded));
   }

@@ -355,9 +355,6 @@ class SmallBackwardWorker {
   mutable PrefetchQueue ahead_;           // their lines
 };
 
-template <typename T>
-using SmallBackward = SmallHeads<SmallBackwardPlan, SmallBackwardScratch<T>, SmallBackwardWorker<T>>;
-
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

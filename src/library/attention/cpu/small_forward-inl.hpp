@@ -258,9 +258,6 @@ class SmallForwardWorker {
   PrefetchQueue ahead_;                  // their lines
 };
 
-template <typename T>
-using SmallForward = SmallHeads<SmallForwardPlan, SmallForwardScratch<T>, SmallForwardWorker<T>>;
-
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -17,13 +17,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <type_traits>
 
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/head_tasks.hpp"
 #include "library/attention/cpu/multiply-inl.hpp"
-#include "library/attention/cpu/native16.hpp"
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/cpu/rows-inl.hpp"
 #include "library/attention/cpu/small_heads.hpp"
 #include "library/attention/cpu/visibility.hpp"
@@ -193,7 +192,9 @@ struct SmallHeadsPlan {
   // For HeadBatches.
   static constexpr std::int64_t tile_rows = kSmallHeadRows, kBlock = kSmallHeadRows, kPanel = kSmallHeadRows;
   static constexpr bool whole_heads = true;
-  bool takes(const Sequence& sequence) const { return !suits_native16(p, sequence) && suits_small_heads(p, sequence); }
+  bool takes(const Sequence& sequence) const {
+    return route_of(p, sequence) == decltype(route_of(p, sequence))::small_heads;
+  }
   static double head_bytes(const HeldHeads& /*part*/) { return 1.0; }
 
   explicit SmallHeadsPlan(const Problem& problem) : p(problem) {
@@ -231,41 +232,30 @@ struct SmallHeadsBuffers {
   View<std::byte, 2> scratch;
 };
 
-/// The small heads of a call. Worker(plan, scratch memory) has run_head(head, next).
-template <class Plan, class Scratch, class Worker>
-class SmallHeads {
- public:
-  /// Takes all memory that run() needs.
-  template <class Problem>
-  explicit SmallHeads(const Problem& p) : plan_(p) {
-    if (plan_.most.parts > 0) placed_.emplace(plan_);
-  }
-
-  void run() const {
-    if (!placed_.has_value()) return;
-    const SmallHeadsBuffers<Plan, Scratch>& shared = **placed_;
-    HeldHeads* const parts = shared.parts.data;
-    const Plan& plan = plan_;
-    HeldBatch held(plan, parts);
-    Cancellation cancellation(plan.p.context);
+/// A pass over small heads whose workers, one a thread, compute heads: Worker(plan, scratch memory), run_head(head,
+/// next). Scratch: what a worker works in.
+template <class Worker, class Scratch, class Plan>
+void run_small_heads(const Plan& plan, const RunRest& run_rest) {
+  if (plan.most.parts == 0) return run_rest(0);  // no heads
+  const Placed<SmallHeadsBuffers<Plan, Scratch>> placed(plan);
+  run_rest(placed.bytes());
+  const SmallHeadsBuffers<Plan, Scratch>& shared = *placed;
+  HeldHeads* const parts = shared.parts.data;
+  HeldBatch held(plan, parts);
+  Cancellation cancellation(plan.p.context);
 #pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, held, cancellation)
-    {
-      Worker worker(plan, shared.scratch.at(omp_get_thread_num()));
-      while (held.parts > 0) {
-        const bool last = held.is_last();  // before the loop's barrier: then another thread may go on
-        run_heads(worker, parts, held, plan.threads, cancellation, plan.pieces);
-        if (last) break;
+  {
+    Worker worker(plan, shared.scratch.at(omp_get_thread_num()));
+    while (held.parts > 0) {
+      const bool last = held.is_last();  // before the loop's barrier: then another thread may go on
+      run_heads(worker, parts, held, plan.threads, cancellation, plan.pieces);
+      if (last) break;
 #pragma omp single
-        held.next_unless(cancellation);
-      }
+      held.next_unless(cancellation);
     }
-    cancellation.throw_if_seen();
   }
-
- private:
-  const Plan plan_;
-  std::optional<Placed<SmallHeadsBuffers<Plan, Scratch>>> placed_;
-};
+  cancellation.throw_if_seen();
+}
 
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

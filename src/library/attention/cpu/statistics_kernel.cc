@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 
+#include "library/attention/call_report.hpp"
 #include "library/attention/cpu/head_batches.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/attention/cpu/visibility.hpp"
@@ -700,6 +701,7 @@ void statistics_typed(const StatisticsProblem& p) {
   const StatisticsPlan<T> plan(p);
   if (plan.most.parts == 0) return;
   const Placed<StatisticsBuffers<T>> placed(plan);
+  if (p.report != nullptr) p.report->memory_bytes = placed.bytes();
   const StatisticsBuffers<T>& shared = *placed;
   HeldHeads* const parts = shared.parts.data;
   HeldBatch held(plan, parts);
@@ -778,6 +780,10 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(statistics_typed);
 
 void cpu_statistics(const StatisticsProblem& problem) {
+  if (problem.report != nullptr) {
+    problem.report->backend = "cpu";
+    problem.report->groups.push_back({"statistics", problem.sequences(), ""});
+  }
   const std::int64_t target = problem.context.target;
   const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(statistics_typed, double, target)
                                                         : HEADGATE_FOR_TARGET(statistics_typed, float, target);
