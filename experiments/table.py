@@ -44,7 +44,7 @@ def check_records(experiment, records):
     plan.require(not strangers, where, f"no run of config.json makes {', '.join(strangers)}")
     for name, record in records.items():
         same = plan.identity_of(record) == runs[name].identity(record["data"]["sha256"])
-        plan.require(same, where, f"the record of {name} is of other options than config.json has")
+        plan.require(same, where, f"the record of {name} has other options than config.json")
     plan.require(
         len({record["data"]["sha256"] for record in records.values()}) <= 1, where, "records of different texts"
     )

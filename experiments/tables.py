@@ -274,7 +274,7 @@ def program_settings_table(experiment, spec, records):
 
 
 def values_table(experiment, spec, records):
-    """A row for each of spec's values x, a column for each variant: the figure at the path that x is put into."""
+    """A row for each x of spec["x"], a column for each variant: the value at the path spec["value"] with x put into it."""
     block = experiment.block(spec.get("block", "main"))
     columns = [finished(runs_of(block, records, variant=variant)[0]) for variant in block.variants]
     rows = [

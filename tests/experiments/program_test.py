@@ -113,7 +113,7 @@ class Program(unittest.TestCase):
     def record(self, name):
         return plan.read_records(self.path)[name]
 
-    def test_a_record_holds_what_was_run_and_what_came_of_it(self):
+    def test_record_finished_run_holds_options_and_results(self):
         self.succeed()
         record = self.record("headwise-seed2")
         self.assertEqual(
@@ -130,21 +130,21 @@ class Program(unittest.TestCase):
         self.assertIn("commit", record["program"])
         self.assertTrue(all(line.endswith("; threads 1") for line in self.log.read_text().splitlines()))
 
-    def test_what_is_recorded_is_not_run_again_but_on_other_data(self):
+    def test_run_recorded_runs_again_only_on_other_data(self):
         self.succeed()
         self.assertIn("4 runs, 4 recorded already", self.succeed())
         self.assertEqual(len(self.log.read_text().splitlines()), 4)
         self.data.write_text(STANZA.replace("one", "two"))
         self.assertIn("4 runs, 0 recorded already", self.succeed())
 
-    def test_trials_are_small_and_leave_no_record(self):
+    def test_trial_is_small_and_leaves_no_record(self):
         self.succeed("--trial")
         self.assertFalse(self.path.exists())
         self.assertTrue(
             all("--steps 4" in line and "--packages 2000" in line for line in self.log.read_text().splitlines())
         )
 
-    def test_a_divergence_is_a_result_and_other_failures_are_not(self):
+    def test_run_diverged_is_recorded_and_failed_is_not(self):
         self.configure(train={"lr": 2, "steps": 6})
         self.assertIn("diverged at step 3", self.succeed())
         record = self.record("none-seed1")
@@ -155,7 +155,7 @@ class Program(unittest.TestCase):
         )
         self.fail_with(["b-seed", "status 1", "gate broken is broken"])
 
-    def test_an_interrupted_run_starts_again(self):
+    def test_run_interrupted_starts_again(self):
         hold = self.scratch / "hold"
         hold.touch()
         process = self.start(FAKE_HOLD=str(hold))
@@ -170,7 +170,7 @@ class Program(unittest.TestCase):
         self.assertEqual(len(self.log.read_text().splitlines()), 6)
         self.assertEqual(self.record("none-seed1")["eval"]["loss_nats"], 1.5)
 
-    def test_the_page_is_what_the_records_give(self):
+    def test_check_edited_record_is_refused(self):
         self.succeed()
         page = (self.directory / "README.md").read_text()
         self.assertIn("| data | 1 packages; some_Packages; SHA-256 `", page)
@@ -185,7 +185,7 @@ class Program(unittest.TestCase):
         with self.assertRaisesRegex(plan.ExperimentError, "not what the records give"):
             table.check(plan.read_experiment(self.directory))
 
-    def test_settings_that_no_option_names_are_the_same_in_all_records(self):
+    def test_check_default_that_differs_is_refused(self):
         self.succeed()
         record = self.record("none-seed1")
         record["settings"]["packages"] = 5
@@ -193,14 +193,14 @@ class Program(unittest.TestCase):
         with self.assertRaisesRegex(plan.ExperimentError, "differ in packages, which no option sets"):
             table.check(plan.read_experiment(self.directory))
 
-    def test_what_is_missing_is_named(self):
+    def test_run_missing_file_is_named(self):
         self.fail_with(["no Python", "nowhere"], "--python", "/nowhere/python")
         self.data.write_text("nothing\n")
         self.fail_with(["some_Packages: package 1 has no Package"])
         self.configure(program="examples/python/nowhere.py")
         self.fail_with(["no program examples/python/nowhere.py"])
         self.configure(eval={"tokens": 1})
-        self.fail_with(["a program evaluates by itself"])
+        self.fail_with(["programs evaluate by themselves"])
         self.configure(train={"json": "x"})
         self.fail_with(["option json is set by run.py"])
 
