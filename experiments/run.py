@@ -6,8 +6,8 @@
     experiments/run.py NAME --dry-run       print the commands
     experiments/run.py NAME --trial         four steps of each variant, outside the records: does every command work?
 
-A run is trained in build/experiments/NAME/RUN and recorded as a line of experiments/NAME/records.jsonl.
-It may be interrupted: the same command continues. Afterwards the tables of the experiment's page are rewritten from the records.
+A run is trained in build/experiments/NAME/RUN and recorded as a line of experiments/NAME/records.jsonl. It may be
+interrupted: the same command continues. Afterwards the tables of the experiment's page are made of the records again.
 A run that diverges is a result; any other failure stops all runs. Status: 0, 1 after a failure, 130 when interrupted.
 """
 
