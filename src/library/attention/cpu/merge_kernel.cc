@@ -18,8 +18,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "library/attention/cpu/gate_rows-inl.hpp"
-#include "library/attention/cpu/rows-inl.hpp"
+#include "library/attention/cpu/common/gate_rows-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
