@@ -118,18 +118,18 @@ class Native16BackwardWorker {
         p_(plan.p),
         shared_(shared),
         thread_(thread),
-        own_(place_buffers<Native16BackwardScratch>(shared.scratch.at(thread), plan)) {}
+        scratch_(place_buffers<Native16BackwardScratch>(shared.scratch.at(thread), plan)) {}
 
   /// Chooses key/value head h of a part.
-  void select(const HeldHeads& part, std::int64_t h) {
+  void select(const PackedHeads& part, std::int64_t h) {
     part_ = &part;
     sequence_ = part.sequence;
     hkv_ = h;
   }
 
   /// The whole of a head, which the thread packs for itself.
-  void run_head(const HeldHead& head, const HeldHead& /*next*/) {
-    const HeldHeads own = head.alone(plan_.largest, p_.group, thread_);
+  void run_head(const HeadTask& head, const HeadTask& /*next*/) {
+    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     select(own, head.h);
     const std::int64_t query_tiles = p_.group * own.tiles;
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_keys(block);
@@ -145,19 +145,19 @@ class Native16BackwardWorker {
     const std::int64_t n = std::min(j0 + kBlock, seen.end) - j0;
     if (std::max(j0, seen.begin) >= j0 + n) return;  // no tile visits the block
     const KeyRows k = rows_of_keys(p_, sequence_, hkv_);
-    pack_pairs_of_transpose(shared_.keys_t.at(held_block(block)), k, j0, n, own_.packing);
-    pack_pairs_of_rows(key_rows_of(block), 0, k, j0, n, own_.packing);
-    pack_pairs_of_transpose(shared_.values_t.at(held_block(block)), rows_of_values(p_, sequence_, hkv_), j0, n,
-                            own_.packing);
+    pack_pairs_of_transpose(shared_.keys_t.at(packed_block(block)), k, j0, n, scratch_.packing);
+    pack_pairs_of_rows(key_rows_of(block), 0, k, j0, n, scratch_.packing);
+    pack_pairs_of_transpose(shared_.values_t.at(packed_block(block)), rows_of_values(p_, sequence_, hkv_), j0, n,
+                            scratch_.packing);
   }
 
   /// q and, through the gate, do, as they are and transposed; lse, Δ − dlse, dz and the tile's part of dsinks; dq = 0.
   void prepare_queries(std::int64_t g, std::int64_t tile) const {
-    const std::int64_t held = held_tile(g, tile), h = query_head(g), i0 = tile * kTile;
+    const std::int64_t batch = packed_tile(g, tile), h = query_head(g), i0 = tile * kTile;
     const std::int64_t n = std::min(kTile, sequence_.T - i0), padded = whole_squares(n);
-    const View<BFloat16, 2> q = shared_.q.sub(held), d_o = shared_.d_o.sub(held);
-    float* lse = shared_.lse.at(held);
-    float* delta = shared_.delta.at(held);
+    const View<BFloat16, 2> q = shared_.q.sub(batch), d_o = shared_.d_o.sub(batch);
+    float* lse = shared_.lse.at(batch);
+    float* delta = shared_.delta.at(batch);
     // Rows beyond T fill up a square: zero operands and lse = ∞, hence P = 0.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
     std::fill(delta + n, delta + padded, 0.0F);
@@ -167,18 +167,18 @@ class Native16BackwardWorker {
     }
     const QueryRows from(p_, sequence_, h);
     const HeadRows<const void> queries = query_rows(p_.inputs.q, sequence_, h);
-    std::fill_n(own_.d_o.data, plan_.Dv_padded, 0.0F);
+    std::fill_n(scratch_.d_o.data, plan_.Dv_padded, 0.0F);
     double sink_part = 0;
     for (std::int64_t r = 0; r < n; ++r) {
-      prepare_row(p_, own_, from, i0 + r, own_.d_o.data, lse + r, delta + r, &sink_part);
-      round_row(d_o.at(r), own_.d_o.data, plan_.Dv_padded);
+      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.data, lse + r, delta + r, &sink_part);
+      round_row(d_o.at(r), scratch_.d_o.data, plan_.Dv_padded);
       load_halves_padded(q.at(r), queries.at<BFloat16>(i0 + r, 0, p_.D), queries.stride, p_.D);
     }
     if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
-    transpose_halves(shared_.q_t.sub(held), q.range(0, 0, padded));
-    transpose_halves(shared_.d_o_t.sub(held), d_o.range(0, 0, padded));
-    std::fill_n(shared_.dq.at(held), padded * plan_.D_padded, 0.0F);
-    shared_.dq_turns(held) = 0;
+    transpose_halves(shared_.q_t.sub(batch), q.range(0, 0, padded));
+    transpose_halves(shared_.d_o_t.sub(batch), d_o.range(0, 0, padded));
+    std::fill_n(shared_.dq.at(batch), padded * plan_.D_padded, 0.0F);
+    shared_.dq_turns(batch) = 0;
   }
 
   /// All tiles of one key block, in the order of the group's heads and their queries.
@@ -186,45 +186,45 @@ class Native16BackwardWorker {
     const Visibility visibility(p_, sequence_);
     const std::int64_t j0 = block * kBlock;
     const std::int64_t keys = std::min(kBlock, sequence_.S - j0);
-    std::fill_n(own_.dk_t.data, own_.dk_t.count(), 0.0F);
-    std::fill_n(own_.dv_t.data, own_.dv_t.count(), 0.0F);
+    std::fill_n(scratch_.dk_t.data, scratch_.dk_t.count(), 0.0F);
+    std::fill_n(scratch_.dv_t.data, scratch_.dv_t.count(), 0.0F);
     for (std::int64_t g = 0; g < p_.group; ++g) {
       for (std::int64_t tile = 0; tile < part_->tiles; ++tile) {
         const std::int64_t i0 = tile * kTile;
-        const Tile t{visibility, query_head(g), held_tile(g, tile), i0, std::min(kTile, sequence_.T - i0), block,
+        const Tile t{visibility, query_head(g), packed_tile(g, tile), i0, std::min(kTile, sequence_.T - i0), block,
                      j0,         keys};
         if (!score_tile(t)) continue;
         add_key_gradients(t);
         add_query_gradient(t);
       }
     }
-    write_key_rows(key_rows(p_.gradients.dk, sequence_, hkv_), own_.dk_t, j0, keys, static_cast<float>(p_.scale));
-    write_key_rows(key_rows(p_.gradients.dv, sequence_, hkv_), own_.dv_t, j0, keys, 1.0F);
+    write_key_rows(key_rows(p_.gradients.dk, sequence_, hkv_), scratch_.dk_t, j0, keys, static_cast<float>(p_.scale));
+    write_key_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv_t, j0, keys, 1.0F);
   }
 
   void write_dq(std::int64_t g, std::int64_t tile) const {
     const std::int64_t i0 = tile * kTile;
-    const View<float, 2> sums = shared_.dq.sub(held_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
+    const View<float, 2> sums = shared_.dq.sub(packed_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
     write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<float>(p_.scale),
-               own_.scaled.data);
+               scratch_.scaled.data);
   }
 
  private:
   /// A query tile against a key block.
   struct Tile {
     const Visibility& visibility;
-    std::int64_t h, held;    // query head; number among the tiles that are held
+    std::int64_t h, batch;   // query head; number among the tiles that are packed
     std::int64_t i0, rows;   // its first query; queries, at most kTile
     std::int64_t block, j0;  // its first key
     std::int64_t keys;       // keys, at most kBlock
   };
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  std::int64_t held_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
-  std::int64_t held_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
+  std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
+  std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   /// The block's k, right operand of dq; a row for each key.
   PairPanels key_rows_of(std::int64_t block) const {
-    return {shared_.keys.at(held_block(block)), kTileCols * plan_.block_rows};
+    return {shared_.keys.at(packed_block(block)), kTileCols * plan_.block_rows};
   }
   PairPanels pairs_of(const View<BFloat16, 2>& pairs) const { return {pairs.data, pairs.shape[1]}; }
 
@@ -255,16 +255,16 @@ class Native16BackwardWorker {
     return any;
   }
 
-  float* scores_at(std::int64_t c) const { return own_.squares.at(c / kSquare % 2); }
-  float* dp_at(std::int64_t c) const { return own_.squares.at(2 + c / kSquare % 2); }
+  float* scores_at(std::int64_t c) const { return scratch_.squares.at(c / kSquare % 2); }
+  float* dp_at(std::int64_t c) const { return scratch_.squares.at(2 + c / kSquare % 2); }
 
   void multiply_square(const Tile& t, std::int64_t r, std::int64_t c) const {
     const std::int64_t D = plan_.D_padded, Dv = plan_.Dv_padded;
-    const PairPanels keys{shared_.keys_t.at(held_block(t.block)), kTileCols * D};
-    const PairPanels values{shared_.values_t.at(held_block(t.block)), kTileCols * Dv};
-    Unit::template multiply<SquareWrite::overwrite>(shared_.q.at(t.held, r), D, keys.from(c / kTileCols, 0), D,
+    const PairPanels keys{shared_.keys_t.at(packed_block(t.block)), kTileCols * D};
+    const PairPanels values{shared_.values_t.at(packed_block(t.block)), kTileCols * Dv};
+    Unit::template multiply<SquareWrite::overwrite>(shared_.q.at(t.batch, r), D, keys.from(c / kTileCols, 0), D,
                                                     scores_at(c), kSquare);
-    Unit::template multiply<SquareWrite::overwrite>(shared_.d_o.at(t.held, r), Dv, values.from(c / kTileCols, 0), Dv,
+    Unit::template multiply<SquareWrite::overwrite>(shared_.d_o.at(t.batch, r), Dv, values.from(c / kTileCols, 0), Dv,
                                                     dp_at(c), kSquare);
   }
 
@@ -276,17 +276,18 @@ class Native16BackwardWorker {
       rule_and_hide(t, r, c);
       factor = 1.0F;
     }
-    gradients_of({scores_at(c), dp_at(c), own_.slope.data, shared_.lse.at(t.held, r), shared_.delta.at(t.held, r),
-                  pairs_of(own_.weight_pairs).at(c / kTileCols, r), pairs_of(own_.ds_pairs).at(c / kTileCols, r),
-                  own_.ds_pairs.shape[1], own_.ds.at(r, c), Plan::kScoreStride},
-                 factor);
+    gradients_of(
+        {scores_at(c), dp_at(c), scratch_.slope.data, shared_.lse.at(t.batch, r), shared_.delta.at(t.batch, r),
+         pairs_of(scratch_.weight_pairs).at(c / kTileCols, r), pairs_of(scratch_.ds_pairs).at(c / kTileCols, r),
+         scratch_.ds_pairs.shape[1], scratch_.ds.at(r, c), Plan::kScoreStride},
+        factor);
   }
 
   /// Scores of the square in units of log2(e), with their rules; −∞ where hidden.
   void rule_and_hide(const Tile& t, std::int64_t r, std::int64_t c) const {
     const float factor = plan_.rules.query_factor();
     constexpr float kHidden = -std::numeric_limits<float>::infinity();
-    std::fill_n(own_.slope.data, own_.slope.count(), 0.0F);
+    std::fill_n(scratch_.slope.data, scratch_.slope.count(), 0.0F);
     for (std::int64_t m = 0; m < std::min(kSquare, t.rows - r); ++m) {
       const std::int64_t i = t.i0 + r + m, first = t.j0 + c;
       const KeyRange seen = t.visibility.row(i);
@@ -295,9 +296,9 @@ class Native16BackwardWorker {
       float* row = scores_at(c) + m * kSquare;
       for (std::int64_t j = 0; j < kSquare; ++j) row[j] *= factor;
       if (plan_.rules.any() && begin < end) {
-        float* slope = plan_.rules.capped() ? own_.slope.at(m) : nullptr;
+        float* slope = plan_.rules.capped() ? scratch_.slope.at(m) : nullptr;
         plan_.rules.apply(row + begin, slope == nullptr ? nullptr : slope + begin, sequence_, t.h, i, first + begin,
-                          end - begin, own_.rule_row.data);
+                          end - begin, scratch_.rule_row.data);
       }
       std::fill(row, row + begin, kHidden);
       std::fill(row + end, row + kSquare, kHidden);
@@ -314,13 +315,13 @@ class Native16BackwardWorker {
       const std::int64_t begin = first / kSquare * kSquare, end = whole_squares(beyond);
       const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
         for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
-          Unit::template multiply<SquareWrite::accumulate>(left.at(t.held, x, begin), plan_.tile_rows,
+          Unit::template multiply<SquareWrite::accumulate>(left.at(t.batch, x, begin), plan_.tile_rows,
                                                            pairs_of(right).from(c / kTileCols, begin), end - begin,
                                                            to.at(x, c), to.shape[1]);
         }
       };
-      if (p_.gradients.dv.present()) add(own_.dv_t, shared_.d_o_t, own_.weight_pairs);
-      if (p_.gradients.dk.present()) add(own_.dk_t, shared_.q_t, own_.ds_pairs);
+      if (p_.gradients.dv.present()) add(scratch_.dv_t, shared_.d_o_t, scratch_.weight_pairs);
+      if (p_.gradients.dk.present()) add(scratch_.dk_t, shared_.q_t, scratch_.ds_pairs);
     }
   }
 
@@ -329,15 +330,15 @@ class Native16BackwardWorker {
     if (!p_.gradients.dq.present()) return;
     const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
     const PairPanels k = key_rows_of(t.block);
-    const Turnstile turnstile(shared_.dq_turns(t.held));
+    const Turnstile turnstile(shared_.dq_turns(t.batch));
     turnstile.enter(t.block - first_block);
     for (std::int64_t r = 0; r < t.rows; r += kSquare) {
       const KeyRange squares = squares_of(t, r);
       if (squares.empty()) continue;
       for (std::int64_t x = 0; x < plan_.D_padded; x += kSquare) {
         Unit::template multiply<SquareWrite::accumulate>(
-            own_.ds.at(r, squares.begin), Plan::kScoreStride, k.from(x / kTileCols, squares.begin),
-            squares.end - squares.begin, shared_.dq.at(t.held, r, x), plan_.D_padded);
+            scratch_.ds.at(r, squares.begin), Plan::kScoreStride, k.from(x / kTileCols, squares.begin),
+            squares.end - squares.begin, shared_.dq.at(t.batch, r, x), plan_.D_padded);
       }
     }
     turnstile.leave(t.block - first_block);
@@ -353,12 +354,12 @@ class Native16BackwardWorker {
           __m512i block[16];
           for (std::int64_t n = 0; n < 16; ++n) block[n] = _mm512_loadu_si512(sums.at(x + n, c + part));
           transpose_words(block);
-          for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(own_.turned.at(part + n, x), block[n]);
+          for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(scratch_.turned.at(part + n, x), block[n]);
         }
       }
       for (std::int64_t j = c; j < std::min(c + kSquare, keys); ++j) {
-        const View<float, 2> row = own_.turned.range(0, key_column(j) - c, 1);
-        write_rows(to, row, j0 + j, factor, own_.scaled.data);
+        const View<float, 2> row = scratch_.turned.range(0, key_column(j) - c, 1);
+        write_rows(to, row, j0 + j, factor, scratch_.scaled.data);
       }
     }
   }
@@ -367,9 +368,9 @@ class Native16BackwardWorker {
   const BackwardProblem& p_;
   const Native16BackwardBuffers& shared_;
   int thread_;
-  const Native16BackwardScratch own_;
+  const Native16BackwardScratch scratch_;
   [[no_unique_address]] Unit unit_;  // for as long as the thread multiplies
-  const HeldHeads* part_ = nullptr;
+  const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
 };

@@ -53,11 +53,11 @@ struct Native16BackwardPlan {
     most = batches.most(end);
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
-    if (whole_heads) most.hold_one_each(largest, p.group, threads);
+    if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
   bool takes(const Sequence& sequence) const { return route_of(p, sequence) == BackwardRoute::native16; }
-  double head_bytes(const HeldHeads& part) const {
+  double head_bytes(const PackedHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * static_cast<double>(block_rows);
     const double queries =
         static_cast<double>(p.group) * static_cast<double>(part.tiles) * static_cast<double>(tile_rows);
@@ -73,7 +73,7 @@ struct Native16BackwardPlan {
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole squares
   HeadPieces largest;                  ///< of a head
-  HeldSizes most;                      ///< what is held packed at a time
+  HeadTotals most;                     ///< what is packed packed at a time
   int threads = 1;
   bool whole_heads = false;  ///< each thread packs heads of its own
 };
@@ -133,20 +133,20 @@ struct Native16BackwardBuffers {
     lse = ws.take<float>("lse", tiles, rows);
     delta = ws.take<float>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
-    parts = ws.take<HeldHeads>("parts", plan.most.parts);
+    parts = ws.take<PackedHeads>("parts", plan.most.parts);
     tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16BackwardScratch>(plan));
   }
 
-  View<BFloat16, 2> keys_t, values_t;  ///< (held blocks, PairPanels of 16 keys)
-  View<BFloat16, 2> keys;              ///< (held blocks, PairPanels of 16 columns)
-  View<BFloat16, 3> q, d_o;            ///< (held tiles, tile_rows, D_padded or Dv_padded)
-  View<BFloat16, 3> q_t, d_o_t;        ///< (held tiles, D_padded or Dv_padded, tile_rows)
-  View<float, 3> dq;                   ///< (held tiles, tile_rows, D_padded), not yet scaled
-  View<float, 2> lse, delta;           ///< (held tiles, tile_rows); lse in units of log2(e), delta less dlse
-  View<std::int64_t, 1> dq_turns;      ///< a Turnstile for each held tile's dq
-  View<HeldHeads, 1> parts;            ///< of the batch
-  View<BlockTask, 1> tasks;            ///< the held blocks in the order in which threads take them
+  View<BFloat16, 2> keys_t, values_t;  ///< (packed blocks, PairPanels of 16 keys)
+  View<BFloat16, 2> keys;              ///< (packed blocks, PairPanels of 16 columns)
+  View<BFloat16, 3> q, d_o;            ///< (packed tiles, tile_rows, D_padded or Dv_padded)
+  View<BFloat16, 3> q_t, d_o_t;        ///< (packed tiles, D_padded or Dv_padded, tile_rows)
+  View<float, 3> dq;                   ///< (packed tiles, tile_rows, D_padded), not yet scaled
+  View<float, 2> lse, delta;           ///< (packed tiles, tile_rows); lse in units of log2(e), delta less dlse
+  View<std::int64_t, 1> dq_turns;      ///< a Turnstile for each packed tile's dq
+  View<PackedHeads, 1> parts;          ///< of the batch
+  View<BlockTask, 1> tasks;            ///< the packed blocks in the order in which threads take them
   View<std::byte, 2> scratch;          ///< a thread's Native16BackwardScratch
 };
 

@@ -70,25 +70,26 @@ class Native16ForwardWorker {
         p_(plan.p),
         shared_(shared),
         thread_(thread),
-        own_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)) {}
+        scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)) {}
 
   /// Packs a block of key/value head h of the part: keys that no query sees stay unread, but for those that share a
   /// panel with one that is seen.
-  void pack_block(const HeldHeads& part, std::int64_t h, std::int64_t block) const {
+  void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
     const std::int64_t begin = std::max(block * kBlock, seen.begin / kSquare * kSquare);
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
     const std::int64_t panel = part.panel_of(h) + begin / kSquare;
-    pack_pairs_of_transpose(shared_.keys.at(panel), rows_of_keys(p_, sequence, h), begin, end - begin, own_.packing);
+    pack_pairs_of_transpose(shared_.keys.at(panel), rows_of_keys(p_, sequence, h), begin, end - begin,
+                            scratch_.packing);
     pack_pairs_of_rows(values(part, h, block), begin - block * kBlock, rows_of_values(p_, sequence, h), begin,
-                       end - begin, own_.packing);
+                       end - begin, scratch_.packing);
   }
 
   /// All of a key/value head, which the thread packs for itself.
-  void run_head(const HeldHead& head, const HeldHead& /*next*/) {
-    const HeldHeads own = head.alone(plan_.largest, p_.group, thread_);
+  void run_head(const HeadTask& head, const HeadTask& /*next*/) {
+    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
     for (std::int64_t g = 0; g < p_.group; ++g) {
       for (std::int64_t tile = 0; tile < own.tiles; ++tile) run_tile(own, head.h * p_.group + g, tile);
@@ -96,7 +97,7 @@ class Native16ForwardWorker {
   }
 
   /// Query tile `tile` of query head h, which reads a packed key/value head of the part.
-  void run_tile(const HeldHeads& part, std::int64_t h, std::int64_t tile) {
+  void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
     i0_ = tile * Plan::kTile;
@@ -111,11 +112,11 @@ class Native16ForwardWorker {
       for (std::int64_t r = 0; r < count_; r += kSquare)
         visit(visibility, keys(part, hkv, block), v, block * kBlock, r);
     }
-    const OutputRows<float> outputs(p_, sequence_, h_, own_.gate, own_.gated);
+    const OutputRows<float> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r) {
       const Tag<float> d;
-      const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, own_.sums.at(r))));
-      outputs.write(i0_ + r, own_.out.at(r), own_.maxima(r), sum);
+      const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, scratch_.sums.at(r))));
+      outputs.write(i0_ + r, scratch_.out.at(r), scratch_.maxima(r), sum);
     }
   }
 
@@ -125,11 +126,11 @@ class Native16ForwardWorker {
   static constexpr int kSlack = 16;
 
   /// A block of a head's keys, a column each.
-  PairPanels keys(const HeldHeads& part, std::int64_t h, std::int64_t block) const {
+  PairPanels keys(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     return {shared_.keys.at(part.panel_of(h) + block * (kBlock / kSquare)), kTileCols * plan_.D_padded};
   }
   /// A block of a head's values, a row each.
-  PairPanels values(const HeldHeads& part, std::int64_t h, std::int64_t block) const {
+  PairPanels values(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const std::int64_t panel = block * (kBlock / kSquare);
     const std::int64_t rows = std::min(kBlock, (part.panels - panel) * kSquare);
     return {shared_.values.at(part.panel_of(h) + panel), kTileCols * rows};
@@ -139,19 +140,19 @@ class Native16ForwardWorker {
   void load_queries() const {
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h_);
     const std::int64_t rows = whole_squares(count_);
-    if (count_ < rows) std::fill_n(own_.queries.at(count_), (rows - count_) * plan_.D_padded, BFloat16{});
+    if (count_ < rows) std::fill_n(scratch_.queries.at(count_), (rows - count_) * plan_.D_padded, BFloat16{});
     for (std::int64_t r = 0; r < count_; ++r) {
-      load_halves_padded(own_.queries.at(r), q.at<BFloat16>(i0_ + r, 0, p_.D), q.stride, p_.D);
+      load_halves_padded(scratch_.queries.at(r), q.at<BFloat16>(i0_ + r, 0, p_.D), q.stride, p_.D);
     }
   }
 
   void reset() const {
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
     const float sink = p_.inputs.sinks.present() ? static_cast<float>(p_.sink(h_) * kLog2e) : kHidden;
-    std::fill_n(own_.maxima.data, count_, sink);
-    std::fill_n(own_.sums.data, count_ * kLanes<float>, 0.0F);
-    for (std::int64_t r = 0; sink != kHidden && r < count_; ++r) own_.sums(r, 0) = 1.0F;
-    std::fill_n(own_.out.data, whole_squares(count_) * plan_.Dv_padded, 0.0F);
+    std::fill_n(scratch_.maxima.data, count_, sink);
+    std::fill_n(scratch_.sums.data, count_ * kLanes<float>, 0.0F);
+    for (std::int64_t r = 0; sink != kHidden && r < count_; ++r) scratch_.sums(r, 0) = 1.0F;
+    std::fill_n(scratch_.out.data, whole_squares(count_) * plan_.Dv_padded, 0.0F);
   }
 
   /// Rows r … r + rows of the tile, at most kSquare, beside the key block that begins with key j0.
@@ -196,13 +197,13 @@ class Native16ForwardWorker {
       weights_of(scores(s, s.c0, s.c1), 1.0F, s.start, s.sums);
     }
     const Tag<float> d;
-    float* HWY_RESTRICT sums = own_.sums.at(r);
+    float* HWY_RESTRICT sums = scratch_.sums.at(r);
     for (std::int64_t x = 0; x < s.rows * kLanes<float>; x += kLanes<float>) {
       hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
     }
     for (std::int64_t x = 0; x < plan_.Dv_padded; x += kSquare) {
-      Unit::template multiply<SquareWrite::accumulate>(own_.weights.at(0, s.c0), Plan::kWeightStride,
-                                                       v.from(x / kTileCols, s.c0), s.c1 - s.c0, own_.out.at(r, x),
+      Unit::template multiply<SquareWrite::accumulate>(scratch_.weights.at(0, s.c0), Plan::kWeightStride,
+                                                       v.from(x / kTileCols, s.c0), s.c1 - s.c0, scratch_.out.at(r, x),
                                                        plan_.Dv_padded);
     }
   }
@@ -226,7 +227,7 @@ class Native16ForwardWorker {
     multiply(s.whole0);
     for (std::int64_t c = s.whole0; c < s.whole1; c += kSquare) {
       multiply(c + kSquare);
-      weights_of({squares[c / kSquare % 2], kSquare, s.rows, kSquare, own_.weights.at(0, c), Plan::kWeightStride},
+      weights_of({squares[c / kSquare % 2], kSquare, s.rows, kSquare, scratch_.weights.at(0, c), Plan::kWeightStride},
                  factor, s.start, s.sums);
     }
     const auto in_part = [&](std::int64_t c0, std::int64_t c1) {
@@ -244,29 +245,30 @@ class Native16ForwardWorker {
   }
 
   StripScores scores(const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    return {own_.scores.at(0, c0), Plan::kScoreStride, s.rows, c1 - c0, own_.weights.at(0, c0), Plan::kWeightStride};
+    return {scratch_.scores.at(0, c0),  Plan::kScoreStride, s.rows, c1 - c0,
+            scratch_.weights.at(0, c0), Plan::kWeightStride};
   }
 
   void multiply_square(const Strip& s, std::int64_t c, float* to, std::int64_t ld) const {
-    Unit::template multiply<SquareWrite::overwrite>(own_.queries.at(s.r), plan_.D_padded, s.keys.from(c / kTileCols, 0),
-                                                    plan_.D_padded, to, ld);
+    Unit::template multiply<SquareWrite::overwrite>(scratch_.queries.at(s.r), plan_.D_padded,
+                                                    s.keys.from(c / kTileCols, 0), plan_.D_padded, to, ld);
   }
 
   /// Columns [c0, c1) of the scores, in units of log2(e), with their rules; −∞ where hidden.
   void score(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<float> d;
-    for (std::int64_t c = c0; c < c1; c += kSquare) multiply_square(s, c, own_.scores.at(0, c), Plan::kScoreStride);
+    for (std::int64_t c = c0; c < c1; c += kSquare) multiply_square(s, c, scratch_.scores.at(0, c), Plan::kScoreStride);
     const auto factor = hn::Set(d, plan_.rules.query_factor());
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const std::int64_t i = i0_ + s.r + m;
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
       const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
-      float* row = own_.scores.at(m);
+      float* row = scratch_.scores.at(m);
       for (std::int64_t j = c0; j < c1; j += kLanes<float>)
         hn::Store(hn::Mul(factor, hn::Load(d, row + j)), d, row + j);
       if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, own_.rule_row.data);
+        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, scratch_.rule_row.data);
       }
       std::fill(row + c0, row + begin, kHidden);
       std::fill(row + end, row + c1, kHidden);
@@ -274,7 +276,7 @@ class Native16ForwardWorker {
   }
 
   float lowest_maximum(const Strip& s) const {
-    const float* maxima = own_.maxima.at(s.r);
+    const float* maxima = scratch_.maxima.at(s.r);
     return *std::min_element(maxima, maxima + s.rows);
   }
 
@@ -282,14 +284,15 @@ class Native16ForwardWorker {
   void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const std::int64_t r = s.r + m;
-      raise_maximum(own_.maxima(r), own_.scores.at(m, c0), c1 - c0, own_.sums.at(r), own_.out.at(r), plan_.Dv_padded);
+      raise_maximum(scratch_.maxima(r), scratch_.scores.at(m, c0), c1 - c0, scratch_.sums.at(r), scratch_.out.at(r),
+                    plan_.Dv_padded);
     }
   }
 
   /// Exponents are scores less the maximum; less 0 in a row that saw nothing, whose −∞ stay so.
   void start_at_maxima(Strip& s) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const float max = own_.maxima(s.r + m);
+      const float max = scratch_.maxima(s.r + m);
       s.start[m] = max == kHidden ? 0.0F : -max;
     }
   }
@@ -306,7 +309,7 @@ class Native16ForwardWorker {
   const ForwardProblem& p_;
   const Native16ForwardBuffers& shared_;
   int thread_;
-  const Native16ForwardScratch own_;
+  const Native16ForwardScratch scratch_;
   [[no_unique_address]] Unit unit_;  // for as long as the thread multiplies
   Sequence sequence_;
   std::int64_t h_ = 0, i0_ = 0, count_ = 0;

@@ -44,11 +44,11 @@ struct Native16ForwardPlan {
     HeadCursor end;
     most = batches.most(end);
     threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
-    if (whole_heads) most.hold_one_each(largest, p.group, threads);
+    if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
   bool takes(const Sequence& sequence) const { return route_of(p, sequence) == ForwardRoute::native16; }
-  double head_bytes(const HeldHeads& part) const {
+  double head_bytes(const PackedHeads& part) const {
     return sizeof(BFloat16) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (D_padded + Dv_padded));
   }
 
@@ -57,7 +57,7 @@ struct Native16ForwardPlan {
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
   HeadPieces largest;  ///< of a head
-  HeldSizes most;      ///< what is held packed at a time
+  HeadTotals most;     ///< what is packed packed at a time
   int threads = 1;
   bool whole_heads = false;  ///< each thread packs heads of its own
 };
@@ -94,13 +94,13 @@ struct Native16ForwardBuffers {
   Native16ForwardBuffers(Workspace& ws, const Native16ForwardPlan& plan) {
     keys = ws.take<BFloat16>("keys", plan.most.panels, kSquare * plan.D_padded);
     values = ws.take<BFloat16>("values", plan.most.panels, kSquare * plan.Dv_padded);
-    parts = ws.take<HeldHeads>("parts", plan.most.parts);
+    parts = ws.take<PackedHeads>("parts", plan.most.parts);
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16ForwardScratch>(plan));
   }
 
-  View<BFloat16, 2> keys;      ///< (held panels, two PairPanels of 16 keys)
-  View<BFloat16, 2> values;    ///< (held panels, …): of each block, PairPanels of 16 columns
-  View<HeldHeads, 1> parts;    ///< of the batch
+  View<BFloat16, 2> keys;      ///< (packed panels, two PairPanels of 16 keys)
+  View<BFloat16, 2> values;    ///< (packed panels, …): of each block, PairPanels of 16 columns
+  View<PackedHeads, 1> parts;  ///< of the batch
   View<std::byte, 2> scratch;  ///< a thread's Native16ForwardScratch
 };
 

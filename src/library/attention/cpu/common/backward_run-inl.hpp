@@ -40,26 +40,26 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
     bias_rows = bias[0] * bias[1] * bias[2];  // 0 where dbias is absent
     std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
   }
-  const HeldHeads* const parts = shared.parts.data;
-  HeldBatch held(plan, shared.parts.data);
+  const PackedHeads* const parts = shared.parts.data;
+  HeadBatch batch(plan, shared.parts.data);
   std::atomic<std::int64_t> next{0};
   const auto start_batch = [&] {
-    if (!plan.whole_heads) list_tasks(shared.tasks, shared.parts, held);
+    if (!plan.whole_heads) list_tasks(shared.tasks, shared.parts, batch);
     next.store(0, std::memory_order_relaxed);
   };
   Cancellation cancellation(p.context);
-  const auto hold_next = [&] {
-    held.next_unless(cancellation);
+  const auto pack_next = [&] {
+    batch.next_unless(cancellation);
     start_batch();
   };
   start_batch();
 #pragma omp parallel num_threads(plan.threads) default(none) \
-    shared(plan, p, shared, bias_rows, next, parts, held, hold_next, cancellation)
+    shared(plan, p, shared, bias_rows, next, parts, batch, pack_next, cancellation)
   {
     Worker worker(plan, shared, omp_get_thread_num());
     /// Chooses the head and returns its query head and tile of number n.
     const auto select_tile = [&](std::int64_t n) {
-      const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+      const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
       const std::int64_t at = n - part.first_tile;
       const std::int64_t head = at / part.tiles;
       worker.select(part, part.h0 + head / p.group);
@@ -69,48 +69,48 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
 #pragma omp for schedule(static)
       for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_dbias_row(n);
     }
-    while (held.parts > 0) {
-      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
+    while (batch.parts > 0) {
+      const bool last = batch.is_last();  // before the loops' barriers: then another thread may go on
       if (plan.whole_heads) {
-        run_heads(worker, parts, held, plan.threads, cancellation);
+        run_heads(worker, parts, batch, plan.threads, cancellation);
         if (last) break;
 #pragma omp single
-        hold_next();
+        pack_next();
         continue;
       }
 #pragma omp for schedule(dynamic, 1) nowait
-      for (std::int64_t n = 0; n < held.blocks; ++n) {
+      for (std::int64_t n = 0; n < batch.blocks; ++n) {
         if (cancellation.requested()) continue;
-        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
+        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
         const std::int64_t at = n - part.first_block;
         worker.select(part, part.h0 + at / part.blocks);
         worker.pack_keys(at % part.blocks);
       }
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held.tiles; ++n) {
+      for (std::int64_t n = 0; n < batch.tiles; ++n) {
         if (cancellation.requested()) continue;
         const auto [g, tile] = select_tile(n);
         worker.prepare_queries(g, tile);
       }
       for (;;) {
         // No further block starts. None is skipped between blocks that start: each waits for its predecessors.
-        if (cancellation.requested()) next.store(held.blocks, std::memory_order_relaxed);
+        if (cancellation.requested()) next.store(batch.blocks, std::memory_order_relaxed);
         const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
-        if (n >= held.blocks) break;
+        if (n >= batch.blocks) break;
         const BlockTask& task = shared.tasks(n);
         worker.select(*task.part, task.h);
         worker.run_block(task.block);
       }
 #pragma omp barrier
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held.tiles; ++n) {
+      for (std::int64_t n = 0; n < batch.tiles; ++n) {
         if (cancellation.requested()) continue;
         const auto [g, tile] = select_tile(n);
         worker.write_dq(g, tile);
       }
       if (last) break;
 #pragma omp single
-      hold_next();
+      pack_next();
     }
     if constexpr (Plan::kMayHaveDbias) {
 #pragma omp for schedule(static)

@@ -31,49 +31,49 @@ void run_forward(const ForwardProblem& p, const RunRest& run_rest) {
   const Placed<Buffers> placed(plan);
   run_rest(placed.bytes());
   const Buffers& shared = *placed;
-  HeldHeads* const parts = shared.parts.data;
-  HeldBatch held(plan, parts);
+  PackedHeads* const parts = shared.parts.data;
+  HeadBatch batch(plan, parts);
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held, cancellation)
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, batch, cancellation)
   {
     Worker worker(plan, shared, omp_get_thread_num());
-    while (held.parts > 0) {
-      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
+    while (batch.parts > 0) {
+      const bool last = batch.is_last();  // before the loops' barriers: then another thread may go on
       if (plan.whole_heads) {
-        run_heads(worker, parts, held, plan.threads, cancellation);
+        run_heads(worker, parts, batch, plan.threads, cancellation);
         if (last) break;
 #pragma omp single
-        held.next_unless(cancellation);
+        batch.next_unless(cancellation);
         continue;
       }
       if constexpr (Plan::kMaySelect) {
         if (plan.selects()) {
 #pragma omp for schedule(static)
-          for (std::int64_t n = 0; n < held.tiles; ++n) {
-            const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+          for (std::int64_t n = 0; n < batch.tiles; ++n) {
+            const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
             const std::int64_t at = n - part.first_tile;
             worker.select_rows(part, part.h0 * p.group + at / part.tiles, at % part.tiles, n);
           }
         }
       }
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held.blocks; ++n) {
+      for (std::int64_t n = 0; n < batch.blocks; ++n) {
         if (cancellation.requested()) continue;
-        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
+        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
         const std::int64_t at = n - part.first_block;
         worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
       }
       // Under a causal mask the last queries cost most: they go first, so that threads end together.
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < held.tiles; ++n) {
+      for (std::int64_t n = 0; n < batch.tiles; ++n) {
         if (cancellation.requested()) continue;
-        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
         const std::int64_t at = n - part.first_tile;
         worker.run_tile(part, part.h0 * p.group + at / part.tiles, part.tiles - 1 - at % part.tiles);
       }
       if (last) break;
 #pragma omp single
-      held.next_unless(cancellation);
+      batch.next_unless(cancellation);
     }
   }
   cancellation.throw_if_seen();

@@ -15,7 +15,7 @@ inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
 /// What is packed of a head that each of `threads` finds in the third-level cache beside those of the others: up to
 /// 4 MiB, measured with two threads (docs/notes/2026-11-22-dense-speed.md).
-inline double held_head_bytes(int threads) {
+inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }
 
@@ -53,12 +53,12 @@ inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
 
 /// All heads of a batch, each in `pieces`, as tasks of the enclosing parallel region, whose threads each call this.
 template <class Worker>
-void run_heads(Worker& worker, const HeldHeads* parts, const HeldSizes& held, int threads, Cancellation& cancellation,
-               std::int64_t pieces = 1) {
-  const std::int64_t tasks = held.heads * pieces;
+void run_heads(Worker& worker, const PackedHeads* parts, const HeadTotals& batch, int threads,
+               Cancellation& cancellation, std::int64_t pieces = 1) {
+  const std::int64_t tasks = batch.heads * pieces;
   const std::int64_t in_turn = heads_in_turn(tasks, threads);
   const auto task = [&](std::int64_t n) {
-    HeldHead head = held_head(parts, held, n / pieces);
+    HeadTask head = head_task_of(parts, batch, n / pieces);
     head.piece = n % pieces;
     head.pieces = pieces;
     return head;

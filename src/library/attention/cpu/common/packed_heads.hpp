@@ -16,8 +16,8 @@ struct HeadPieces {
   std::int64_t panels = 0;             ///< of a key/value head's keys
 };
 
-/// Key/value heads of one sequence that are held packed at the same time as others.
-struct HeldHeads {
+/// Key/value heads of one sequence that are packed packed at the same time as others.
+struct PackedHeads {
   Sequence sequence;
   std::int64_t n = 0;                   ///< the sequence's number
   std::int64_t h0 = 0, heads = 0;       ///< key/value heads h0 … h0 + heads
@@ -25,7 +25,7 @@ struct HeldHeads {
   std::int64_t panels = 0;              ///< of a key/value head's keys
   std::int64_t tiles_before = 0;        ///< of a query head, in the sequences before this one
   std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of a head, in the sequences before this one
-  // What is held is numbered through all parts of the batch: query tiles by part, query head, tile; key blocks and
+  // What is packed is numbered through all parts of the batch: query tiles by part, query head, tile; key blocks and
   // panels by part, key/value head, block or panel. These are the first numbers of the part.
   std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
 
@@ -38,14 +38,14 @@ struct HeldHeads {
 };
 
 /// One key/value head of a part, or one of the pieces that its queries are cut into.
-struct HeldHead {
-  const HeldHeads* part = nullptr;  ///< null: none
+struct HeadTask {
+  const PackedHeads* part = nullptr;  ///< null: none
   std::int64_t h = 0;
   std::int64_t piece = 0, pieces = 1;
 
   /// As a part of its own, in the `place`-th of places that each have room for `largest`.
-  HeldHeads alone(const HeadPieces& largest, std::int64_t group, std::int64_t place) const {
-    HeldHeads own = *part;
+  PackedHeads alone(const HeadPieces& largest, std::int64_t group, std::int64_t place) const {
+    PackedHeads own = *part;
     own.h0 = h;
     own.heads = 1;
     own.first_tile = place * group * largest.tiles;
@@ -55,13 +55,13 @@ struct HeldHead {
   }
 };
 
-/// What heads that are held at the same time add up to.
-struct HeldSizes {
+/// What heads that are packed at the same time add up to.
+struct HeadTotals {
   std::int64_t parts = 0, heads = 0;
   std::int64_t tiles = 0, blocks = 0, panels = 0;
 
   /// Instead of all at the same time, one head in each of `places`.
-  void hold_one_each(const HeadPieces& largest, std::int64_t group, std::int64_t places) {
+  void pack_one_each(const HeadPieces& largest, std::int64_t group, std::int64_t places) {
     tiles = places * group * largest.tiles;
     blocks = places * largest.blocks;
     panels = places * largest.panels;
@@ -81,7 +81,7 @@ struct HeadCursor {
   std::int64_t tiles_before = 0, tile_blocks_before = 0;
 };
 
-/// Packed operands of as many key/value heads as fit here are held at a time, at least one: three quarters of a
+/// Packed operands of as many key/value heads as fit here are packed at a time, at least one: three quarters of a
 /// third-level cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
 inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 
@@ -95,30 +95,30 @@ class HeadBatches {
   explicit HeadBatches(const Plan& plan) : plan_(plan), p_(plan.p) {}
 
   /// Goes on to the next batch, whose parts are put into `parts` unless it is null; no parts at the end.
-  HeldSizes next(HeadCursor& cursor, HeldHeads* parts) const {
-    HeldSizes held;
+  HeadTotals next(HeadCursor& cursor, PackedHeads* parts) const {
+    HeadTotals batch;
     double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : kPackedBudget_bytes;
-    while (p_.Hkv > 0 && cursor.n < p_.sequences() && held.parts < kMostParts) {
-      HeldHeads part = part_at(cursor);
+    while (p_.Hkv > 0 && cursor.n < p_.sequences() && batch.parts < kMostParts) {
+      PackedHeads part = part_at(cursor);
       if (plan_.takes(part.sequence)) {
         const double bytes = plan_.head_bytes(part);
         const double fit = bytes > 0 ? std::max(left, 0.0) / bytes : static_cast<double>(part.heads);
         if (fit < static_cast<double>(part.heads)) part.heads = static_cast<std::int64_t>(fit);
-        if (part.heads == 0 && held.parts > 0) return held;
+        if (part.heads == 0 && batch.parts > 0) return batch;
         part.heads = std::max<std::int64_t>(part.heads, 1);
         left -= bytes * static_cast<double>(part.heads);
-        if (parts != nullptr) parts[held.parts] = part;
-        ++held.parts;
-        held.heads += part.heads;
-        held.tiles += part.heads * p_.group * part.tiles;
-        held.blocks += part.heads * part.blocks;
-        held.panels += part.heads * part.panels;
+        if (parts != nullptr) parts[batch.parts] = part;
+        ++batch.parts;
+        batch.heads += part.heads;
+        batch.tiles += part.heads * p_.group * part.tiles;
+        batch.blocks += part.heads * part.blocks;
+        batch.panels += part.heads * part.panels;
       }
       cursor.h = part.h0 + part.heads;
       if (cursor.h < p_.Hkv) continue;
       cursor = {cursor.n + 1, 0, part.tiles_before + part.tiles, part.tile_blocks_before + part.tiles * part.blocks};
     }
-    return held;
+    return batch;
   }
 
   bool at_end(const HeadCursor& cursor) const { return cursor.n >= p_.sequences(); }
@@ -126,7 +126,7 @@ class HeadBatches {
   HeadSurvey survey() const {
     HeadSurvey all;
     for (HeadCursor cursor; p_.Hkv > 0 && cursor.n < p_.sequences(); ++cursor.n) {
-      const HeldHeads part = part_at(cursor);
+      const PackedHeads part = part_at(cursor);
       if (!plan_.takes(part.sequence)) continue;
       const double bytes = plan_.head_bytes(part);
       all.largest.tiles = std::max(all.largest.tiles, part.tiles);
@@ -139,14 +139,14 @@ class HeadBatches {
   }
 
   /// For each measure the most that a batch has. `cursor` goes on to the end.
-  HeldSizes most(HeadCursor& cursor) const {
-    HeldSizes most;
-    for (HeldSizes held = next(cursor, nullptr); held.parts > 0; held = next(cursor, nullptr)) {
-      most.parts = std::max(most.parts, held.parts);
-      most.heads = std::max(most.heads, held.heads);
-      most.tiles = std::max(most.tiles, held.tiles);
-      most.blocks = std::max(most.blocks, held.blocks);
-      most.panels = std::max(most.panels, held.panels);
+  HeadTotals most(HeadCursor& cursor) const {
+    HeadTotals most;
+    for (HeadTotals batch = next(cursor, nullptr); batch.parts > 0; batch = next(cursor, nullptr)) {
+      most.parts = std::max(most.parts, batch.parts);
+      most.heads = std::max(most.heads, batch.heads);
+      most.tiles = std::max(most.tiles, batch.tiles);
+      most.blocks = std::max(most.blocks, batch.blocks);
+      most.panels = std::max(most.panels, batch.panels);
     }
     return most;
   }
@@ -156,8 +156,8 @@ class HeadBatches {
   static constexpr std::int64_t kMostParts = 4096;
 
   /// All heads that the sequence has left.
-  HeldHeads part_at(const HeadCursor& cursor) const {
-    HeldHeads part;
+  PackedHeads part_at(const HeadCursor& cursor) const {
+    PackedHeads part;
     part.sequence = p_.sequence(cursor.n);
     part.n = cursor.n;
     part.h0 = cursor.h;
@@ -177,12 +177,12 @@ class HeadBatches {
 
 /// Puts the parts of a batch in the order in which threads take them, longest keys first, so that what threads wait for
 /// at the end is short; then numbers what they hold.
-inline void order_parts(HeldHeads* parts, std::int64_t count, std::int64_t group) {
-  std::sort(parts, parts + count, [](const HeldHeads& a, const HeldHeads& b) {
+inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t group) {
+  std::sort(parts, parts + count, [](const PackedHeads& a, const PackedHeads& b) {
     return a.sequence.S != b.sequence.S ? a.sequence.S > b.sequence.S : a.n < b.n;
   });
-  HeldSizes before;
-  for (HeldHeads* part = parts; part != parts + count; ++part) {
+  HeadTotals before;
+  for (PackedHeads* part = parts; part != parts + count; ++part) {
     part->first_head = before.heads;
     part->first_tile = before.tiles;
     part->first_block = before.blocks;
@@ -197,15 +197,15 @@ inline void order_parts(HeldHeads* parts, std::int64_t count, std::int64_t group
 /// The batch that the threads of a kernel have at hand, and what it holds. Made with the first one; next() goes on to
 /// the one behind it, and stop() leaves an empty one. One thread calls them for all.
 template <class Plan>
-class HeldBatch : public HeldSizes {
+class HeadBatch : public HeadTotals {
  public:
-  HeldBatch(const Plan& plan, HeldHeads* held) : batches_(plan), heads_(held), group_(plan.p.group) { next(); }
+  HeadBatch(const Plan& plan, PackedHeads* batch) : batches_(plan), heads_(batch), group_(plan.p.group) { next(); }
 
   void next() {
-    static_cast<HeldSizes&>(*this) = batches_.next(cursor_, heads_);
+    static_cast<HeadTotals&>(*this) = batches_.next(cursor_, heads_);
     order_parts(heads_, parts, group_);
   }
-  void stop() { static_cast<HeldSizes&>(*this) = {}; }
+  void stop() { static_cast<HeadTotals&>(*this) = {}; }
   /// Goes on to the next batch, or to none if the call is cancelled.
   void next_unless(const Cancellation& cancellation) { cancellation.seen() ? stop() : next(); }
   bool is_last() const { return batches_.at_end(cursor_); }
@@ -213,22 +213,22 @@ class HeldBatch : public HeldSizes {
  private:
   HeadBatches<Plan> batches_;
   HeadCursor cursor_;
-  HeldHeads* heads_;
+  PackedHeads* heads_;
   std::int64_t group_;
 };
 
 /// Of `count` things that number what they hold one after the other, from member `first` on, the one with number `at`.
 template <class Holder>
-const Holder& holder_of(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {
+const Holder& find_owner(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {
   // One that holds nothing shares its first number with the next: the last one that begins at or before `at`.
   const auto before = [first](std::int64_t number, const Holder& each) { return number < each.*first; };
   return std::upper_bound(all, all + count, at, before)[-1];
 }
 
-/// The head of a batch with number n; none from held.heads on.
-inline HeldHead held_head(const HeldHeads* parts, const HeldSizes& held, std::int64_t n) {
-  if (n >= held.heads) return {};
-  const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_head, n);
+/// The head of a batch with number n; none from batch.heads on.
+inline HeadTask head_task_of(const PackedHeads* parts, const HeadTotals& batch, std::int64_t n) {
+  if (n >= batch.heads) return {};
+  const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_head, n);
   return {&part, part.h0 + n - part.first_head};
 }
 

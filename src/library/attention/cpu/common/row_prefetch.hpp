@@ -22,10 +22,10 @@ class RowPrefetch {
 
   std::int64_t lines() const { return lines_; }
   void step() {
-    for (std::int64_t n = std::min(lines_, lines_a_step_); n > 0; --n) ask_line();
+    for (std::int64_t n = std::min(lines_, lines_a_step_); n > 0; --n) prefetch_line();
   }
   /// Asks for the next line; there is one.
-  void ask_line() {
+  void prefetch_line() {
     __builtin_prefetch(row_ + in_row_, 0, 2);
     --lines_;
     in_row_ += kLine_bytes;
@@ -55,21 +55,21 @@ class PrefetchQueue {
 
   void ask() {
     for (std::int64_t n = lines_a_call_; n > 0; --n) {
-      if (!ask_line()) return;
+      if (!prefetch_line()) return;
     }
   }
-  void ask_rest() {
-    while (ask_line()) {
+  void prefetch_rest() {
+    while (prefetch_line()) {
     }
   }
 
  private:
-  bool ask_line() {
+  bool prefetch_line() {
     while (block_.lines() == 0) {
       if (next_ == end_) return false;
       block_ = *next_++;
     }
-    block_.ask_line();
+    block_.prefetch_line();
     return true;
   }
 

@@ -20,9 +20,6 @@ struct CpuTuning {
   /// Scores of so many queries and heads that share bf16 keys, or more, are dot products of bf16 where the CPU's are
   /// fast. Of fewer they would use keys faster than memory answers.
   std::int64_t least_dot_rows = 8;
-  /// Whether a product of a value broadcasts its weight from memory itself, in AVX-512. Else a register holds the
-  /// weight, which spares loads, but costs Zen 4 a seventh of its multiply-adds.
-  bool broadcast_in_products = false;
 };
 
 inline CpuTuning tuning_of_cpu() {
@@ -30,8 +27,7 @@ inline CpuTuning tuning_of_cpu() {
   constexpr CpuTuning kZen4{.few = {.into_first_level = true, .ahead_bytes = 3072},
                             .many = {},
                             .many_narrow = {.into_first_level = true, .ahead_bytes = 8192},
-                            .least_dot_rows = 4,
-                            .broadcast_in_products = true};
+                            .least_dot_rows = 4};
   constexpr CpuTuning::Requests kFirstLevel{.into_first_level = true, .ahead_bytes = 8192};
   constexpr CpuTuning kAmd{.few = kFirstLevel, .many = kFirstLevel, .many_narrow = kFirstLevel};
   // And Zen 3, whose first level is as small, and which has no AVX-512; not measured there.

@@ -109,12 +109,12 @@ struct FewQueriesScratch {
     if (plan.dots.available()) {
       const std::int64_t D_padded = round_up(plan.p.D, kBlock<BFloat16>);
       bf16_query = ws.take<BFloat16>("query", D_padded);
-      bf16_queries = ws.take<BFloat16>("queries", plan.most_rows, kBlocks * D_padded);
+      bf16_queries = ws.take<BFloat16>("queries", plan.most_rows, kPairedKeys * D_padded);
     }
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
-    if (kKeysShareVectors<T, E>) {
-      block_queries = ws.take<T>("queries", plan.most_rows, kBlocks * plan.D_padded);
+    if (kPairsKeys<T, E>) {
+      paired_queries = ws.take<T>("queries", plan.most_rows, kPairedKeys * plan.D_padded);
     }
     if (kHasDigits<T, E>) {
       digits.digits = ws.take<std::int32_t>("queries", plan.most_rows * digits_a_row(plan.D_padded));
@@ -133,10 +133,10 @@ struct FewQueriesScratch {
 
   View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
   View<T, 2> queries;              ///< the same, of pack_queries
-  View<T, 2> block_queries;        ///< room for those of pack_block_queries
+  View<T, 2> paired_queries;       ///< room for those of pack_paired_queries
   DigitQueries digits;             ///< room for those of pack_digit_queries
   View<BFloat16, 1> bf16_query;    ///< the same for DotScores
-  View<BFloat16, 2> bf16_queries;  ///< that, of pack_block_queries
+  View<BFloat16, 2> bf16_queries;  ///< that, of pack_paired_queries
   View<T, 2> scores;               ///< of a split's keys; then their exponentials
   View<T, 2> widened;              ///< rows of k or v in T
   View<T, 1> out, gate, gated;     ///< of one query
@@ -191,17 +191,17 @@ class FewQueriesWorker {
       : plan_(plan),
         p_(plan.p),
         shared_(shared),
-        own_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
-        keys_(own_.widened, tuning_of_cpu()),
-        next_keys_(own_.widened, tuning_of_cpu()),
-        values_(own_.widened, tuning_of_cpu()) {}
+        scratch_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
+        keys_(scratch_.widened, tuning_of_cpu()),
+        next_keys_(scratch_.widened, tuning_of_cpu()),
+        values_(scratch_.widened, tuning_of_cpu()) {}
 
   /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
   void select_rows(const FewQueries& each, std::int64_t h) const {
     const std::int64_t T_each = each.sequence.T;
     std::int64_t count = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
-      const OutputRows<T> outputs(p_, each.sequence, h * p_.group + g, own_.gate, own_.gated);
+      const OutputRows<T> outputs(p_, each.sequence, h * p_.group + g, scratch_.gate, scratch_.gated);
       OpenRows<T>(p_, each.sequence, h * p_.group + g)
           .visit(
               0, T_each,
@@ -225,22 +225,22 @@ class FewQueriesWorker {
     const KeyRange range = keys_of(at);
     if (range.empty()) return;
     if (!(coming_ == at)) {
-      place_keys(at, own_.slots.data);
-      next_keys_.ask_first(next_keys_.ahead());
+      place_keys(at, scratch_.slots.data);
+      next_keys_.prefetch_first(next_keys_.ahead());
     }
     coming_ = {};
     std::swap(keys_, next_keys_);
     values_.select(rows_of_values(p_, sequence_, h_), all_rows);
     const OrderedKeys& keys = keys_.keys();
     // The slots are in the order of their use: the split's keys, its values, the first keys of the next one.
-    const E** const coming = values_.place(keys_.move(own_.slots.data), keys);
+    const E** const coming = values_.place(keys_.move(scratch_.slots.data), keys);
     const bool follows = following.each != nullptr && place_keys(following, coming);
     const std::int64_t ahead = keys_.ahead();
     keys_.with(ahead, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       score(scores_.range(1, first, count), rows, count);
     });
-    const T* key_scales = keys_.scales(own_.scale_rows.data);
-    const T* const value_scales = values_.scales(own_.scale_rows.data + own_.scale_rows.strides[0]);
+    const T* key_scales = keys_.scales(scratch_.scale_rows.data);
+    const T* const value_scales = values_.scales(scratch_.scale_rows.data + scratch_.scale_rows.strides[0]);
     const bool all_seen = keys.streamed == keys.count && keys.count % kLanes<T> == 0;
     if (!all_seen || plan_.rules.any()) {
       if (key_scales != nullptr) scale_scores(key_scales, keys.count);
@@ -248,9 +248,9 @@ class FewQueriesWorker {
       rule_and_hide(keys);
     }
     for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count, key_scales, value_scales);
-    const ValueUse use = values_.use_of_values();
+    const std::int64_t at_a_time = values_.values_at_a_time();
     values_.with(ahead, follows ? &next_keys_ : nullptr, [&](const auto& rows, std::int64_t first, std::int64_t count) {
-      add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, use);
+      add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, at_a_time);
     });
   }
 
@@ -265,7 +265,7 @@ class FewQueriesWorker {
     for (std::int64_t split = 0; split < each.splits; ++split) max = std::max(max, shared_.maxima(partial(split)));
     T sum = sink == kHidden ? T{0} : std::exp2(sink - max);
     const Tag<T> d;
-    T* HWY_RESTRICT out = own_.out.data;
+    T* HWY_RESTRICT out = scratch_.out.data;
     std::fill_n(out, plan_.Dv_padded, T{0});
     for (std::int64_t split = 0; split < each.splits; ++split) {
       const T split_max = shared_.maxima(partial(split));
@@ -277,7 +277,7 @@ class FewQueriesWorker {
         hn::Store(hn::MulAdd(hn::Set(d, factor), hn::Load(d, from + x), hn::Load(d, out + x)), d, out + x);
       }
     }
-    OutputRows<T>(p_, each.sequence, h, own_.gate, own_.gated).write(i, out, max, sum);
+    OutputRows<T>(p_, each.sequence, h, scratch_.gate, scratch_.gated).write(i, out, max, sum);
   }
 
  private:
@@ -325,17 +325,17 @@ class FewQueriesWorker {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (std::is_same_v<Key, BFloat16>) {
       if (sequence_at_->dots) {
-        return block_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
+        return paired_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
       }
     }
-    if constexpr (kKeysShareVectors<T, Key>) {
-      if (in_blocks_) return block_score_rows<kScoreStride<E>>(scores, block_queries_, keys, p_.D, n, 1.0F);
+    if constexpr (kPairsKeys<T, Key>) {
+      if (are_paired_) return paired_score_rows<kScoreStride<E>>(scores, paired_queries_, keys, p_.D, n, 1.0F);
     }
     if constexpr (kHasDigits<T, Key>) {
       if (in_digits_) return digit_score_rows<kScoreStride<E>>(scores, digit_queries_, keys, p_.D, n);
     }
 #endif
-    score_rows<kScoreStride<E>, kScoreRows<T, E>>(scores, queries_, keys, n);
+    score_rows<kScoreStride<E>>(scores, queries_, keys, n);
   }
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
@@ -361,18 +361,18 @@ class FewQueriesWorker {
     sequence_ = each.sequence;
     h_ = h;
     const std::int64_t rows = rows_of(each, h);
-    scores_ = own_.scores.range(0, 0, rows);
+    scores_ = scratch_.scores.range(0, 0, rows);
     if (each.dots) {
-      bf16_queries_ = own_.bf16_queries.range(0, 0, rows);
-      const std::int64_t D_padded = own_.bf16_query.shape[0];
-      pack_block_queries(bf16_queries_, own_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
+      bf16_queries_ = scratch_.bf16_queries.range(0, 0, rows);
+      const std::int64_t D_padded = scratch_.bf16_query.shape[0];
+      pack_paired_queries(bf16_queries_, scratch_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
         const auto [query_head, i] = query_of(each, h, r);
         plan_.dots.load_query(to, query_rows(p_.inputs.q, sequence_, query_head), i);
         std::fill(to + p_.D, to + D_padded, BFloat16{0});
       });
       return;
     }
-    in_blocks_ = in_digits_ = false;
+    are_paired_ = in_digits_ = false;
     const T factor = plan_.rules.query_factor();
     const auto load = [&](std::int64_t r, T* to) {
       const auto [query_head, i] = query_of(each, h, r);
@@ -381,24 +381,24 @@ class FewQueriesWorker {
       std::fill(to + p_.D, to + plan_.D_padded, T{0});
     };
 #if HWY_TARGET == HWY_AVX3
-    if constexpr (kKeysShareVectors<T, E>) {
+    if constexpr (kPairsKeys<T, E>) {
       if (rows > 1 && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h))) {
-        block_queries_ = own_.block_queries.range(0, 0, rows);
-        pack_block_queries(block_queries_, own_.query.data, load);
-        in_blocks_ = true;
+        paired_queries_ = scratch_.paired_queries.range(0, 0, rows);
+        pack_paired_queries(paired_queries_, scratch_.query.data, load);
+        are_paired_ = true;
         return;
       }
     }
     if constexpr (kHasDigits<T, E>) {
       if (suit_digits(p_.D) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h))) {
-        digit_queries_ = {own_.digits.digits, own_.digits.offsets, own_.digits.steps.range(0, 0, rows)};
-        in_digits_ = pack_digit_queries(digit_queries_, own_.query, load);
+        digit_queries_ = {scratch_.digits.digits, scratch_.digits.offsets, scratch_.digits.steps.range(0, 0, rows)};
+        in_digits_ = pack_digit_queries(digit_queries_, scratch_.query, load);
         if (in_digits_) return;
       }
     }
 #endif
-    queries_ = own_.queries.range(0, 0, rows);
-    pack_queries<kLanes<T>, kScoreRows<T, E>>(queries_, own_.query.data, load);
+    queries_ = scratch_.queries.range(0, 0, rows);
+    pack_queries<kLanes<T>>(queries_, scratch_.query.data, load);
   }
 
   /// Score rules on what each row sees of the split's keys; −∞ on the others, up to a whole vector.
@@ -412,7 +412,7 @@ class FewQueriesWorker {
       const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
       T* s = scores_.at(r);
       if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, own_.rule_row.data);
+        plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, scratch_.rule_row.data);
       }
       std::fill(s, s + begin, kHidden);
       std::fill(s + end, s + round_up(n, kLanes<T>), kHidden);
@@ -483,15 +483,15 @@ class FewQueriesWorker {
   const Plan& plan_;
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
-  FewQueriesScratch<T, E> own_;
+  FewQueriesScratch<T, E> scratch_;
   const FewQueries* sequence_at_ = nullptr;
   Sequence sequence_;
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
   View<T, 2> queries_, scores_;       // of the open rows of the head
   View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
-  View<T, 2> block_queries_;          // and for keys that share vectors
+  View<T, 2> paired_queries_;         // and for keys that share vectors
   DigitQueries digit_queries_;        // and for int8 keys
-  bool in_blocks_ = false;            // whether there are block_queries_
+  bool are_paired_ = false;           // whether there are paired_queries_
   bool in_digits_ = false;            // whether there are digit_queries_
   SplitRows<T, E> keys_, next_keys_, values_;
   KeySplit coming_;  // whose keys the next ones are, asked for already; or of no sequence
@@ -500,7 +500,7 @@ class FewQueriesWorker {
 /// The split with number n of all sequences.
 template <class Plan>
 KeySplit split_at(const FewQueries* sequences, const Plan& plan, std::int64_t n) {
-  const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_split, n);
+  const FewQueries& each = find_owner(sequences, plan.sequences, &FewQueries::first_split, n);
   return {&each, (n - each.first_split) / each.splits, (n - each.first_split) % each.splits};
 }
 
@@ -534,7 +534,7 @@ void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
     }
 #pragma omp for schedule(static)
     for (std::int64_t n = 0; n < plan.all.first_query; ++n) {
-      const FewQueries& each = holder_of(sequences, plan.sequences, &FewQueries::first_query, n);
+      const FewQueries& each = find_owner(sequences, plan.sequences, &FewQueries::first_query, n);
       worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
     }
   }

@@ -106,11 +106,11 @@ class SplitRows {
       const std::int64_t n = std::min(kWidenedKeys, keys_.count - first);
       const T* wide[kWidenedKeys];
       fill_with_following(first + n + ahead, following);
-      ComingRows<E> coming = coming_rows(first + ahead, n);
+      PrefetchedRows<E> coming = prefetched_rows(first + ahead, n);
       for (std::int64_t r = 0; r < n; ++r) {
         T* row = widened_.at(r);
         wide[r] = row;
-        if (r % kTileKeys == 0) ask_whole_rows(coming);
+        if (r % kTileKeys == 0) prefetch_whole_rows(coming);
         load_row(row, rows_->row(keys_.key(first + r)), 0, 0, rows_->cols);
         std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
       }
@@ -122,21 +122,20 @@ class SplitRows {
   /// How many slots before their use rows are asked for.
   std::int64_t ahead() const { return rows_in(requests().ahead_bytes); }
 
-  /// How the rows are used as values. Memory streams best where they are used in the order in which they are asked for;
-  /// where arithmetic takes longer, more rows at a time spare loads and stores of sums.
-  ValueUse use_of_values() const {
-    const bool broadcast = tuning_.broadcast_in_products;
-    if (!in_place_) return {kWidenedKeys, broadcast};
-    if (!std::is_same_v<T, E>) return {rows_in(kChunk_bytes), broadcast};
-    if (rows_against_ > kHighRows) return {kWidenedKeys, broadcast};
-    return {rows_against_ < kTileRows ? kTileKeys : kUnwidenedChunk, broadcast};
+  /// How many rows are used as values at a time. Memory streams best where they are used in the order in which they are
+  /// asked for; where arithmetic takes longer, more rows at a time spare loads and stores of sums.
+  std::int64_t values_at_a_time() const {
+    if (!in_place_) return kWidenedKeys;
+    if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
+    if (rows_against_ > kHighRows) return kWidenedKeys;
+    return rows_against_ < kTileRows ? kTileKeys : 2 * kTileKeys;
   }
 
   /// Asks for the rows of the first `n` slots.
-  void ask_first(std::int64_t n) {
+  void prefetch_first(std::int64_t n) {
     fill_to(n);
-    ComingRows<E> coming = coming_rows(0, std::min(n, keys_.count));
-    for (std::int64_t r = 0; r < n; r += kTileKeys) ask_whole_rows(coming);
+    PrefetchedRows<E> coming = prefetched_rows(0, std::min(n, keys_.count));
+    for (std::int64_t r = 0; r < n; r += kTileKeys) prefetch_whole_rows(coming);
   }
 
   /// The scales of the rows in the slots, in `buffer` (kMostKeys elements), zeros behind them up to a whole vector;
@@ -225,12 +224,12 @@ class SplitRows {
   }
 
   /// Those of n slots, if their elements are neighbours.
-  ComingRows<E> coming_rows(std::int64_t slot, std::int64_t n) const {
+  PrefetchedRows<E> prefetched_rows(std::int64_t slot, std::int64_t n) const {
     return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests().into_first_level};
   }
   /// Asks for kTileKeys rows.
-  static void ask_whole_rows(ComingRows<E>& coming) {
-    for (std::int64_t line = 0; line < coming.lines_a_row(); ++line) coming.ask_lines();
+  static void prefetch_whole_rows(PrefetchedRows<E>& coming) {
+    for (std::int64_t line = 0; line < coming.lines_a_row(); ++line) coming.prefetch_lines();
   }
 
   View<T, 2> widened_;

@@ -41,16 +41,16 @@ class BackwardWorker {
         p_(plan.p),
         shared_(shared),
         thread_(thread),
-        own_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
+        scratch_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
   /// Chooses key/value head h of a part.
-  void select(const HeldHeads& part, std::int64_t h) {
+  void select(const PackedHeads& part, std::int64_t h) {
     part_ = &part;
     sequence_ = part.sequence;
     hkv_ = h;
   }
 
-  void run_head(const HeldHead& head, const HeldHead& next);
+  void run_head(const HeadTask& head, const HeadTask& next);
   void pack_keys(std::int64_t block) const;
   void prepare_queries(std::int64_t g, std::int64_t tile) const;
   void run_block(std::int64_t block) const;
@@ -63,20 +63,20 @@ class BackwardWorker {
   struct Strip;
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  /// Numbers of a tile of query head g of the group, and of a key block, among what is held.
-  std::int64_t held_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
-  std::int64_t held_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
+  /// Numbers of a tile of query head g of the group, and of a key block, among what is packed.
+  std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
+  std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
-    return {shared_.keys.at(held_block(block)), plan_.block_rows, plan_.D_padded};
+    return {shared_.keys.at(packed_block(block)), plan_.block_rows, plan_.D_padded};
   }
   ColumnPanels<T> query_panels(std::int64_t g, std::int64_t tile) const {
-    return {shared_.query_panels.at(held_tile(g, tile)), plan_.tile_rows, plan_.D_padded};
+    return {shared_.query_panels.at(packed_tile(g, tile)), plan_.tile_rows, plan_.D_padded};
   }
   ColumnPanels<T> out_panels(std::int64_t g, std::int64_t tile) const {
-    return {shared_.out_panels.at(held_tile(g, tile)), plan_.tile_rows, plan_.Dv_padded};
+    return {shared_.out_panels.at(packed_tile(g, tile)), plan_.tile_rows, plan_.Dv_padded};
   }
 
-  void ask_ahead(const HeldHead& next);
+  void prefetch_next_head(const HeadTask& next);
   KeyRange seen_columns(const Tile& t, std::int64_t i) const;
   bool score_tile(const Tile& t) const;
   void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
@@ -93,8 +93,8 @@ class BackwardWorker {
   const BackwardProblem& p_;
   const BackwardBuffers<T>& shared_;
   int thread_;
-  const BackwardScratch<T> own_;
-  const HeldHeads* part_ = nullptr;
+  const BackwardScratch<T> scratch_;
+  const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
   mutable std::array<RowPrefetch, 6> ahead_{};  // rows of the next head
@@ -123,20 +123,20 @@ struct BackwardWorker<T>::Strip {
 
 /// The whole of a head, which the thread packs for itself. `next`: the head that it may take after it.
 template <typename T>
-void BackwardWorker<T>::run_head(const HeldHead& head, const HeldHead& next) {
-  const HeldHeads own = head.alone(plan_.largest, p_.group, thread_);
+void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
+  const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
   select(own, head.h);
   const std::int64_t query_tiles = p_.group * own.tiles;
   for (std::int64_t block = 0; block < own.blocks; ++block) pack_keys(block);
   for (std::int64_t n = 0; n < query_tiles; ++n) prepare_queries(n / own.tiles, n % own.tiles);
-  if (plan_.asks_ahead) ask_ahead(next);
+  if (plan_.prefetches_heads) prefetch_next_head(next);
   for (std::int64_t block = 0; block < own.blocks; ++block) run_block(block);
   for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
 }
 
 /// Has the products of the chosen head ask for what the next reads: its keys, values and first query head.
 template <typename T>
-void BackwardWorker<T>::ask_ahead(const HeldHead& next) {
+void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
   ahead_ = {};
   if (next.part == nullptr) return;
   const Sequence& s = next.part->sequence;
@@ -159,9 +159,9 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   if (std::max(j0, seen.begin) >= end) return;  // no tile visits the block
   const HeadRows k = key_rows(p_.inputs.k, sequence_, hkv_);
   const HeadRows v = key_rows(p_.inputs.v, sequence_, hkv_);
-  pack_transposed(shared_.keys_t.sub(held_block(block)), k, j0, end - j0, own_.packing);
-  pack_panels(key_panels(block), 0, k, j0, end - j0, own_.packing);
-  pack_transposed(shared_.values_t.sub(held_block(block)), v, j0, end - j0, own_.packing);
+  pack_transposed(shared_.keys_t.sub(packed_block(block)), k, j0, end - j0, scratch_.packing);
+  pack_panels(key_panels(block), 0, k, j0, end - j0, scratch_.packing);
+  pack_transposed(shared_.values_t.sub(packed_block(block)), v, j0, end - j0, scratch_.packing);
 }
 
 /// Packs q and, through the gate, do; writes lse, Δ − dlse, dz and the tile's part of dsinks; zeroes dq.
@@ -169,9 +169,9 @@ template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
   const std::int64_t n = std::min(kTile, sequence_.T - i0);
-  const View<T, 3> out_strips = shared_.out_strips.sub(held_tile(g, tile));
-  T* lse = shared_.lse.at(held_tile(g, tile));
-  T* delta = shared_.delta.at(held_tile(g, tile));
+  const View<T, 3> out_strips = shared_.out_strips.sub(packed_tile(g, tile));
+  T* lse = shared_.lse.at(packed_tile(g, tile));
+  T* delta = shared_.delta.at(packed_tile(g, tile));
   // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
   const std::int64_t padded = round_up(n, kMR);
   std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
@@ -185,19 +185,19 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
     const std::int64_t rows = std::min(kMR, n - r0);
     for (std::int64_t m = 0; m < rows; ++m) {
       const std::int64_t r = r0 + m;
-      prepare_row(p_, own_, from, i0 + r, own_.d_o.at(m), lse + r, delta + r, &sink_part);
-      copy_to_panels(out_panels(g, tile), r, own_.d_o.at(m));
-      d_o[m] = own_.d_o.at(m);
+      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.at(m), lse + r, delta + r, &sink_part);
+      copy_to_panels(out_panels(g, tile), r, scratch_.d_o.at(m));
+      d_o[m] = scratch_.d_o.at(m);
     }
     interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
   }
   if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
 
   const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
-  pack_strips(shared_.query_strips.sub(held_tile(g, tile)), q, i0, n, plan_.rules.query_factor(), own_.packing);
-  pack_panels(query_panels(g, tile), 0, q, i0, n, own_.packing);
-  std::fill_n(shared_.dq.at(held_tile(g, tile)), padded * plan_.D_padded, T{0});
-  shared_.dq_turns(held_tile(g, tile)) = 0;
+  pack_strips(shared_.query_strips.sub(packed_tile(g, tile)), q, i0, n, plan_.rules.query_factor(), scratch_.packing);
+  pack_panels(query_panels(g, tile), 0, q, i0, n, scratch_.packing);
+  std::fill_n(shared_.dq.at(packed_tile(g, tile)), padded * plan_.D_padded, T{0});
+  shared_.dq_turns(packed_tile(g, tile)) = 0;
 }
 
 /// All tiles of one key block, in the order of the group's heads and their queries.
@@ -206,12 +206,12 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
   const Visibility visibility(p_, sequence_);
   const std::int64_t j0 = block * kBlock;
   const std::int64_t keys = std::min(kBlock, sequence_.S - j0);
-  std::fill_n(own_.dk.data, own_.dk.count(), T{0});
-  std::fill_n(own_.dv.data, own_.dv.count(), T{0});
+  std::fill_n(scratch_.dk.data, scratch_.dk.count(), T{0});
+  std::fill_n(scratch_.dv.data, scratch_.dv.count(), T{0});
   const bool dbias_by_tile = p_.gradients.dbias.present() && !plan_.dbias_over_queries;
   for (std::int64_t g = 0; g < p_.group; ++g) {
     const std::int64_t h = query_head(g);
-    if (plan_.dbias_over_queries) std::fill_n(own_.dbias_sum.data, kBlock, T{0});
+    if (plan_.dbias_over_queries) std::fill_n(scratch_.dbias_sum.data, kBlock, T{0});
     for (std::int64_t tile = 0; tile < part_->tiles; ++tile) {
       const std::int64_t i0 = tile * kTile;
       const Tile t{visibility,
@@ -223,10 +223,10 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
                    block,
                    j0,
                    keys,
-                   shared_.query_strips.sub(held_tile(g, tile)),
-                   shared_.out_strips.sub(held_tile(g, tile)),
-                   shared_.keys_t.sub(held_block(block)),
-                   shared_.values_t.sub(held_block(block))};
+                   shared_.query_strips.sub(packed_tile(g, tile)),
+                   shared_.out_strips.sub(packed_tile(g, tile)),
+                   shared_.keys_t.sub(packed_block(block)),
+                   shared_.values_t.sub(packed_block(block))};
       if (dbias_by_tile) dbias_turnstile(h, tile, block).enter(dbias_turn(h));
       const bool visited = score_tile(t);
       if (dbias_by_tile) dbias_turnstile(h, tile, block).leave(dbias_turn(h));
@@ -237,13 +237,13 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
     if (plan_.dbias_over_queries && part_->tiles > 0) {
       const Turnstile turnstile = dbias_turnstile(h, 0, block);
       turnstile.enter(dbias_turn(h));
-      add_dbias_row(h, 0, j0, keys, own_.dbias_sum.data);
+      add_dbias_row(h, 0, j0, keys, scratch_.dbias_sum.data);
       turnstile.leave(dbias_turn(h));
     }
   }
-  write_rows(key_rows(p_.gradients.dk, sequence_, hkv_), own_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale),
-             own_.scaled.data);
-  write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), own_.dv.range(0, 0, keys), j0, T{1}, own_.scaled.data);
+  write_rows(key_rows(p_.gradients.dk, sequence_, hkv_), scratch_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale),
+             scratch_.scaled.data);
+  write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv.range(0, 0, keys), j0, T{1}, scratch_.scaled.data);
 }
 
 /// P and ds of the tile, zero where hidden. False, and nothing written, where no query sees a key.
@@ -256,8 +256,8 @@ bool BackwardWorker<T>::score_tile(const Tile& t) const {
     KeyRange seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
     seen = {std::max(seen.begin, t.j0) - t.j0, std::min(seen.end, t.j0 + kBlock) - t.j0};
     if (seen.empty()) {
-      std::fill_n(own_.probabilities.at(r), kMR * Plan::kScoreStride, T{0});
-      std::fill_n(own_.ds.at(r), kMR * Plan::kScoreStride, T{0});
+      std::fill_n(scratch_.probabilities.at(r), kMR * Plan::kScoreStride, T{0});
+      std::fill_n(scratch_.ds.at(r), kMR * Plan::kScoreStride, T{0});
       continue;
     }
     const Strip strip{r, rows, seen.begin / kNR<T> * kNR<T>, round_up(seen.end, kNR<T>)};
@@ -272,7 +272,7 @@ template <typename T>
 void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
                                          const Strip& s) const {
   for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
-    if (plan_.asks_ahead) {
+    if (plan_.prefetches_heads) {
       for (RowPrefetch& rows : ahead_) rows.step();
     }
     multiply_tile<kMR, kNV, typename Plan::StripLeft, ProductWrite::overwrite>(
@@ -291,17 +291,17 @@ KeyRange BackwardWorker<T>::seen_columns(const Tile& t, std::int64_t i) const {
 /// P = exp2(s − lse) in the strip's rows, zero outside what each row sees.
 template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
-  multiply_columns(own_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
-  const T* row_lse = shared_.lse.at(held_tile(t.g, t.tile), s.r);
+  multiply_columns(scratch_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
+  const T* row_lse = shared_.lse.at(packed_tile(t.g, t.tile), s.r);
   const Tag<T> d;
   for (std::int64_t m = 0; m < kMR; ++m) {
-    T* HWY_RESTRICT row = own_.probabilities.at(s.r + m);
+    T* HWY_RESTRICT row = scratch_.probabilities.at(s.r + m);
     const std::int64_t i = t.i0 + s.r + m;
     const KeyRange seen = m < s.rows ? seen_columns(t, i) : KeyRange{};
     if (plan_.rules.any() && !seen.empty()) {
-      T* slope = plan_.rules.capped() ? own_.slope.at(m, seen.begin) : nullptr;
+      T* slope = plan_.rules.capped() ? scratch_.slope.at(m, seen.begin) : nullptr;
       plan_.rules.apply(row + seen.begin, slope, sequence_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin,
-                        own_.rule_row.data);
+                        scratch_.rule_row.data);
     }
     const auto lse = hn::Set(d, row_lse[m]);
     const std::int64_t end = round_up(seen.end, kLanes<T>);
@@ -315,12 +315,12 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
 /// ds = P ∘ (do vᵀ − Δ), times the softcap's slope, in the strip's rows; what dbias takes of it.
 template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
-  multiply_columns(own_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
-  const T* row_delta = shared_.delta.at(held_tile(t.g, t.tile), s.r);
+  multiply_columns(scratch_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
+  const T* row_delta = shared_.delta.at(packed_tile(t.g, t.tile), s.r);
   const Tag<T> d;
   for (std::int64_t m = 0; m < kMR; ++m) {
-    T* HWY_RESTRICT ds = own_.ds.at(s.r + m);
-    const T* HWY_RESTRICT probability = own_.probabilities.at(s.r + m);
+    T* HWY_RESTRICT ds = scratch_.ds.at(s.r + m);
+    const T* HWY_RESTRICT probability = scratch_.probabilities.at(s.r + m);
     const auto delta = hn::Set(d, row_delta[m]);
     for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
       hn::Store(hn::Mul(hn::Load(d, probability + j), hn::Sub(hn::Load(d, ds + j), delta)), d, ds + j);
@@ -331,9 +331,9 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   if (p_.gradients.dbias.present()) {
     const std::int64_t n = std::min(s.c1, t.keys) - s.c0;
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const T* ds = own_.ds.at(s.r + m, s.c0);
+      const T* ds = scratch_.ds.at(s.r + m, s.c0);
       if (plan_.dbias_over_queries) {
-        T* HWY_RESTRICT sum = own_.dbias_sum.at(s.c0);
+        T* HWY_RESTRICT sum = scratch_.dbias_sum.at(s.c0);
         for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
       } else {
         add_dbias_row(t.h, t.i0 + s.r + m, t.j0 + s.c0, n, ds);
@@ -343,8 +343,8 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   if (!plan_.rules.capped()) return;
   for (std::int64_t m = 0; m < s.rows; ++m) {
     const KeyRange seen = seen_columns(t, t.i0 + s.r + m);
-    T* HWY_RESTRICT ds = own_.ds.at(s.r + m);
-    const T* HWY_RESTRICT slope = own_.slope.at(m);
+    T* HWY_RESTRICT ds = scratch_.ds.at(s.r + m);
+    const T* HWY_RESTRICT slope = scratch_.slope.at(m);
     for (std::int64_t j = seen.begin; j < seen.end; ++j) ds[j] *= slope[j];
   }
 }
@@ -361,11 +361,12 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
     const std::int64_t n = std::min(seeing.end - t.i0, t.rows) - first;
     if (n <= 0) continue;
     if (p_.gradients.dv.present()) {
-      multiply_panels<Left, ProductWrite::accumulate>(own_.dv.range(0, c, kMR), own_.probabilities.at(first, c), d_o,
-                                                      first, n);
+      multiply_panels<Left, ProductWrite::accumulate>(scratch_.dv.range(0, c, kMR), scratch_.probabilities.at(first, c),
+                                                      d_o, first, n);
     }
     if (p_.gradients.dk.present()) {
-      multiply_panels<Left, ProductWrite::accumulate>(own_.dk.range(0, c, kMR), own_.ds.at(first, c), q, first, n);
+      multiply_panels<Left, ProductWrite::accumulate>(scratch_.dk.range(0, c, kMR), scratch_.ds.at(first, c), q, first,
+                                                      n);
     }
   }
 }
@@ -376,8 +377,8 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   if (!p_.gradients.dq.present()) return;
   const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
   const ColumnPanels<T> k = key_panels(t.block);
-  const View<T, 2> dq = shared_.dq.sub(held_tile(t.g, t.tile));
-  const Turnstile turnstile(shared_.dq_turns(held_tile(t.g, t.tile)));
+  const View<T, 2> dq = shared_.dq.sub(packed_tile(t.g, t.tile));
+  const Turnstile turnstile(shared_.dq_turns(packed_tile(t.g, t.tile)));
   turnstile.enter(t.block - first_block);
   for (std::int64_t r = 0; r < t.rows; r += kMR) {
     const std::int64_t i = t.i0 + r;
@@ -385,8 +386,8 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
     const std::int64_t first = std::max<std::int64_t>(seen.begin - t.j0, 0);
     const std::int64_t n = std::min(seen.end - t.j0, kBlock) - first;
     if (n <= 0) continue;
-    multiply_panels<typename Plan::ScoreLeft, ProductWrite::accumulate>(dq.range(0, r, kMR), own_.ds.at(r, first), k,
-                                                                        first, n);
+    multiply_panels<typename Plan::ScoreLeft, ProductWrite::accumulate>(dq.range(0, r, kMR), scratch_.ds.at(r, first),
+                                                                        k, first, n);
   }
   turnstile.leave(t.block - first_block);
 }
@@ -421,7 +422,7 @@ void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64
                                       const T* from) const {
   const HeadRows to = dbias_rows(h);
   const std::int64_t row = plan_.dbias_over_queries ? 0 : i;
-  T* HWY_RESTRICT sum = own_.dbias_row.data;
+  T* HWY_RESTRICT sum = scratch_.dbias_row.data;
   load_row(sum, to, row, first, n);
   for (std::int64_t j = 0; j < n; ++j) sum[j] += from[j];
   store_row(to, sum, row, first, n);
@@ -430,9 +431,9 @@ void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64
 template <typename T>
 void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
-  const View<T, 2> sums = shared_.dq.sub(held_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
+  const View<T, 2> sums = shared_.dq.sub(packed_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
   write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<T>(p_.scale),
-             own_.scaled.data);
+             scratch_.scaled.data);
 }
 
 /// Row n of dbias's B·H·T rows becomes zero where it accumulates.
@@ -440,9 +441,9 @@ template <typename T>
 void BackwardWorker<T>::zero_dbias_row(std::int64_t n) const {
   const Shape& shape = shared_.dbias.shape;
   const HeadRows to(shared_.dbias, n / (shape[1] * shape[2]), n / shape[2] % shape[1]);
-  std::fill_n(own_.dbias_row.data, kBlock, T{0});
+  std::fill_n(scratch_.dbias_row.data, kBlock, T{0});
   for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock)
-    store_row(to, own_.dbias_row.data, n % shape[2], j0, std::min(kBlock, to.cols - j0));
+    store_row(to, scratch_.dbias_row.data, n % shape[2], j0, std::min(kBlock, to.cols - j0));
 }
 
 /// Rounds row n of the copy into dbias.
@@ -453,8 +454,8 @@ void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
   const HeadRows to(p_.gradients.dbias, b, h);
   for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock) {
     const std::int64_t count = std::min(kBlock, to.cols - j0);
-    load_row(own_.dbias_row.data, HeadRows(shared_.dbias, b, h), i, j0, count);
-    store_row(to, own_.dbias_row.data, i, j0, count);
+    load_row(scratch_.dbias_row.data, HeadRows(shared_.dbias, b, h), i, j0, count);
+    store_row(to, scratch_.dbias_row.data, i, j0, count);
   }
 }
 

@@ -55,13 +55,13 @@ struct BackwardPlan {
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
     whole_heads = !dbias.present() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
-    asks_ahead = whole_heads && next_head_fits(heads.largest_bytes);
+    prefetches_heads = whole_heads && next_head_fits(heads.largest_bytes);
     HeadCursor end;
     most = batches.most(end);
     dbias_parts = end.tile_blocks_before;
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
-    if (whole_heads) most.hold_one_each(largest, p.group, threads);
+    if (whole_heads) most.pack_one_each(largest, p.group, threads);
     if (!dbias.present()) return;
     dbias_over_sequences = dbias.shape[0] == 1 && !p.packed();
     if (dbias_over_sequences) dbias_parts /= std::max<std::int64_t>(p.B, 1);
@@ -72,7 +72,7 @@ struct BackwardPlan {
 
   bool takes(const Sequence& sequence) const { return route_of(p, sequence) == BackwardRoute::tiles; }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
-  double head_bytes(const HeldHeads& part) const {
+  double head_bytes(const PackedHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * kBlock;
     const double queries = static_cast<double>(p.group) * static_cast<double>(part.tiles) * kTile;
     return sizeof(T) * (keys * static_cast<double>(p.D + p.Dv + D_padded) +
@@ -85,10 +85,10 @@ struct BackwardPlan {
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole strips and panels
   HeadPieces largest;                  ///< of a head
-  HeldSizes most;                      ///< what is held packed at a time
+  HeadTotals most;                     ///< what is packed packed at a time
   int threads = 1;
   bool whole_heads = false;           ///< each thread packs heads of its own; not with dbias: there heads wait in turns
-  bool asks_ahead = false;            ///< and asks for the rows of the next while it works on one
+  bool prefetches_heads = false;      ///< and asks for the rows of the next while it works on one
   std::int64_t dbias_parts = 0;       ///< tiles by key blocks of one head's dbias, in all sequences that it has
   bool dbias_over_sequences = false;  ///< each of its elements is a sum over the batches
   bool dbias_over_queries = false;    ///< each of its elements is a sum over queries
@@ -133,12 +133,12 @@ struct BackwardScratch {
 
 /// A key block of a key/value head.
 struct BlockTask {
-  const HeldHeads* part = nullptr;
+  const PackedHeads* part = nullptr;
   std::int64_t h = 0, block = 0;
 };
 
-/// What threads share. Packed operands are held for the heads of a batch, each with `group` query heads; left operands
-/// of products are strips, right operands panels; _t: transposed.
+/// What threads share. Packed operands are packed for the heads of a batch, each with `group` query heads; left
+/// operands of products are strips, right operands panels; _t: transposed.
 template <typename T>
 struct BackwardBuffers {
   BackwardBuffers(Workspace& ws, const BackwardPlan<T>& plan) {
@@ -157,7 +157,7 @@ struct BackwardBuffers {
     lse = ws.take<T>("lse", tiles, rows);
     delta = ws.take<T>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
-    parts = ws.take<HeldHeads>("parts", plan.most.parts);
+    parts = ws.take<PackedHeads>("parts", plan.most.parts);
     tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
     dbias = p.gradients.dbias;
     if (dbias.present()) {
@@ -172,15 +172,15 @@ struct BackwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 4> keys_t, values_t;          ///< (held blocks, panels, D or Dv, kNR)
-  View<T, 2> keys;                      ///< (held blocks, ColumnPanels)
-  View<T, 4> query_strips, out_strips;  ///< (held tiles, strips, D or Dv, kMR); out: do
-  View<T, 2> query_panels, out_panels;  ///< (held tiles, ColumnPanels)
-  View<T, 3> dq;                        ///< (held tiles, kTile, D_padded), not yet scaled
-  View<T, 2> lse, delta;                ///< (held tiles, kTile); lse in units of log2(e), delta less dlse
-  View<std::int64_t, 1> dq_turns;       ///< a Turnstile for each held tile's dq
-  View<HeldHeads, 1> parts;             ///< of the batch
-  View<BlockTask, 1> tasks;             ///< the held blocks in the order in which threads take them
+  View<T, 4> keys_t, values_t;          ///< (packed blocks, panels, D or Dv, kNR)
+  View<T, 2> keys;                      ///< (packed blocks, ColumnPanels)
+  View<T, 4> query_strips, out_strips;  ///< (packed tiles, strips, D or Dv, kMR); out: do
+  View<T, 2> query_panels, out_panels;  ///< (packed tiles, ColumnPanels)
+  View<T, 3> dq;                        ///< (packed tiles, kTile, D_padded), not yet scaled
+  View<T, 2> lse, delta;                ///< (packed tiles, kTile); lse in units of log2(e), delta less dlse
+  View<std::int64_t, 1> dq_turns;       ///< a Turnstile for each packed tile's dq
+  View<PackedHeads, 1> parts;           ///< of the batch
+  View<BlockTask, 1> tasks;             ///< the packed blocks in the order in which threads take them
   TensorView dbias;                     ///< where dbias accumulates: the caller's tensor, or a copy in T
   View<std::int64_t, 2> dbias_turns;    ///< a Turnstile for each part of dbias that tiles share: (Hq|1, dbias_parts)
   View<std::byte, 2> scratch;           ///< a thread's BackwardScratch
@@ -189,16 +189,16 @@ struct BackwardBuffers {
 /// Lists the blocks of a batch for threads to take. Turnstiles ask that those of a head ascend, and that heads of one
 /// sequence ascend in each block. Every head's blocks are spread over the whole, so that neighbours in time are
 /// different heads and rarely wait for one another; heads of one block come last, as work that evens out.
-inline void list_tasks(const View<BlockTask, 1>& tasks, const View<HeldHeads, 1>& parts, const HeldSizes& held) {
+inline void list_tasks(const View<BlockTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadTotals& batch) {
   std::int64_t most_blocks = 0;
   bool alike = true;
-  for (std::int64_t n = 0; n < held.parts; ++n) {
+  for (std::int64_t n = 0; n < batch.parts; ++n) {
     most_blocks = std::max(most_blocks, parts(n).blocks);
     alike = alike && parts(n).blocks == parts(0).blocks;
   }
   BlockTask* next = tasks.data;
   for (std::int64_t block = 0; block < most_blocks; ++block) {
-    for (std::int64_t n = 0; n < held.parts && block < parts(n).blocks; ++n) {  // parts have ever fewer blocks
+    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // parts have ever fewer blocks
       for (std::int64_t h = 0; h < parts(n).heads; ++h) *next++ = {&parts(n), parts(n).h0 + h, block};
     }
   }

@@ -90,14 +90,14 @@ class ForwardWorker {
         p_(plan.p),
         shared_(shared),
         thread_(thread),
-        own_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
+        scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
   /// Lists the open rows of tile `tile` of query head h, the `number`-th of the batch, and writes the outputs of the
   /// closed ones.
-  void select_rows(const HeldHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
+  void select_rows(const PackedHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t first = tile * plan_.tile_rows;
-    const OutputRows<T> outputs(p_, sequence, h, own_.gate, own_.gated);
+    const OutputRows<T> outputs(p_, sequence, h, scratch_.gate, scratch_.gated);
     std::int64_t count = 0;
     OpenRows<T>(p_, sequence, h)
         .visit(
@@ -109,7 +109,7 @@ class ForwardWorker {
 
   /// Packs a block of key/value head h of the part: keys that no query sees stay unread, but for those that share a
   /// panel with one that is seen.
-  void pack_block(const HeldHeads& part, std::int64_t h, std::int64_t block) const {
+  void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const RowRange rows = rows_of_group(part, h);
     if (rows.empty()) return;
@@ -118,39 +118,39 @@ class ForwardWorker {
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
     const View<T, 3> keys = head_keys(part, h).range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
-    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, own_.packing);
+    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
     pack_panels(values(head_values(part, h), block), begin - block * kBlock, rows_of_values(p_, sequence, h), begin,
-                end - begin, own_.packing);
+                end - begin, scratch_.packing);
   }
 
   /// All of a key/value head, which the thread packs for itself. `next`: the head that it may take after it.
-  void run_head(const HeldHead& head, const HeldHead& next) {
-    const HeldHeads own = head.alone(plan_.largest, p_.group, thread_);
+  void run_head(const HeadTask& head, const HeadTask& next) {
+    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
     for (std::int64_t g = 0; g < p_.group; ++g) {
-      if (plan_.asks_ahead) ask_ahead(own, g + 1 < p_.group ? head : next, (g + 1) % p_.group);
+      if (plan_.prefetches_heads) prefetch_next_head(own, g + 1 < p_.group ? head : next, (g + 1) % p_.group);
       for (std::int64_t tile = 0; tile < own.tiles; ++tile) {
-        if (plan_.asks_for_tiles) ask_for_tile(own.sequence, head.h * p_.group + g, tile);
+        if (plan_.prefetches_tiles) prefetch_for_tile(own.sequence, head.h * p_.group + g, tile);
         run_tile(own, head.h * p_.group + g, tile);
       }
     }
   }
 
   /// Query tile `tile` of query head h, which reads a packed key/value head of the part: the next of its open rows.
-  void run_tile(const HeldHeads& part, std::int64_t h, std::int64_t tile) {
+  void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
     count_ = gather_rows(part, tile);
     if (count_ == 0) return;
     head_keys_ = head_keys(part, h / p_.group);
     head_values_ = head_values(part, h / p_.group);
-    pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), own_.rows, count_, plan_.rules.query_factor(),
-                own_.packing);
+    pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), scratch_.rows, count_,
+                plan_.rules.query_factor(), scratch_.packing);
     reset();
     const Visibility visibility(p_, sequence_);
-    const KeyRange seen = visibility.rows(own_.rows(0), own_.rows(count_ - 1) + 1);
+    const KeyRange seen = visibility.rows(scratch_.rows(0), scratch_.rows(count_ - 1) + 1);
     // Score rules read and write the scores twice more: one strip's, which stay in L1.
-    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kGroup;
+    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kBandRows;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
       for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
     }
@@ -165,7 +165,7 @@ class ForwardWorker {
   static constexpr int kSlack = 16;
 
   /// Has the products of one query head of `own` ask for what query head g of `next`'s group reads, if there is one.
-  void ask_ahead(const HeldHeads& own, const HeldHead& next, std::int64_t g) {
+  void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
     ahead_ = {};
     if (next.part == nullptr) return;
     const Sequence& s = next.part->sequence;
@@ -178,7 +178,7 @@ class ForwardWorker {
     ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
   }
   /// Has the products of tile `tile` of query head h ask for the gates that its end reads and the queries of the next.
-  void ask_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
+  void prefetch_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
     const auto rows_from = [&](std::int64_t i) { return std::clamp<std::int64_t>(s.T - i, 0, plan_.tile_rows); };
     const std::int64_t first = tile * plan_.tile_rows;
     const std::int64_t rows = rows_from(first);
@@ -190,8 +190,8 @@ class ForwardWorker {
     const std::int64_t next = first + rows;
     if (next < s.T) ahead_[1] = prefetch_rows(query_rows(p_.inputs.q, s, h).range(next, rows_from(next)), steps);
   }
-  void step_ahead() const {
-    if (!plan_.asks_ahead && !plan_.asks_for_tiles) return;
+  void step_prefetches() const {
+    if (!plan_.prefetches_heads && !plan_.prefetches_tiles) return;
     for (RowPrefetch& rows : ahead_) rows.step();
   }
 
@@ -202,7 +202,7 @@ class ForwardWorker {
   };
 
   /// From the first to the last open row of the query heads that share key/value head h.
-  RowRange rows_of_group(const HeldHeads& part, std::int64_t h) const {
+  RowRange rows_of_group(const PackedHeads& part, std::int64_t h) const {
     if (!plan_.selects()) return {0, part.sequence.T};
     RowRange rows{part.sequence.T, 0};
     const std::int64_t first = part.tile_of(h, p_.group, 0);
@@ -215,12 +215,12 @@ class ForwardWorker {
     return rows;
   }
 
-  /// The queries of a tile of the head into own_.rows; returns their number.
-  std::int64_t gather_rows(const HeldHeads& part, std::int64_t tile) const {
+  /// The queries of a tile of the head into scratch_.rows; returns their number.
+  std::int64_t gather_rows(const PackedHeads& part, std::int64_t tile) const {
     std::int64_t count = 0;
     if (!plan_.selects()) {
       const std::int64_t first = tile * plan_.tile_rows;
-      for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) own_.rows(count++) = i;
+      for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) scratch_.rows(count++) = i;
       return count;
     }
     // Tiles of about one size: a last one of few rows would read all keys for them alone.
@@ -233,17 +233,17 @@ class ForwardWorker {
     for (std::int64_t n = 0; n < part.tiles && count < size; ++n) {
       const std::int64_t skip = std::min(skipped, counts[n]);
       const std::int64_t taken = std::min(counts[n] - skip, size - count);
-      std::copy_n(shared_.open_rows.at(first + n) + skip, taken, own_.rows.data + count);
+      std::copy_n(shared_.open_rows.at(first + n) + skip, taken, scratch_.rows.data + count);
       skipped -= skip;
       count += taken;
     }
     return count;
   }
 
-  View<T, 3> head_keys(const HeldHeads& part, std::int64_t h) const {
+  View<T, 3> head_keys(const PackedHeads& part, std::int64_t h) const {
     return shared_.keys.range(0, part.panel_of(h), part.panels);
   }
-  View<T, 2> head_values(const HeldHeads& part, std::int64_t h) const {
+  View<T, 2> head_values(const PackedHeads& part, std::int64_t h) const {
     return shared_.values.range(0, part.panel_of(h), part.panels);
   }
   /// A block of a head's values.
@@ -256,10 +256,10 @@ class ForwardWorker {
     const std::int64_t rows = round_up(count_, kMR);
     // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
     const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
-    std::fill_n(own_.maxima.data, rows, sink);
-    std::fill_n(own_.sums.data, rows * kLanes<T>, T{0});
-    for (std::int64_t r = 0; sink != kHidden && r < rows; ++r) own_.sums(r, 0) = T{1};
-    std::fill_n(own_.out.data, rows * plan_.Dv_padded, T{0});
+    std::fill_n(scratch_.maxima.data, rows, sink);
+    std::fill_n(scratch_.sums.data, rows * kLanes<T>, T{0});
+    for (std::int64_t r = 0; sink != kHidden && r < rows; ++r) scratch_.sums(r, 0) = T{1};
+    std::fill_n(scratch_.out.data, rows * plan_.Dv_padded, T{0});
   }
 
   /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
@@ -285,12 +285,12 @@ class ForwardWorker {
     s.r = r;
     s.rows = std::min(kMR, end - r);
     s.j0 = j0;
-    s.queries = own_.queries.at(r / kMR);
+    s.queries = scratch_.queries.at(r / kMR);
     s.keys = head_keys_.range(0, j0 / kNR<T>, head_keys_.shape[0] - j0 / kNR<T>);
-    s.scores = own_.scores.at(r - group);
+    s.scores = scratch_.scores.at(r - group);
     const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
-    const std::int64_t first = own_.rows(r);
-    const std::int64_t last = own_.rows(r + s.rows - 1);
+    const std::int64_t first = scratch_.rows(r);
+    const std::int64_t last = scratch_.rows(r + s.rows - 1);
     const KeyRange keys = visibility.rows(first, last + 1);
     s.begin = column(keys.begin);
     s.end = column(keys.end);
@@ -313,13 +313,13 @@ class ForwardWorker {
   /// Score rules on what each row sees of columns [c0, c1), −∞ on the rest of them.
   void rule_and_hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const std::int64_t i = own_.rows(s.r + m);
+      const std::int64_t i = scratch_.rows(s.r + m);
       const KeyRange seen = visibility.row(i);
       const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
       const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
       T* row = s.scores + m * Plan::kScoreStride;
       if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, own_.rule_row.data);
+        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, scratch_.rule_row.data);
       }
       std::fill(row + c0, row + begin, kHidden);
       std::fill(row + end, row + c1, kHidden);
@@ -329,7 +329,7 @@ class ForwardWorker {
   /// Rows [r, end) of the tile against one key block: scores, online softmax, product with v. Their strips take turns
   /// at each panel of K and V, which is in L1 for all but the first.
   void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
-    Strip strips[Plan::kGroup / kMR];
+    Strip strips[Plan::kBandRows / kMR];
     std::int64_t count = 0;
     std::int64_t c0 = kBlock;
     std::int64_t c1 = 0;
@@ -344,7 +344,7 @@ class ForwardWorker {
     }
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
       for (std::int64_t n = 0; n < count; ++n) {
-        step_ahead();
+        step_prefetches();
         exponentials_near_maxima(visibility, strips[n], c);
       }
     }
@@ -353,10 +353,10 @@ class ForwardWorker {
     for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
       for (std::int64_t n = 0; n < count; ++n) {
         const Strip& s = strips[n];
-        step_ahead();
+        step_prefetches();
         multiply_strip<typename Plan::ValueLeft, ProductWrite::accumulate>(
-            s.rows, v.width(x) / kLanes<T>, s.scores + s.begin, v.at(s.begin, x), s.end - s.begin, own_.out.at(s.r, x),
-            plan_.Dv_padded);
+            s.rows, v.width(x) / kLanes<T>, s.scores + s.begin, v.at(s.begin, x), s.end - s.begin,
+            scratch_.out.at(s.r, x), plan_.Dv_padded);
       }
     }
   }
@@ -378,7 +378,7 @@ class ForwardWorker {
       subtract_maxima(s, s.c0, s.done);
       exponentials(s, s.c0, s.done);
     }
-    for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -own_.maxima(s.r + m) : kHidden;
+    for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -scratch_.maxima(s.r + m) : kHidden;
   }
 
   /// The common case, panel at column c: the running maxima stay as they are while no score exceeds one by more than
@@ -409,7 +409,7 @@ class ForwardWorker {
       if (s.near_maxima) std::fill_n(s.sums, kMR * kN, T{0});
       exponentials(s, s.c0, s.c1);
     }
-    T* HWY_RESTRICT sums = own_.sums.at(s.r);
+    T* HWY_RESTRICT sums = scratch_.sums.at(s.r);
     for (std::int64_t x = 0; x < s.rows * kN; x += kN) {
       hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
     }
@@ -425,7 +425,7 @@ class ForwardWorker {
   }
 
   T lowest_maximum(const Strip& s) const {
-    const T* maxima = own_.maxima.at(s.r);
+    const T* maxima = scratch_.maxima.at(s.r);
     return *std::min_element(maxima, maxima + s.rows);
   }
 
@@ -433,8 +433,8 @@ class ForwardWorker {
   void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const std::int64_t r = s.r + m;
-      raise_maximum(own_.maxima(r), s.scores + m * Plan::kScoreStride + c0, c1 - c0, own_.sums.at(r), own_.out.at(r),
-                    plan_.Dv_padded);
+      raise_maximum(scratch_.maxima(r), s.scores + m * Plan::kScoreStride + c0, c1 - c0, scratch_.sums.at(r),
+                    scratch_.out.at(r), plan_.Dv_padded);
     }
   }
 
@@ -443,7 +443,7 @@ class ForwardWorker {
     const Tag<T> d;
     for (std::int64_t m = 0; m < s.rows; ++m) {
       T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
-      const T max = own_.maxima(s.r + m);
+      const T max = scratch_.maxima(s.r + m);
       const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
       for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Sub(hn::Load(d, row + j), shift), d, row + j);
     }
@@ -477,13 +477,14 @@ class ForwardWorker {
 
   T row_sum(std::int64_t r) const {
     const Tag<T> d;
-    return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, own_.sums.at(r))));
+    return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, scratch_.sums.at(r))));
   }
 
   /// Normalises, gates and writes the tile's rows.
   void finish_rows() const {
-    const OutputRows<T> outputs(p_, sequence_, h_, own_.gate, own_.gated);
-    for (std::int64_t r = 0; r < count_; ++r) outputs.write(own_.rows(r), own_.out.at(r), own_.maxima(r), row_sum(r));
+    const OutputRows<T> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
+    for (std::int64_t r = 0; r < count_; ++r)
+      outputs.write(scratch_.rows(r), scratch_.out.at(r), scratch_.maxima(r), row_sum(r));
   }
 
   /// exp(s − lse) of every key, hidden ones as 0, and 0 in the columns of other sequences.
@@ -499,7 +500,7 @@ class ForwardWorker {
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) {
           make_weights(s, m, width);
-          store_row(own, s.scores + m * Plan::kScoreStride, own_.rows(r + m), j0, width);
+          store_row(own, s.scores + m * Plan::kScoreStride, scratch_.rows(r + m), j0, width);
         }
       }
     }
@@ -510,11 +511,11 @@ class ForwardWorker {
 
   /// The tile's rows of `to` become 0.
   void zero_columns(const HeadRows<void>& to) const {
-    T* zeros = own_.scores.data;
+    T* zeros = scratch_.scores.data;
     std::fill_n(zeros, kBlock, T{0});
     for (std::int64_t r = 0; r < count_; ++r) {
       for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock)
-        store_row(to, zeros, own_.rows(r), j0, std::min(kBlock, to.cols - j0));
+        store_row(to, zeros, scratch_.rows(r), j0, std::min(kBlock, to.cols - j0));
     }
   }
 
@@ -522,7 +523,7 @@ class ForwardWorker {
   void make_weights(const Strip& s, std::int64_t m, std::int64_t width) const {
     const Tag<T> d;
     T* row = s.scores + m * Plan::kScoreStride;
-    const T max = own_.maxima(s.r + m);
+    const T max = scratch_.maxima(s.r + m);
     const T sum = row_sum(s.r + m);
     const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
     const auto inverse = hn::Set(d, sum == T{0} ? T{0} : T{1} / sum);
@@ -537,7 +538,7 @@ class ForwardWorker {
   const ForwardProblem& p_;
   const ForwardBuffers<T>& shared_;
   int thread_;
-  const ForwardScratch<T> own_;
+  const ForwardScratch<T> scratch_;
   Sequence sequence_;
   std::int64_t h_ = 0, count_ = 0;
   View<T, 3> head_keys_;                        // (panels, D, kNR)

@@ -24,7 +24,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Keys are cut into blocks of kBlock: a group's scores (kGroup · kBlock) and a block of packed K and V stay in L2
+/// Keys are cut into blocks of kBlock: a group's scores (kBandRows · kBlock) and a block of packed K and V stay in L2
 /// while the kTile queries of a tile pass over it.
 template <typename T>
 struct ForwardPlan {
@@ -34,10 +34,10 @@ struct ForwardPlan {
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
   /// Rows that a panel of K or V serves while it is in L1 (docs/notes/2026-11-22-forward-strips.md).
-  static constexpr std::int64_t kGroup = 48;
+  static constexpr std::int64_t kBandRows = 48;
   /// Open rows of a tile under a gate threshold: with fewer rows in all, keys are read more often for each.
-  static constexpr std::int64_t kOpenTile = 5 * kGroup;
-  static_assert(kTile % kGroup == 0 && kOpenTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
+  static constexpr std::int64_t kOpenTile = 5 * kBandRows;
+  static_assert(kTile % kBandRows == 0 && kOpenTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
   using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
@@ -51,20 +51,20 @@ struct ForwardPlan {
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
     const int threads_asked = p.context.threads;
-    whole_heads = !selects() && heads_are_tasks(heads, threads_asked, held_head_bytes(threads_asked));
-    asks_ahead = whole_heads && p.page == 0 && next_head_fits(heads.largest_bytes);
-    asks_for_tiles = whole_heads && !asks_ahead && heads.largest_bytes <= kOwnHead_bytes;
+    whole_heads = !selects() && heads_are_tasks(heads, threads_asked, shared_head_bytes(threads_asked));
+    prefetches_heads = whole_heads && p.page == 0 && next_head_fits(heads.largest_bytes);
+    prefetches_tiles = whole_heads && !prefetches_heads && heads.largest_bytes <= kOwnHead_bytes;
     HeadCursor end;
     most = batches.most(end);
     threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
-    if (whole_heads) most.hold_one_each(largest, p.group, threads);
+    if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
   /// Whether rows that the gate closes are left out.
   bool selects() const { return p.gate_threshold > 0; }
   bool takes(const Sequence& sequence) const { return route_of(p, sequence) == ForwardRoute::tiles; }
   /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
-  double head_bytes(const HeldHeads& part) const {
+  double head_bytes(const PackedHeads& part) const {
     return sizeof(T) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (p.D + Dv_padded));
   }
 
@@ -73,12 +73,12 @@ struct ForwardPlan {
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< queries of a tile, at most
   HeadPieces largest;      ///< of a head
-  HeldSizes most;          ///< what is held packed at a time
+  HeadTotals most;         ///< what is packed packed at a time
   int threads = 1;
   bool whole_heads = false;  ///< each thread packs heads of its own; not where rows are selected, for all heads at once
-  bool asks_ahead = false;   ///< and asks for the rows of the next while it works on one
+  bool prefetches_heads = false;  ///< and asks for the rows of the next while it works on one
   /// Or for the rows of the next tile, where those of a head would not fit the second-level cache beside its own.
-  bool asks_for_tiles = false;
+  bool prefetches_tiles = false;
 };
 
 /// What one thread works in.
@@ -89,7 +89,7 @@ struct ForwardScratch {
     const std::int64_t D = plan.p.D;
     rows = ws.take<std::int64_t>("rows", plan.tile_rows);
     queries = ws.take<T>("q strips", plan.tile_rows / kMR, D, kMR);
-    scores = ws.take<T>("scores", Plan::kGroup, Plan::kScoreStride);
+    scores = ws.take<T>("scores", Plan::kBandRows, Plan::kScoreStride);
     out = ws.take<T>("out", plan.tile_rows, plan.Dv_padded);
     maxima = ws.take<T>("maxima", plan.tile_rows);
     sums = ws.take<T>("sums", plan.tile_rows, kLanes<T>);
@@ -116,7 +116,7 @@ struct ForwardBuffers {
   ForwardBuffers(Workspace& ws, const ForwardPlan<T>& plan) {
     keys = ws.take<T>("keys", plan.most.panels, plan.p.D, kNR<T>);
     values = ws.take<T>("values", plan.most.panels, kNR<T> * plan.Dv_padded);
-    parts = ws.take<HeldHeads>("parts", plan.most.parts);
+    parts = ws.take<PackedHeads>("parts", plan.most.parts);
     if (plan.selects()) {
       open_rows = ws.take<std::int64_t>("open rows", plan.most.tiles, plan.tile_rows);
       open_counts = ws.take<std::int64_t>("open rows", plan.most.tiles);
@@ -125,10 +125,10 @@ struct ForwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 3> keys;           ///< (held panels, D, kNR), transposed
-  View<T, 2> values;         ///< (held panels, their rows); the panels of a block are ColumnPanels together
-  View<HeldHeads, 1> parts;  ///< of the batch
-  /// With a gate threshold: of the queries of each held tile those that are open, ascending, and how many they are.
+  View<T, 3> keys;             ///< (packed panels, D, kNR), transposed
+  View<T, 2> values;           ///< (packed panels, their rows); the panels of a block are ColumnPanels together
+  View<PackedHeads, 1> parts;  ///< of the batch
+  /// With a gate threshold: of the queries of each packed tile those that are open, ascending, and how many they are.
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< a thread's ForwardScratch

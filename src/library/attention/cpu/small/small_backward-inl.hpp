@@ -71,23 +71,23 @@ class SmallBackwardWorker {
 
   SmallBackwardWorker(const Plan& plan, std::byte* scratch)
       : p_(plan.p),
-        own_(place_buffers<Scratch>(scratch, plan)),
+        scratch_(place_buffers<Scratch>(scratch, plan)),
         key_cols_(round_up(p_.D, kLanes<T>)),
         value_cols_(round_up(p_.Dv, kLanes<T>)) {}
 
-  void run_head(const HeldHead& head, const HeldHead& next) {
+  void run_head(const HeadTask& head, const HeadTask& next) {
     sequence_ = head.part->sequence;
     hkv_ = head.h;
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
       const std::int64_t filled = seen.end + kRowUnit;  // of a tile, what lies behind the last
-      place_rows(own_.keys, p_, p_.inputs.k, {}, sequence_, hkv_, seen, filled);
-      place_rows(own_.values, p_, p_.inputs.v, {}, sequence_, hkv_, seen, filled);
+      place_rows(scratch_.keys, p_, p_.inputs.k, {}, sequence_, hkv_, seen, filled);
+      place_rows(scratch_.values, p_, p_.inputs.v, {}, sequence_, hkv_, seen, filled);
     }
-    ask_ahead(next);
-    dk_ = begin_sums(p_.gradients.dk, own_.dk);
-    dv_ = begin_sums(p_.gradients.dv, own_.dv);
+    prefetch_next_head(next);
+    dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
+    dv_ = begin_sums(p_.gradients.dv, scratch_.dv);
     for (std::int64_t g = 0; g < p_.group; ++g) {
       const std::int64_t h = hkv_ * p_.group + g;
       const QueryRows from(p_, sequence_, h);
@@ -99,7 +99,7 @@ class SmallBackwardWorker {
     }
     end_sums(p_.gradients.dk, dk_);
     end_sums(p_.gradients.dv, dv_);
-    ahead_.ask_rest();
+    ahead_.prefetch_rest();
   }
 
  private:
@@ -129,7 +129,7 @@ class SmallBackwardWorker {
   void end_sums(const TensorView& tensor, const Sums& sums) const {
     if (!sums.present() || sums.in_place) return;
     const View<T, 2> rows(sums.data, {sequence_.S, sums.stride});
-    write_rows(key_rows(tensor, sequence_, hkv_), rows, 0, T{1}, own_.scaled.data);
+    write_rows(key_rows(tensor, sequence_, hkv_), rows, 0, T{1}, scratch_.scaled.data);
   }
 
   /// Bytes of the operands and gradients of one query head and its keys.
@@ -138,7 +138,7 @@ class SmallBackwardWorker {
   }
 
   /// Has the products ask for the rows of the head that this thread is likely to take next.
-  void ask_ahead(const HeldHead& next) {
+  void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr) return;
     const Sequence& s = next.part->sequence;
@@ -162,14 +162,14 @@ class SmallBackwardWorker {
 
   /// do, −lse and −(Δ − dlse) of queries i … i + n; writes their dz.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
-    T* HWY_RESTRICT lse = own_.lse.data;
-    T* HWY_RESTRICT delta = own_.delta.data;
+    T* HWY_RESTRICT lse = scratch_.lse.data;
+    T* HWY_RESTRICT delta = scratch_.delta.data;
     if (from.all_dense<T>()) {
-      prepare_rows(p_, from, i, n, own_.d_o, lse, delta);
+      prepare_rows(p_, from, i, n, scratch_.d_o, lse, delta);
     } else {
       double sink_part = 0;  // without sinks unused
       for (std::int64_t r = 0; r < n; ++r)
-        prepare_row(p_, own_, from, i + r, own_.d_o.at(r), lse + r, delta + r, &sink_part);
+        prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, delta + r, &sink_part);
     }
     // Lanes beyond n: zero operands and lse = ∞, hence P = 0.
     const std::int64_t padded = round_up(n, kNR<T>);
@@ -185,8 +185,8 @@ class SmallBackwardWorker {
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h).range(i, n);
     const OperandRows<T> dense = lie_dense<T>(q) ? rows_in_place<T>(q) : OperandRows<T>{};
     if (dense.data != nullptr && dense.stride <= kRowStride) return dense;
-    copy_rows(own_.query_rows, dense, q, 0, n, n);
-    return {own_.query_rows.data, kRowStride};
+    copy_rows(scratch_.query_rows, dense, q, 0, n, n);
+    return {scratch_.query_rows.data, kRowStride};
   }
 
   /// Queries i … i + n of query head h, at most kQueryTile, which are prepared. first: of the key/value head.
@@ -209,9 +209,10 @@ class SmallBackwardWorker {
   void score_panel(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t r,
                    std::int64_t n) {
     transpose_panel<kVecs>(
-        own_.queries_t.data, [&](std::int64_t m) { return q.at(r + m); }, n, p_.D, static_cast<T>(p_.scale * kLog2e));
+        scratch_.queries_t.data, [&](std::int64_t m) { return q.at(r + m); }, n, p_.D,
+        static_cast<T>(p_.scale * kLog2e));
     transpose_panel<kVecs>(
-        own_.d_o_t.data, [&](std::int64_t m) { return own_.d_o.at(r + m); }, n, p_.Dv, T{1});
+        scratch_.d_o_t.data, [&](std::int64_t m) { return scratch_.d_o.at(r + m); }, n, p_.Dv, T{1});
     const KeyRange seen = visibility.rows(i + r, i + r + n);
     const KeyRange narrowest = {visibility.row(i + r + n - 1).begin, visibility.row(i + r).end};
     for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end,
@@ -228,8 +229,8 @@ class SmallBackwardWorker {
   /// P and ds become 0 for keys [begin, end) and `n` queries from r on: register tiles meet some of them.
   void zero_keys(std::int64_t begin, std::int64_t end, std::int64_t r, std::int64_t n) const {
     for (std::int64_t j = begin; j < end; ++j) {
-      std::fill_n(own_.probabilities.at(j, r), n, T{0});
-      std::fill_n(own_.ds.at(j, r), n, T{0});
+      std::fill_n(scratch_.probabilities.at(j, r), n, T{0});
+      std::fill_n(scratch_.ds.at(j, r), n, T{0});
     }
   }
 
@@ -239,15 +240,15 @@ class SmallBackwardWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
-    HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[0][v] = hn::Load(d, own_.lse.at(r + v * kN));
+    HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[0][v] = hn::Load(d, scratch_.lse.at(r + v * kN));
     HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
     }
     PrefetchQueue ahead = ahead_;
-    multiply_add<RowsLeft, kRows, kVecs>(x, own_.keys.at(j), own_.queries_t.data, kVecs * kN, p_.D,
+    multiply_add<RowsLeft, kRows, kVecs>(x, scratch_.keys.at(j), scratch_.queries_t.data, kVecs * kN, p_.D,
                                          [&] { ahead.ask(); });
     ahead_ = ahead;
-    T* HWY_RESTRICT to = own_.probabilities.at(j, r);
+    T* HWY_RESTRICT to = scratch_.probabilities.at(j, r);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       HWY_UNROLL(4)
       for (std::int64_t v = 0; v < kVecs; ++v) hn::Store(exp2_fast(d, x[m][v]), d, to + m * kScoreStride + v * kN);
@@ -260,17 +261,17 @@ class SmallBackwardWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
-    HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[0][v] = hn::Load(d, own_.delta.at(r + v * kN));
+    HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[0][v] = hn::Load(d, scratch_.delta.at(r + v * kN));
     HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
     }
     PrefetchQueue ahead = ahead_;
-    multiply_add<RowsLeft, kRows, kVecs>(x, own_.values.at(j), own_.d_o_t.data, kVecs * kN, p_.Dv,
+    multiply_add<RowsLeft, kRows, kVecs>(x, scratch_.values.at(j), scratch_.d_o_t.data, kVecs * kN, p_.Dv,
                                          [&] { ahead.ask(); });
     ahead_ = ahead;
     const auto scale = hn::Set(d, static_cast<T>(p_.scale));
-    const T* HWY_RESTRICT probabilities = own_.probabilities.at(j, r);
-    T* HWY_RESTRICT to = own_.ds.at(j, r);
+    const T* HWY_RESTRICT probabilities = scratch_.probabilities.at(j, r);
+    T* HWY_RESTRICT to = scratch_.ds.at(j, r);
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) {
         const std::int64_t at = m * kScoreStride + v * kN;
@@ -284,7 +285,7 @@ class SmallBackwardWorker {
             std::int64_t n) const {
     for (std::int64_t m = 0; m < rows; ++m) {
       const KeyRange seeing = visibility.queries(j + m, j + m + 1, sequence_.T);
-      T* row = own_.probabilities.at(j + m, r);
+      T* row = scratch_.probabilities.at(j + m, r);
       const std::int64_t begin = std::clamp<std::int64_t>(seeing.begin - i - r, 0, n);
       std::fill(row, row + begin, T{0});
       std::fill(row + std::clamp<std::int64_t>(seeing.end - i - r, begin, n), row + n, T{0});
@@ -299,8 +300,9 @@ class SmallBackwardWorker {
       const std::int64_t begin = std::max<std::int64_t>(seeing.begin - i, 0);
       const std::int64_t count = std::max<std::int64_t>(std::min(seeing.end - i, n) - begin, 0);
       if (count == 0 && !first) return;
-      add_rows<kRows>(dv_, own_.probabilities, {own_.d_o.data, kRowStride}, j, rows, begin, count, value_cols_, first);
-      add_rows<kRows>(dk_, own_.ds, q, j, rows, begin, count, key_cols_, first);
+      add_rows<kRows>(dv_, scratch_.probabilities, {scratch_.d_o.data, kRowStride}, j, rows, begin, count, value_cols_,
+                      first);
+      add_rows<kRows>(dk_, scratch_.ds, q, j, rows, begin, count, key_cols_, first);
     });
   }
 
@@ -328,12 +330,12 @@ class SmallBackwardWorker {
     const HeadRows<void> to = query_rows(p_.gradients.dq, sequence_, h);
     const bool in_place = lie_dense<T>(to);
     for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t rows) HWY_ATTR {
-      T* const c = in_place ? to.at<T>(i + r, 0, p_.D) : own_.dq.data;
+      T* const c = in_place ? to.at<T>(i + r, 0, p_.D) : scratch_.dq.data;
       const std::int64_t ldc = in_place ? to.row_stride : key_cols_;
       const KeyRange seen = visibility.rows(i + r, i + r + rows);
       const std::int64_t middle = std::clamp(kBackwardKeys, seen.begin, std::max(seen.begin, seen.end));
-      const auto keys = [&](std::int64_t j) { return own_.keys.data + j * kRowStride; };
-      const auto left = [&](std::int64_t j) { return own_.ds.data + j * kScoreStride + r; };
+      const auto keys = [&](std::int64_t j) { return scratch_.keys.data + j * kRowStride; };
+      const auto left = [&](std::int64_t j) { return scratch_.ds.data + j * kScoreStride + r; };
       multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(
           left(seen.begin), keys(seen.begin), kRowStride, middle - seen.begin, c, ldc, rows, key_cols_, ahead_);
       if (middle < seen.end) {
@@ -341,12 +343,12 @@ class SmallBackwardWorker {
             left(middle), keys(middle), kRowStride, seen.end - middle, c, ldc, rows, key_cols_, ahead_);
       }
       if (in_place) return;
-      for (std::int64_t m = 0; m < rows; ++m) store_row(to, own_.dq.at(m), i + r + m, 0, p_.D);
+      for (std::int64_t m = 0; m < rows; ++m) store_row(to, scratch_.dq.at(m), i + r + m, 0, p_.D);
     });
   }
 
   const BackwardProblem& p_;
-  const Scratch own_;
+  const Scratch scratch_;
   const std::int64_t key_cols_, value_cols_;  // D and Dv in whole vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;

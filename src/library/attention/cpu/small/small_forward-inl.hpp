@@ -62,10 +62,10 @@ class SmallForwardWorker {
 
   SmallForwardWorker(const Plan& plan, std::byte* scratch)
       : p_(plan.p),
-        own_(place_buffers<SmallForwardScratch<T>>(scratch, plan)),
+        scratch_(place_buffers<SmallForwardScratch<T>>(scratch, plan)),
         value_cols_(round_up(p_.Dv, kLanes<T>)) {}
 
-  void run_head(const HeldHead& head, const HeldHead& next) {
+  void run_head(const HeadTask& head, const HeadTask& next) {
     sequence_ = head.part->sequence;
     const Visibility visibility(p_, sequence_);
     const std::int64_t panels = select_rows(head);
@@ -78,17 +78,17 @@ class SmallForwardWorker {
       seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
     });
     place_keys(head.h, seen);
-    ask_ahead(next);
+    prefetch_next_head(next);
     each_panel(begin, end, [&](std::int64_t g, const std::int64_t* rows, std::int64_t n) {
       const std::int64_t h = head.h * p_.group + g;
-      const OutputRows<T> outputs(p_, sequence_, h, own_.gate, own_.gated);
+      const OutputRows<T> outputs(p_, sequence_, h, scratch_.gate, scratch_.gated);
       if (n > kLanes<T>) {
         run_panel<kNV>(visibility, outputs, h, rows, n);
       } else {
         run_panel<1>(visibility, outputs, h, rows, n);
       }
     });
-    ahead_.ask_rest();
+    ahead_.prefetch_rest();
   }
 
  private:
@@ -96,14 +96,14 @@ class SmallForwardWorker {
 
   /// Lists the queries of each query head of a key/value head, those alone that a gate threshold leaves open. The
   /// head's first piece writes the outputs of the others. Returns how many panels the listed ones are.
-  std::int64_t select_rows(const HeldHead& head) const {
+  std::int64_t select_rows(const HeadTask& head) const {
     std::int64_t panels = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
-      std::int64_t* const rows = own_.rows.at(g);
-      std::int64_t& count = own_.counts(g);
+      std::int64_t* const rows = scratch_.rows.at(g);
+      std::int64_t& count = scratch_.counts(g);
       if (p_.gate_threshold > 0) {
         const std::int64_t h = head.h * p_.group + g;
-        const OutputRows<T> outputs(p_, sequence_, h, own_.gate, own_.gated);
+        const OutputRows<T> outputs(p_, sequence_, h, scratch_.gate, scratch_.gated);
         const auto write_closed = [&](std::int64_t i) {
           if (head.piece == 0) outputs.write_closed(i);
         };
@@ -125,27 +125,27 @@ class SmallForwardWorker {
   void each_panel(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     std::int64_t panel = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
-      for (std::int64_t r = 0; r < own_.counts(g); r += kNR<T>, ++panel) {
-        if (panel >= begin && panel < end) visit(g, own_.rows.at(g, r), std::min(kNR<T>, own_.counts(g) - r));
+      for (std::int64_t r = 0; r < scratch_.counts(g); r += kNR<T>, ++panel) {
+        if (panel >= begin && panel < end) visit(g, scratch_.rows.at(g, r), std::min(kNR<T>, scratch_.counts(g) - r));
       }
     }
   }
 
   /// Has the rows of k and v of keys `seen` where the products read them.
   void place_keys(std::int64_t h, const KeyRange& seen) {
-    values_ = {own_.values.data, kRowStride};
+    values_ = {scratch_.values.data, kRowStride};
     if (seen.empty()) return;
-    place_rows(own_.keys, p_, p_.inputs.k, p_.inputs.k_scale, sequence_, h, seen, seen.end + kRowUnit);
+    place_rows(scratch_.keys, p_, p_.inputs.k, p_.inputs.k_scale, sequence_, h, seen, seen.end + kRowUnit);
     const OperandRows<T> dense = dense_keys<T>(p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h);
     if (dense.data != nullptr && dense.stride <= kRowStride) {
       values_ = dense;
       return;
     }
-    place_rows(own_.values, p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h, seen, seen.end);
+    place_rows(scratch_.values, p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h, seen, seen.end);
   }
 
   /// Has the products ask for the rows of the head that this thread is likely to take next.
-  void ask_ahead(const HeldHead& next) {
+  void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr || p_.page > 0) return;
     const Sequence& s = next.part->sequence;
@@ -161,7 +161,7 @@ class SmallForwardWorker {
   template <std::int64_t kVecs>
   void transpose_queries(const HeadRows<const void>& q, const std::int64_t* rows, std::int64_t n) const {
     const auto transpose = [&](const auto& row_at) {
-      transpose_panel<kVecs>(own_.queries.data, row_at, n, p_.D, static_cast<T>(p_.scale * kLog2e));
+      transpose_panel<kVecs>(scratch_.queries.data, row_at, n, p_.D, static_cast<T>(p_.scale * kLog2e));
     };
     if (lie_dense<T>(q)) {
       const OperandRows<T> dense = rows_in_place<T>(q);
@@ -170,11 +170,11 @@ class SmallForwardWorker {
     if constexpr (std::is_same_v<T, float>) {
       if (lie_dense<T, BFloat16>(q)) {
         const OperandRows<BFloat16> halves = rows_in_place<BFloat16>(q);
-        for (std::int64_t r = 0; r < n; ++r) widen_row(own_.query_rows.at(r), halves.at(rows[r]), p_.D);
-        return transpose([&](std::int64_t r) { return own_.query_rows.at(r); });
+        for (std::int64_t r = 0; r < n; ++r) widen_row(scratch_.query_rows.at(r), halves.at(rows[r]), p_.D);
+        return transpose([&](std::int64_t r) { return scratch_.query_rows.at(r); });
       }
     }
-    transpose([&](std::int64_t r) { return dense_row(q, rows[r], own_.query_rows.at(r)); });
+    transpose([&](std::int64_t r) { return dense_row(q, rows[r], scratch_.query_rows.at(r)); });
   }
 
   /// The n queries `rows` of query head h, at most kVecs vectors.
@@ -187,18 +187,19 @@ class SmallForwardWorker {
     for_row_tiles<kVecs == 1 ? 4 : 3>(
         seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t) HWY_ATTR {
           multiply_row_tile<kRows, kVecs, LeftLayout<kRowStride, 1>, ProductWrite::overwrite>(
-              own_.keys.at(j), own_.queries.data, kWidth, p_.D, own_.scores.at(0) + j * kWidth, kWidth, kRows, ahead_);
+              scratch_.keys.at(j), scratch_.queries.data, kWidth, p_.D, scratch_.scores.at(0) + j * kWidth, kWidth,
+              kRows, ahead_);
         });
     hide<kWidth>(visibility, seen, rows, n);
     softmax<kVecs>(h, seen);
     for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t count) HWY_ATTR {
       const KeyRange keys = visibility.rows(rows[r], rows[r + count - 1] + 1);
       multiply_row_tiles<kRows, LeftLayout<1, kWidth>, ProductWrite::overwrite>(
-          own_.scores.at(0) + keys.begin * kWidth + r, values_.at(keys.begin), values_.stride, keys.end - keys.begin,
-          own_.out.data, value_cols_, count, value_cols_, ahead_);
-      outputs.write_tile(rows + r, count, own_.out, own_.inverses.at(r));
+          scratch_.scores.at(0) + keys.begin * kWidth + r, values_.at(keys.begin), values_.stride,
+          keys.end - keys.begin, scratch_.out.data, value_cols_, count, value_cols_, ahead_);
+      outputs.write_tile(rows + r, count, scratch_.out, scratch_.inverses.at(r));
     });
-    outputs.write_lse(rows, n, own_.maxima.data, own_.sums.data);
+    outputs.write_lse(rows, n, scratch_.maxima.data, scratch_.sums.data);
   }
 
   /// −∞ where a query of the panel does not see a key.
@@ -208,7 +209,7 @@ class SmallForwardWorker {
     if (first.begin == last.begin && first.end == last.end) return;
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
       const KeyRange seeing = visibility.queries(j, j + 1, sequence_.T);
-      T* row = own_.scores.at(0) + j * kWidth;
+      T* row = scratch_.scores.at(0) + j * kWidth;
       const auto lane = [&](std::int64_t i) { return std::lower_bound(rows, rows + n, i) - rows; };
       std::fill(row, row + lane(seeing.begin), kHidden);
       std::fill(row + lane(seeing.end), row + n, kHidden);
@@ -223,7 +224,7 @@ class SmallForwardWorker {
     constexpr std::int64_t kWidth = kVecs * kN;
     // A sink opens the softmax: its logit is the first maximum.
     const auto sink = hn::Set(d, p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h) * kLog2e) : kHidden);
-    T* HWY_RESTRICT scores = own_.scores.data;
+    T* HWY_RESTRICT scores = scratch_.scores.data;
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = sink;
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
@@ -243,14 +244,14 @@ class SmallForwardWorker {
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
       const auto nothing = hn::Eq(sum[v], hn::Zero(d));
-      hn::Store(max[v], d, own_.maxima.at(v * kN));
-      hn::Store(sum[v], d, own_.sums.at(v * kN));
-      hn::Store(hn::IfThenZeroElse(nothing, hn::Div(hn::Set(d, T{1}), sum[v])), d, own_.inverses.at(v * kN));
+      hn::Store(max[v], d, scratch_.maxima.at(v * kN));
+      hn::Store(sum[v], d, scratch_.sums.at(v * kN));
+      hn::Store(hn::IfThenZeroElse(nothing, hn::Div(hn::Set(d, T{1}), sum[v])), d, scratch_.inverses.at(v * kN));
     }
   }
 
   const ForwardProblem& p_;
-  const SmallForwardScratch<T> own_;
+  const SmallForwardScratch<T> scratch_;
   const std::int64_t value_cols_;  // Dv in whole vectors
   Sequence sequence_;
   OperandRows<T> values_;

@@ -195,7 +195,7 @@ struct SmallHeadsPlan {
   bool takes(const Sequence& sequence) const {
     return route_of(p, sequence) == decltype(route_of(p, sequence))::small_heads;
   }
-  static double head_bytes(const HeldHeads& /*part*/) { return 1.0; }
+  static double head_bytes(const PackedHeads& /*part*/) { return 1.0; }
 
   explicit SmallHeadsPlan(const Problem& problem) : p(problem) {
     const HeadBatches batches(*this);
@@ -215,7 +215,7 @@ struct SmallHeadsPlan {
   }
 
   const Problem& p;
-  HeldSizes most;
+  HeadTotals most;
   Sequence longest;         ///< the most queries and keys of a sequence
   std::int64_t pieces = 1;  ///< of a head
   int threads = 1;
@@ -225,10 +225,10 @@ struct SmallHeadsPlan {
 template <class Plan, class Scratch>
 struct SmallHeadsBuffers {
   SmallHeadsBuffers(Workspace& ws, const Plan& plan) {
-    parts = ws.take<HeldHeads>("parts", plan.most.parts);
+    parts = ws.take<PackedHeads>("parts", plan.most.parts);
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Scratch>(plan));
   }
-  View<HeldHeads, 1> parts;
+  View<PackedHeads, 1> parts;
   View<std::byte, 2> scratch;
 };
 
@@ -240,18 +240,18 @@ void run_small_heads(const Plan& plan, const RunRest& run_rest) {
   const Placed<SmallHeadsBuffers<Plan, Scratch>> placed(plan);
   run_rest(placed.bytes());
   const SmallHeadsBuffers<Plan, Scratch>& shared = *placed;
-  HeldHeads* const parts = shared.parts.data;
-  HeldBatch held(plan, parts);
+  PackedHeads* const parts = shared.parts.data;
+  HeadBatch batch(plan, parts);
   Cancellation cancellation(plan.p.context);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, held, cancellation)
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, batch, cancellation)
   {
     Worker worker(plan, shared.scratch.at(omp_get_thread_num()));
-    while (held.parts > 0) {
-      const bool last = held.is_last();  // before the loop's barrier: then another thread may go on
-      run_heads(worker, parts, held, plan.threads, cancellation, plan.pieces);
+    while (batch.parts > 0) {
+      const bool last = batch.is_last();  // before the loop's barrier: then another thread may go on
+      run_heads(worker, parts, batch, plan.threads, cancellation, plan.pieces);
       if (last) break;
 #pragma omp single
-      held.next_unless(cancellation);
+      batch.next_unless(cancellation);
     }
   }
   cancellation.throw_if_seen();

@@ -59,14 +59,14 @@ class StatisticsWorker {
         p_(plan.p),
         out_(plan.p.outputs),
         shared_(shared),
-        own_(place_buffers<StatisticsScratch<T>>(shared.scratch.at(thread), plan)) {
-    if (own_.ones.present()) std::fill_n(own_.ones.data, own_.ones.count(), T{1});
+        scratch_(place_buffers<StatisticsScratch<T>>(shared.scratch.at(thread), plan)) {
+    if (scratch_.ones.present()) std::fill_n(scratch_.ones.data, scratch_.ones.count(), T{1});
     for (std::int64_t lane = 0; lane < kLanes<T>; ++lane)
       lane_before_[lane] = static_cast<Index>(std::max<std::int64_t>(lane - 1, 0));
   }
 
   /// Packs a block of key/value head h of the part, as far as it is looked at.
-  void pack_block(const HeldHeads& part, std::int64_t h, std::int64_t block) const {
+  void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     if (sequence.T == 0) return;
     const Visibility visibility(p_, sequence);
@@ -76,23 +76,23 @@ class StatisticsWorker {
     const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
     if (begin >= end) return;
     const View<T, 3> keys = shared_.keys.range(0, part.panel_of(h) + begin / kNR<T>, divide_up(end - begin, kNR<T>));
-    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, own_.packing);
+    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
   }
 
   /// Packs the chosen keys; zeros for those that the sequence does not have.
-  void pack_chosen(const HeldHeads& part, std::int64_t h) const {
+  void pack_chosen(const PackedHeads& part, std::int64_t h) const {
     const KeyRows rows = rows_of_keys(p_, part.sequence, h);
-    const View<T, 3> chosen = held_chosen(part, h);
+    const View<T, 3> chosen = packed_chosen(part, h);
     for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
       const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
       const T* source[kNR<T>];
       for (std::int64_t x = 0; x < count; ++x) {
         const std::int64_t j = chosen_key(c + x);
-        source[x] = own_.packing.at(x);
+        source[x] = scratch_.packing.at(x);
         if (j < part.sequence.keys) {
-          source[x] = dense_row(rows, j, own_.packing.at(x));
+          source[x] = dense_row(rows, j, scratch_.packing.at(x));
         } else {
-          std::fill_n(own_.packing.at(x), p_.D, T{0});
+          std::fill_n(scratch_.packing.at(x), p_.D, T{0});
         }
       }
       T* to = chosen.at(c / kNR<T>);
@@ -102,17 +102,17 @@ class StatisticsWorker {
   }
 
   /// The `turn`-th query tile of query head h of the part: the last queries come first.
-  void run_tile(const HeldHeads& part, std::int64_t h, std::int64_t turn) {
+  void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
     first_ = (part.tiles - 1 - turn) * kTile;
     count_ = std::min(sequence_.T - first_, kTile);
-    pack_strips(own_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
-                own_.packing);
+    pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
+                scratch_.packing);
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visited(visibility, sequence_, first_, first_ + count_);
     reset(seen);
     weigh_chosen(visibility);
-    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kGroup;
+    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kBandRows;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
       for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
     }
@@ -121,7 +121,7 @@ class StatisticsWorker {
   }
 
   /// Weights of the chosen queries strip · kMR …, of query head h of the part, as far as its sequence has them.
-  void run_rows(const HeldHeads& part, std::int64_t h, std::int64_t strip) {
+  void run_rows(const PackedHeads& part, std::int64_t h, std::int64_t strip) {
     begin_head(part, h);
     const std::int64_t end = std::min((strip + 1) * kMR, p_.selection.queries.shape[3]);
     ChosenRows rows;
@@ -133,30 +133,30 @@ class StatisticsWorker {
   }
 
   /// What was summed over the queries of query head h of the part.
-  void write_sums(const HeldHeads& part, std::int64_t h) const {
+  void write_sums(const PackedHeads& part, std::int64_t h) const {
     const Sequence& sequence = part.sequence;
-    const std::int64_t held = held_query_head(part, h);
+    const std::int64_t head = packed_query_head(part, h);
     const double share = sequence.T > 0 ? 1.0 / static_cast<double>(sequence.T) : 0.0;
     for (std::size_t f = 0; f < kRowFigures; ++f) {
       const TensorView& mean = mean_of_figure(out_, f);
-      const double sum = shared_.figure_sums(held, static_cast<std::int64_t>(f));
+      const double sum = shared_.figure_sums(head, static_cast<std::int64_t>(f));
       if (mean.present()) store(mean, part.n, h, 0, 0, share * sum);
     }
     for (std::int64_t c = 0; out_.mean_key_weights.present() && c < plan_.listed_keys; ++c) {
-      store(out_.mean_key_weights, part.n, h, 0, c, share * shared_.key_sums(held, c));
+      store(out_.mean_key_weights, part.n, h, 0, c, share * shared_.key_sums(head, c));
     }
     if (!out_.key_mass.present()) return;
     const HeadRows<void> mass = HeadRows<void>(out_.key_mass, sequence.kb, h).columns(sequence.k0, sequence.S);
     store_row(mass, head_mass(part, h).data, 0, 0, sequence.S);
   }
 
-  void clear_sums(const HeldHeads& part, std::int64_t h) const {
+  void clear_sums(const PackedHeads& part, std::int64_t h) const {
     const auto clear = [](const auto& sums) { std::fill_n(sums.data, sums.count(), 0.0); };
-    const std::int64_t held = held_query_head(part, h);
-    clear(shared_.figure_sums[held]);
-    clear(shared_.key_sums[held]);
+    const std::int64_t head = packed_query_head(part, h);
+    clear(shared_.figure_sums[head]);
+    clear(shared_.key_sums[head]);
     if (shared_.mass.present()) clear(head_mass(part, h));
-    shared_.turns(held) = 0;
+    shared_.turns(head) = 0;
   }
 
  private:
@@ -186,24 +186,24 @@ class StatisticsWorker {
     bool empty() const { return c0 >= c1; }
   };
 
-  void begin_head(const HeldHeads& part, std::int64_t h) {
+  void begin_head(const PackedHeads& part, std::int64_t h) {
     sequence_ = part.sequence;
     h_ = h;
     if (plan_.packs_keys) head_keys_ = shared_.keys.range(0, part.panel_of(h / p_.group), part.panels);
-    if (plan_.chosen_keys > 0) head_chosen_ = held_chosen(part, h / p_.group);
+    if (plan_.chosen_keys > 0) head_chosen_ = packed_chosen(part, h / p_.group);
   }
 
-  View<T, 3> held_chosen(const HeldHeads& part, std::int64_t h) const {
+  View<T, 3> packed_chosen(const PackedHeads& part, std::int64_t h) const {
     return shared_.chosen[part.first_head + h - part.h0];
   }
 
-  /// The number of query head h of the part among all that are held.
-  std::int64_t held_query_head(const HeldHeads& part, std::int64_t h) const {
+  /// The number of query head h of the part among all that are packed.
+  std::int64_t packed_query_head(const PackedHeads& part, std::int64_t h) const {
     return (part.first_head - part.h0) * p_.group + h;
   }
 
   /// What the part's keys receive of query head h.
-  View<double, 2> head_mass(const HeldHeads& part, std::int64_t h) const {
+  View<double, 2> head_mass(const PackedHeads& part, std::int64_t h) const {
     const std::int64_t first = part.panel_of(h / p_.group) * p_.group + h % p_.group * part.panels;
     return shared_.mass.range(0, first, part.panels);
   }
@@ -234,23 +234,23 @@ class StatisticsWorker {
   void reset(const KeyRange& seen) const {
     const HeadRows<const void> lse = query_rows(p_.lse, sequence_, h_);
     for (std::int64_t r = 0; r < count_; ++r) {
-      load_row(&own_.lse(r), lse, first_ + r, 0, 1);
-      own_.start(r) = start_of(own_.lse(r));
+      load_row(&scratch_.lse(r), lse, first_ + r, 0, 1);
+      scratch_.start(r) = start_of(scratch_.lse(r));
     }
-    std::fill(own_.start.data + count_, own_.start.data + kTile, kHidden);
-    std::fill_n(own_.maxima.data, own_.maxima.count(), kHidden);
-    std::fill_n(own_.entropies.data, own_.entropies.count(), T{0});
-    std::fill_n(own_.in_window.data, own_.in_window.count(), T{0});
-    std::fill_n(own_.figure_sums.data, own_.figure_sums.count(), 0.0);
-    std::fill_n(own_.key_sums.data, own_.key_sums.count(), 0.0);
-    if (own_.mass.present() && !seen.empty()) {
+    std::fill(scratch_.start.data + count_, scratch_.start.data + kTile, kHidden);
+    std::fill_n(scratch_.maxima.data, scratch_.maxima.count(), kHidden);
+    std::fill_n(scratch_.entropies.data, scratch_.entropies.count(), T{0});
+    std::fill_n(scratch_.in_window.data, scratch_.in_window.count(), T{0});
+    std::fill_n(scratch_.figure_sums.data, scratch_.figure_sums.count(), 0.0);
+    std::fill_n(scratch_.key_sums.data, scratch_.key_sums.count(), 0.0);
+    if (scratch_.mass.present() && !seen.empty()) {
       const std::int64_t begin = seen.begin / kNR<T> * kNR<T>;
-      std::fill(own_.mass.data + begin, own_.mass.data + round_up(seen.end, kNR<T>), T{0});
+      std::fill(scratch_.mass.data + begin, scratch_.mass.data + round_up(seen.end, kNR<T>), T{0});
     }
     std::fill_n(begun_, std::size(begun_), false);
     if (plan_.top_keys > 0) {
-      std::fill_n(own_.top_scores.data, own_.top_scores.count(), kZeroPower);
-      std::fill_n(own_.top_keys.data, own_.top_keys.count(), Index{-1});
+      std::fill_n(scratch_.top_scores.data, scratch_.top_scores.count(), kZeroPower);
+      std::fill_n(scratch_.top_keys.data, scratch_.top_keys.count(), Index{-1});
     }
   }
 
@@ -263,9 +263,9 @@ class StatisticsWorker {
     s.r = r;
     s.rows = std::min(kMR, end - r);
     s.j0 = j0;
-    s.queries = own_.queries.at(r / kMR);
-    s.start = own_.start.at(r);
-    s.scores = own_.scores.at(r - group);
+    s.queries = scratch_.queries.at(r / kMR);
+    s.start = scratch_.start.at(r);
+    s.scores = scratch_.scores.at(r - group);
     const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
     const std::int64_t i0 = first_ + r, i1 = i0 + s.rows;
     const KeyRange keys = visited(visibility, sequence_, i0, i1);
@@ -280,7 +280,7 @@ class StatisticsWorker {
   /// Rows [r, end) of the tile against one key block. Their strips take turns at each panel, which is in L1 for all but
   /// the first.
   void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
-    Strip strips[Plan::kGroup / kMR];
+    Strip strips[Plan::kBandRows / kMR];
     std::int64_t count = 0, c0 = kBlock, c1 = 0;
     for (std::int64_t first = r; first < end; first += kMR) {
       const Strip s = place_strip(visibility, j0, first, r, end);
@@ -314,7 +314,7 @@ class StatisticsWorker {
     if (!plan_.exponentials) return;
     const Tag<T> d;
     for (std::int64_t m = r; m < end; ++m) {
-      T* sum = own_.entropies.at(m);
+      T* sum = scratch_.entropies.at(m);
       hn::Store(hn::Add(hn::Load(d, sum), hn::Load(d, block_entropies_ + (m - r) * kLanes<T>)), d, sum);
     }
   }
@@ -351,7 +351,7 @@ class StatisticsWorker {
     const KeyRange seen = columns_of(visibility, i, j0, c0, c1);
     if (seen.empty()) return;
     plan_.rules.apply(row + seen.begin, nullptr, sequence_, h_, i, j0 + seen.begin, seen.end - seen.begin,
-                      own_.rule_row.data);
+                      scratch_.rule_row.data);
     for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] += start;
   }
 
@@ -381,7 +381,7 @@ class StatisticsWorker {
     constexpr std::int64_t kN = kLanes<T>;
     static_assert(kNV == 2);
     const T* HWY_RESTRICT row = s.scores + c;
-    T* HWY_RESTRICT maxima = own_.maxima.at(s.r);
+    T* HWY_RESTRICT maxima = scratch_.maxima.at(s.r);
     auto mass0 = hn::Zero(d);
     auto mass1 = mass0;
     for (std::int64_t m = 0; m < s.rows; ++m, row += Plan::kScoreStride) {
@@ -390,7 +390,7 @@ class StatisticsWorker {
       const auto larger = hn::Max(x0, x1);
       hn::Store(hn::Max(larger, hn::Load(d, maxima + m * kN)), d, maxima + m * kN);
       if (plan_.top_keys > 0 && !s.is_first) {
-        const auto bar = hn::Set(d, own_.top_scores(s.r + m, plan_.top_keys - 1));
+        const auto bar = hn::Set(d, scratch_.top_scores(s.r + m, plan_.top_keys - 1));
         if (!hn::AllFalse(d, hn::Gt(larger, bar))) take_top(s.r + m, row, s.j0 + c, bar);
       }
       if constexpr (kExponentials) {
@@ -406,8 +406,8 @@ class StatisticsWorker {
       }
     }
     if constexpr (kExponentials) {
-      if (!own_.mass.present()) return;
-      T* mass = own_.mass.at(s.j0 + c);
+      if (!scratch_.mass.present()) return;
+      T* mass = scratch_.mass.at(s.j0 + c);
       hn::Store(hn::Add(mass0, hn::Load(d, mass)), d, mass);
       hn::Store(hn::Add(mass1, hn::Load(d, mass + kN)), d, mass + kN);
     }
@@ -420,8 +420,8 @@ class StatisticsWorker {
     const Tag<T> d;
     const hn::RebindToSigned<Tag<T>> di;
     constexpr std::int64_t kN = kLanes<T>;
-    T* HWY_RESTRICT scores = own_.top_scores.at(r);
-    Index* HWY_RESTRICT keys = own_.top_keys.at(r);
+    T* HWY_RESTRICT scores = scratch_.top_scores.at(r);
+    Index* HWY_RESTRICT keys = scratch_.top_keys.at(r);
     const auto up = hn::SetTableIndices(d, lane_before_);
     const auto up_keys = hn::SetTableIndices(di, lane_before_);
     const auto first_lane = hn::FirstN(d, 1);
@@ -433,7 +433,7 @@ class StatisticsWorker {
       // Each place keeps what it has where that is no less, else takes the place before, or the new key where that is.
       T last_score = std::numeric_limits<T>::infinity();
       Index last_key = -1;
-      for (std::int64_t at = 0; at < own_.top_scores.shape[1]; at += kN) {
+      for (std::int64_t at = 0; at < scratch_.top_scores.shape[1]; at += kN) {
         const auto here = hn::Load(d, scores + at);
         const auto keys_here = hn::Load(di, keys + at);
         const auto before = hn::IfThenElse(first_lane, hn::Set(d, last_score), hn::TableLookupLanes(here, up));
@@ -466,7 +466,7 @@ class StatisticsWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const T* maxima = own_.maxima.at(s.r + m);
+      const T* maxima = scratch_.maxima.at(s.r + m);
       const auto lanes = hn::Load(d, maxima);
       auto larger = hn::Zero(d);  // how many maxima are larger
       for (std::int64_t l = 0; l < kN; ++l) {
@@ -493,7 +493,7 @@ class StatisticsWorker {
       const std::int64_t end = std::clamp<std::int64_t>(inside.end - j, 0, kNR<T>);
       if (begin >= end) continue;
       const T* row = s.scores + m * Plan::kScoreStride + c;
-      T* sum = own_.in_window.at(s.r + m);
+      T* sum = scratch_.in_window.at(s.r + m);
       auto total = hn::Load(d, sum);
       for (std::int64_t x = begin / kN * kN; x < end; x += kN) {
         const auto above = hn::FirstN(d, static_cast<std::size_t>(std::min(end - x, kN)));
@@ -513,19 +513,20 @@ class StatisticsWorker {
       const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // columns before those of listed keys
       for (std::int64_t r = 0; r < count_; r += kMR) {
         const std::int64_t rows = std::min(kMR, count_ - r);
-        multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(rows, kNV, own_.queries.at(r / kMR),
+        multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(rows, kNV, scratch_.queries.at(r / kMR),
                                                                           head_chosen_.at(c / kNR<T>), p_.D,
-                                                                          own_.scores.data, Plan::kScoreStride);
+                                                                          scratch_.scores.data, Plan::kScoreStride);
         for (std::int64_t m = 0; m < rows; ++m) {
-          T* row = own_.scores.at(m);
+          T* row = scratch_.scores.at(m);
           chosen_scores(visibility, r + m, c, count, row);
           exponentials_in_place(row, count);
-          if (std::isnan(own_.lse(r + m))) std::fill_n(row, count, std::numeric_limits<T>::quiet_NaN());
-          if (lead > 0) own_.first(r + m) = row[0];
+          if (std::isnan(scratch_.lse(r + m))) std::fill_n(row, count, std::numeric_limits<T>::quiet_NaN());
+          if (lead > 0) scratch_.first(r + m) = row[0];
           const std::int64_t listed = c + lead - (plan_.first ? 1 : 0);
           if (count == lead) continue;
           if (to.present()) store_row(to, row + lead, first_ + r + m, listed, count - lead);
-          for (std::int64_t x = lead; x < count; ++x) own_.key_sums(listed + x - lead) += static_cast<double>(row[x]);
+          for (std::int64_t x = lead; x < count; ++x)
+            scratch_.key_sums(listed + x - lead) += static_cast<double>(row[x]);
         }
       }
     }
@@ -541,8 +542,8 @@ class StatisticsWorker {
         row[x] = kHidden;
         continue;
       }
-      if (plan_.rules.any()) plan_.rules.apply(row + x, nullptr, sequence_, h_, i, j, 1, own_.rule_row.data);
-      row[x] += own_.start(r);
+      if (plan_.rules.any()) plan_.rules.apply(row + x, nullptr, sequence_, h_, i, j, 1, scratch_.rule_row.data);
+      row[x] += scratch_.start(r);
     }
   }
 
@@ -554,27 +555,27 @@ class StatisticsWorker {
       for (std::size_t f = 0; f < kRowFigures; ++f) {
         const TensorView& to = row_figure(out_, f);
         if (to.present()) store(to, sequence_.b, h_, i, 0, figures[f]);
-        own_.figure_sums(static_cast<std::int64_t>(f)) += figures[f];
+        scratch_.figure_sums(static_cast<std::int64_t>(f)) += figures[f];
       }
       if (plan_.top_keys > 0) write_top(r);
     }
   }
 
   std::array<double, kRowFigures> figures_of(std::int64_t r) const {
-    const double lse = own_.lse(r);
+    const double lse = scratch_.lse(r);
     std::array<double, kRowFigures> figures{};
     if (std::isnan(lse)) {
       for (std::size_t f = 0; f < kRowFigures; ++f) figures[f] = lse;
     } else if (!std::isinf(lse)) {
       const Tag<T> d;
       if (plan_.scan) {
-        const auto largest = hn::MaxOfLanes(d, hn::Load(d, own_.maxima.at(r)));
+        const auto largest = hn::MaxOfLanes(d, hn::Load(d, scratch_.maxima.at(r)));
         figures[kRowMax] = static_cast<double>(hn::GetLane(exp2_fast(d, largest)));
       }
-      if (plan_.exponentials) figures[kEntropy] = sink_entropy(lse) - kLn2 * sum_of_lanes(own_.entropies.at(r));
-      if (plan_.first) figures[kFirst] = own_.first(r);
-      if (p_.inputs.gate.present()) figures[kFirstGated] = own_.first(r) * mean_gate(first_ + r);
-      if (plan_.window) figures[kWindowShare] = sum_of_lanes(own_.in_window.at(r));
+      if (plan_.exponentials) figures[kEntropy] = sink_entropy(lse) - kLn2 * sum_of_lanes(scratch_.entropies.at(r));
+      if (plan_.first) figures[kFirst] = scratch_.first(r);
+      if (p_.inputs.gate.present()) figures[kFirstGated] = scratch_.first(r) * mean_gate(first_ + r);
+      if (plan_.window) figures[kWindowShare] = sum_of_lanes(scratch_.in_window.at(r));
     }
     return figures;
   }
@@ -589,16 +590,16 @@ class StatisticsWorker {
   /// Mean over its features of g(z) of query i.
   double mean_gate(std::int64_t i) const {
     const HeadRows<const void> logits = query_rows(p_.inputs.gate, sequence_, h_);
-    const T* z = gate_logits(logits, i, logits.cols, own_.gate.data);
-    gate_row_forward(own_.gated.data, own_.ones.data, z, own_.gated.shape[0], p_.gate_fn, GateOp::mul);
+    const T* z = gate_logits(logits, i, logits.cols, scratch_.gate.data);
+    gate_row_forward(scratch_.gated.data, scratch_.ones.data, z, scratch_.gated.shape[0], p_.gate_fn, GateOp::mul);
     double sum = 0.0;
-    for (std::int64_t x = 0; x < logits.cols; ++x) sum += static_cast<double>(own_.gated(x));
+    for (std::int64_t x = 0; x < logits.cols; ++x) sum += static_cast<double>(scratch_.gated(x));
     return sum / static_cast<double>(logits.cols);
   }
 
   void write_top(std::int64_t r) const {
-    T* scores = own_.top_scores.at(r);
-    const Index* keys = own_.top_keys.at(r);
+    T* scores = scratch_.top_scores.at(r);
+    const Index* keys = scratch_.top_keys.at(r);
     const std::int64_t i = first_ + r;
     if (out_.topk_index.present()) {
       const HeadRows<void> to = query_rows(out_.topk_index, sequence_, h_);
@@ -612,20 +613,21 @@ class StatisticsWorker {
     }
     if (!out_.topk_weight.present()) return;
     exponentials_in_place(scores, plan_.top_keys);
-    if (std::isnan(own_.lse(r))) std::fill_n(scores, plan_.top_keys, std::numeric_limits<T>::quiet_NaN());
+    if (std::isnan(scratch_.lse(r))) std::fill_n(scores, plan_.top_keys, std::numeric_limits<T>::quiet_NaN());
     store_row(query_rows(out_.topk_weight, sequence_, h_), scores, i, 0, plan_.top_keys);
   }
 
   /// Adds the tile's sums to the head's, when those of the tiles before have been added.
-  void add_sums(const HeldHeads& part, std::int64_t turn, const KeyRange& seen) const {
-    const std::int64_t held = held_query_head(part, h_);
-    const Turnstile turnstile(shared_.turns(held));
+  void add_sums(const PackedHeads& part, std::int64_t turn, const KeyRange& seen) const {
+    const std::int64_t head = packed_query_head(part, h_);
+    const Turnstile turnstile(shared_.turns(head));
     turnstile.enter(turn);
-    for (std::int64_t f = 0; f < own_.figure_sums.shape[0]; ++f) shared_.figure_sums(held, f) += own_.figure_sums(f);
-    for (std::int64_t c = 0; c < plan_.listed_keys; ++c) shared_.key_sums(held, c) += own_.key_sums(c);
-    if (own_.mass.present()) {
+    for (std::int64_t f = 0; f < scratch_.figure_sums.shape[0]; ++f)
+      shared_.figure_sums(head, f) += scratch_.figure_sums(f);
+    for (std::int64_t c = 0; c < plan_.listed_keys; ++c) shared_.key_sums(head, c) += scratch_.key_sums(c);
+    if (scratch_.mass.present()) {
       double* HWY_RESTRICT mass = head_mass(part, h_).data;
-      const T* HWY_RESTRICT own = own_.mass.data;
+      const T* HWY_RESTRICT own = scratch_.mass.data;
       for (std::int64_t j = seen.begin; j < seen.end; ++j) mass[j] += static_cast<double>(own[j]);
     }
     turnstile.leave(turn);
@@ -642,7 +644,7 @@ class StatisticsWorker {
     KeyRange seen{sequence_.S, 0};
     for (std::int64_t m = 0; m < rows.count; ++m) {
       const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
-      source[m] = dense_row(queries, i, own_.packing.at(m));
+      source[m] = dense_row(queries, i, scratch_.packing.at(m));
       double row_lse = 0.0;
       load_row(&row_lse, lse, i, 0, 1);
       start[m] = start_of(row_lse);
@@ -651,7 +653,7 @@ class StatisticsWorker {
       clear_columns(whole, rows.row[static_cast<std::size_t>(m)], 0, sequence_.k0);
       clear_columns(whole, rows.row[static_cast<std::size_t>(m)], sequence_.k0 + sequence_.S, whole.cols);
     }
-    T* strip = own_.queries.data;
+    T* strip = scratch_.queries.data;
     std::fill_n(strip, kMR * p_.D, T{0});
     interleave_rows<kMR>(strip, source, rows.count, p_.D, plan_.rules.query_factor());
     const HeadRows<void> to = whole.columns(sequence_.k0, sequence_.S);
@@ -659,11 +661,11 @@ class StatisticsWorker {
       const std::int64_t width = std::min(kBlock, sequence_.S - j0);
       const std::int64_t c0 = std::clamp<std::int64_t>(seen.begin - j0, 0, kBlock) / kNR<T> * kNR<T>;
       const std::int64_t c1 = std::max(c0, round_up(std::clamp<std::int64_t>(seen.end - j0, 0, kBlock), kNR<T>));
-      const Strip s{0, rows.count, j0, strip, start, own_.scores.data, c0, c1, 0, 0};
+      const Strip s{0, rows.count, j0, strip, start, scratch_.scores.data, c0, c1, 0, 0};
       for (std::int64_t c = c0; c < c1; c += kNR<T>) product(s, c);
       for (std::int64_t m = 0; m < rows.count; ++m) {
         const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
-        T* row = own_.scores.at(m);
+        T* row = scratch_.scores.at(m);
         if (plan_.rules.any()) apply_rules(visibility, i, j0, c0, c1, start[m], row);
         const KeyRange own = columns_of(visibility, i, j0, c0, c1);
         exponentials_in_place(row + c0, c1 - c0);
@@ -677,9 +679,9 @@ class StatisticsWorker {
   /// Zeros in columns [begin, end) of a row.
   void clear_columns(const HeadRows<void>& to, std::int64_t row, std::int64_t begin, std::int64_t end) const {
     if (begin >= end) return;
-    std::fill_n(own_.scores.data, std::min(kBlock, end - begin), T{0});
+    std::fill_n(scratch_.scores.data, std::min(kBlock, end - begin), T{0});
     for (std::int64_t j = begin; j < end; j += kBlock) {
-      store_row(to, own_.scores.data, row, j, std::min(kBlock, end - j));
+      store_row(to, scratch_.scores.data, row, j, std::min(kBlock, end - j));
     }
   }
 
@@ -687,13 +689,13 @@ class StatisticsWorker {
   const StatisticsProblem& p_;
   const AttentionStatistics& out_;
   const StatisticsBuffers<T>& shared_;
-  const StatisticsScratch<T> own_;
+  const StatisticsScratch<T> scratch_;
   Sequence sequence_;
   std::int64_t h_ = 0, first_ = 0, count_ = 0;
-  View<T, 3> head_keys_, head_chosen_;                             // (panels, D, kNR)
-  mutable bool begun_[kTile / kMR] = {};                           // whether a strip has seen a block
-  HWY_ALIGN Index lane_before_[kLanes<T>];                         // of lane 0, itself
-  HWY_ALIGN mutable T block_entropies_[Plan::kGroup * kLanes<T>];  ///< of the group and block at hand, by lane
+  View<T, 3> head_keys_, head_chosen_;                                // (panels, D, kNR)
+  mutable bool begun_[kTile / kMR] = {};                              // whether a strip has seen a block
+  HWY_ALIGN Index lane_before_[kLanes<T>];                            // of lane 0, itself
+  HWY_ALIGN mutable T block_entropies_[Plan::kBandRows * kLanes<T>];  ///< of the group and block at hand, by lane
 };
 
 template <typename T>
@@ -703,67 +705,68 @@ void statistics_typed(const StatisticsProblem& p) {
   const Placed<StatisticsBuffers<T>> placed(plan);
   if (p.report != nullptr) p.report->memory_bytes = placed.bytes();
   const StatisticsBuffers<T>& shared = *placed;
-  HeldHeads* const parts = shared.parts.data;
-  HeldBatch held(plan, parts);
+  PackedHeads* const parts = shared.parts.data;
+  HeadBatch batch(plan, parts);
   Cancellation cancellation(p.context);
   std::atomic<std::int64_t> next{0};
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, held, cancellation, next)
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, batch, cancellation, next)
   {
     StatisticsWorker<T> worker(plan, shared, omp_get_thread_num());
-    // Calls run(part, query head, …) for the n-th query head that is held.
+    // Calls run(part, query head, …) for the n-th query head that is batch.
     const auto with_query_head = [&](std::int64_t n, const auto& run) {
-      const HeldHead head = held_head(parts, held, n / p.group);
+      const HeadTask head = head_task_of(parts, batch, n / p.group);
       run(*head.part, head.h * p.group + n % p.group);
     };
-    while (held.parts > 0) {
-      const bool last = held.is_last();  // before the loops' barriers: then another thread may go on
+    while (batch.parts > 0) {
+      const bool last = batch.is_last();  // before the loops' barriers: then another thread may go on
 #pragma omp for schedule(static) nowait
-      for (std::int64_t n = 0; n < held.heads * p.group; ++n) {
-        with_query_head(n, [&](const HeldHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
+      for (std::int64_t n = 0; n < batch.heads * p.group; ++n) {
+        with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
       }
       if (plan.packs_keys) {
 #pragma omp for schedule(dynamic, 1) nowait
-        for (std::int64_t n = 0; n < held.blocks; ++n) {
+        for (std::int64_t n = 0; n < batch.blocks; ++n) {
           if (cancellation.requested()) continue;
-          const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_block, n);
+          const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
           const std::int64_t at = n - part.first_block;
           worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
         }
       }
 #pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < (plan.chosen_keys > 0 ? held.heads : 0); ++n) {
-        const HeldHead head = held_head(parts, held, n);
+      for (std::int64_t n = 0; n < (plan.chosen_keys > 0 ? batch.heads : 0); ++n) {
+        const HeadTask head = head_task_of(parts, batch, n);
         worker.pack_chosen(*head.part, head.h);
       }
 #pragma omp for schedule(dynamic, 1) nowait
-      for (std::int64_t n = 0; n < held.heads * p.group * plan.row_strips; ++n) {
+      for (std::int64_t n = 0; n < batch.heads * p.group * plan.row_strips; ++n) {
         if (cancellation.requested()) continue;
-        with_query_head(n / plan.row_strips,
-                        [&](const HeldHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
+        with_query_head(n / plan.row_strips, [&](const PackedHeads& part, std::int64_t h) {
+          worker.run_rows(part, h, n % plan.row_strips);
+        });
       }
       // A head's tiles are begun in the order of their turns (Turnstile), which puts the longest rows of a causal mask
       // first.
-      const std::int64_t tiles = plan.by_tile ? held.tiles : 0;
+      const std::int64_t tiles = plan.by_tile ? batch.tiles : 0;
       for (;;) {
         // No further tile starts. None is skipped between tiles that start: each waits for its predecessors.
         if (cancellation.requested()) next.store(tiles, std::memory_order_relaxed);
         const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
         if (n >= tiles) break;
-        const HeldHeads& part = holder_of(parts, held.parts, &HeldHeads::first_tile, n);
+        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
         const std::int64_t at = n - part.first_tile;
         worker.run_tile(part, part.h0 * p.group + at / part.tiles, at % part.tiles);
       }
 #pragma omp barrier
       if (plan.sums) {
 #pragma omp for schedule(static)
-        for (std::int64_t n = 0; n < held.heads * p.group; ++n) {
-          with_query_head(n, [&](const HeldHeads& part, std::int64_t h) { worker.write_sums(part, h); });
+        for (std::int64_t n = 0; n < batch.heads * p.group; ++n) {
+          with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.write_sums(part, h); });
         }
       }
       if (last) break;
 #pragma omp single
       {
-        held.next_unless(cancellation);
+        batch.next_unless(cancellation);
         next.store(0, std::memory_order_relaxed);
       }
     }

@@ -30,10 +30,10 @@ struct StatisticsPlan {
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
-  static constexpr std::int64_t kGroup = 48;
+  static constexpr std::int64_t kBandRows = 48;
   static constexpr std::int64_t tile_rows = kTile;
   static constexpr bool whole_heads = false;
-  static_assert(kTile % kGroup == 0 && kGroup % kMR == 0 && kBlock % kNR<T> == 0);
+  static_assert(kTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
   using ScoreLeft = LeftLayout<1, kMR>;  // packed strips of q
 
@@ -64,9 +64,9 @@ struct StatisticsPlan {
 
   /// Sums of no queries are written too: 0.
   bool takes(const Sequence& sequence) const { return sums || sequence.T > 0; }
-  /// What is held for a key/value head. A double, as the sizes of tensors that lie nowhere in full (stride 0) can
+  /// What is packed for a key/value head. A double, as the sizes of tensors that lie nowhere in full (stride 0) can
   /// multiply beyond 64 bits.
-  double head_bytes(const HeldHeads& part) const {
+  double head_bytes(const PackedHeads& part) const {
     const auto keys = static_cast<double>(part.panels * kPanel);
     const double packed = (packs_keys ? keys : 0.0) + static_cast<double>(round_up(chosen_keys, kPanel));
     const double summed = static_cast<double>(kSumsOfHead + listed_keys) + (p.outputs.key_mass.present() ? keys : 0.0);
@@ -87,7 +87,7 @@ struct StatisticsPlan {
   std::int64_t top_keys = 0;        ///< K
   std::int64_t row_strips = 0;      ///< of kMR chosen queries
   std::int64_t longest_panels = 0;  ///< of the longest sequence's keys
-  HeldSizes most;                   ///< what is held at a time
+  HeadTotals most;                  ///< what is packed at a time
   int threads = 1;
 
  private:
@@ -104,7 +104,7 @@ struct StatisticsScratch {
     using Plan = StatisticsPlan<T>;
     const std::int64_t D = plan.p.D;
     queries = ws.take<T>("q strips", Plan::kTile / kMR, D, kMR);
-    scores = ws.take<T>("scores", Plan::kGroup, Plan::kScoreStride);
+    scores = ws.take<T>("scores", Plan::kBandRows, Plan::kScoreStride);
     lse = ws.take<double>("lse", Plan::kTile);
     start = ws.take<T>("start", Plan::kTile);
     maxima = ws.take<T>("maxima", Plan::kTile, kLanes<T>);
@@ -151,9 +151,9 @@ struct StatisticsScratch {
 template <typename T>
 struct StatisticsBuffers {
   StatisticsBuffers(Workspace& ws, const StatisticsPlan<T>& plan) {
-    const HeldSizes& most = plan.most;
+    const HeadTotals& most = plan.most;
     const std::int64_t D = plan.p.D, query_heads = most.heads * plan.p.group;
-    parts = ws.take<HeldHeads>("parts", most.parts);
+    parts = ws.take<PackedHeads>("parts", most.parts);
     if (plan.packs_keys) keys = ws.take<T>("keys", most.panels, D, kNR<T>);
     if (plan.chosen_keys > 0) {
       chosen = ws.take<T>("chosen keys", most.heads, divide_up(plan.chosen_keys, kNR<T>), D, kNR<T>);
@@ -166,13 +166,13 @@ struct StatisticsBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<HeldHeads, 1> parts;     ///< of the batch
-  View<T, 3> keys;              ///< (held panels, D, kNR), transposed
-  View<T, 4> chosen;            ///< (held heads, panels, D, kNR), transposed: the chosen keys in their order
-  View<double, 2> figure_sums;  ///< (held query heads, kRowFigures), over queries
-  View<double, 2> key_sums;     ///< (held query heads, listed keys), over queries
-  View<double, 2> mass;         ///< (held panels · group, kNR), over queries; a query head's panels lie together
-  View<std::int64_t, 1> turns;  ///< a Turnstile for each held query head's sums
+  View<PackedHeads, 1> parts;   ///< of the batch
+  View<T, 3> keys;              ///< (packed panels, D, kNR), transposed
+  View<T, 4> chosen;            ///< (packed heads, panels, D, kNR), transposed: the chosen keys in their order
+  View<double, 2> figure_sums;  ///< (packed query heads, kRowFigures), over queries
+  View<double, 2> key_sums;     ///< (packed query heads, listed keys), over queries
+  View<double, 2> mass;         ///< (packed panels · group, kNR), over queries; a query head's panels lie together
+  View<std::int64_t, 1> turns;  ///< a Turnstile for each packed query head's sums
   View<std::byte, 2> scratch;   ///< a thread's StatisticsScratch
 };
 

@@ -105,7 +105,7 @@ bool pack_digit_queries(const DigitQueries& packed, const View<float, 1>& buffer
   const std::int64_t rows = packed.steps.shape[0], columns = buffer.shape[0];
   std::fill_n(packed.digits.data, rows * digits_a_row(columns), 0);
   bool suit = true;
-  row_tiles(rows, [&](auto tile, std::int64_t first) {
+  for_register_tiles(rows, [&](auto tile, std::int64_t first) {
     std::int32_t* const digits = packed.digits.at(first * digits_a_row(columns));
     for (std::int64_t r = 0; r < tile && suit; ++r) {
       load(first + r, buffer.data);
@@ -189,7 +189,7 @@ HWY_INLINE void digit_tile(const std::int32_t* HWY_RESTRICT digits, const std::i
   std::int64_t x = 0;
   do {  // not a loop that might not run, for which GCC copies all sums
     const std::int64_t left = columns - x;
-    const std::int8_t* const* rows = unforeseen(keys.rows);
+    const std::int8_t* const* rows = opaque_to_optimizer(keys.rows);
     __m512i lines[kWords];
     if (left >= kLine_bytes) {
       load_lines(lines, rows, x, [](const std::int8_t* from) HWY_ATTR { return _mm512_loadu_si512(from); });
@@ -201,12 +201,14 @@ HWY_INLINE void digit_tile(const std::int32_t* HWY_RESTRICT digits, const std::i
     // Sums of the highest tile leave no registers for the lines, which are then better in an array than spilled.
     if constexpr (kRows > kTileRows) {
       HWY_UNROLL(1) for (std::int64_t b = 0; b < kBlockLanes; ++b) {
-        if constexpr (kAsk) ask_in_turn(rows + keys.ahead + b * kTileKeys, x / kLine_bytes, keys.into_first_level);
+        if constexpr (kAsk)
+          prefetch_interleaved(rows + keys.ahead + b * kTileKeys, x / kLine_bytes, keys.into_first_level);
         add_block(sums, lines + b * kBlockLanes, digits + b * kBlockLanes * kRows * kDigits);
       }
     } else {
       HWY_UNROLL(4) for (std::int64_t b = 0; b < kBlockLanes; ++b) {
-        if constexpr (kAsk) ask_in_turn(rows + keys.ahead + b * kTileKeys, x / kLine_bytes, keys.into_first_level);
+        if constexpr (kAsk)
+          prefetch_interleaved(rows + keys.ahead + b * kTileKeys, x / kLine_bytes, keys.into_first_level);
         add_block(sums, lines + b * kBlockLanes, digits + b * kBlockLanes * kRows * kDigits);
       }
     }
@@ -238,7 +240,7 @@ void digit_score_rows(const View<float, 2>& scores, const DigitQueries& queries,
                       std::int64_t columns, std::int64_t n) {
   assert(scores.strides[0] == s_stride && columns % kLanes<float> == 0);
   for_shared_keys(scores.shape[0], n, [&](std::int64_t j, std::int64_t count) HWY_ATTR {
-    row_tiles(scores.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
+    for_register_tiles(scores.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       with_bool(r == 0 && keys.ahead > 0, [&](auto ask) HWY_ATTR {
         digit_score_tiles<tile, ask, s_stride>(scores.at(r) + j, queries, r, keys.from(j), columns, count);
       });

@@ -21,26 +21,27 @@ namespace headgate::HWY_NAMESPACE {
 /// Whether two keys of E share a vector of T, each with a block of half its lanes: products are then summed within
 /// blocks, in fewer instructions than sums of whole vectors take.
 template <typename T, typename E>
-inline constexpr bool kKeysShareVectors = HWY_TARGET == HWY_AVX3&& std::is_same_v<T, float> && sizeof(E) == 2;
+inline constexpr bool kPairsKeys = HWY_TARGET == HWY_AVX3&& std::is_same_v<T, float> && sizeof(E) == 2;
 
 /// Keys in a vector.
-inline constexpr std::int64_t kBlocks = 2;
+inline constexpr std::int64_t kPairedKeys = 2;
 
 /// Elements of a key in a vector of Q, in AVX-512.
 template <typename Q>
-inline constexpr std::int64_t kBlock = 64 / sizeof(Q) / kBlocks;
+inline constexpr std::int64_t kBlock = 64 / sizeof(Q) / kPairedKeys;
 
-/// Queries as block_score_rows reads them: rows of a register tile together, block after block of each, once for every
-/// key of a vector. load(r, to) writes row r to `buffer`; rows of `packed` have room for kBlocks times its elements.
+/// Queries as paired_score_rows reads them: rows of a register tile together, block after block of each, once for every
+/// key of a vector. load(r, to) writes row r to `buffer`; rows of `packed` have room for kPairedKeys times its
+/// elements.
 template <typename Q, class Load>
-void pack_block_queries(const View<Q, 2>& packed, Q* HWY_RESTRICT buffer, const Load& load) {
-  constexpr std::int64_t kVector = kBlocks * kBlock<Q>;
-  row_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
+void pack_paired_queries(const View<Q, 2>& packed, Q* HWY_RESTRICT buffer, const Load& load) {
+  constexpr std::int64_t kVector = kPairedKeys * kBlock<Q>;
+  for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
     for (std::int64_t r = 0; r < tile; ++r) {
       load(first + r, buffer);
       Q* to = packed.at(first) + r * kVector;
-      for (std::int64_t x = 0; x < packed.shape[1] / kBlocks; x += kBlock<Q>, to += tile * kVector) {
-        for (std::int64_t k = 0; k < kBlocks; ++k) std::copy_n(buffer + x, kBlock<Q>, to + k * kBlock<Q>);
+      for (std::int64_t x = 0; x < packed.shape[1] / kPairedKeys; x += kBlock<Q>, to += tile * kVector) {
+        for (std::int64_t k = 0; k < kPairedKeys; ++k) std::copy_n(buffer + x, kBlock<Q>, to + k * kBlock<Q>);
       }
     }
   });
@@ -49,7 +50,7 @@ void pack_block_queries(const View<Q, 2>& packed, Q* HWY_RESTRICT buffer, const 
 #if HWY_TARGET == HWY_AVX3
 /// How queries in Q meet keys of E: float, which keys are widened to, or BFloat16, in dot products of AVX-512 BF16.
 template <typename Q, typename E>
-struct BlockProducts {
+struct PairedProducts {
   /// Columns x … x + kBlock of two keys; all of them are there.
   static HWY_INLINE __m512 load(const E* first, const E* second, std::int64_t) {
     const auto block = [](const E* from) HWY_ATTR { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
@@ -64,7 +65,7 @@ struct BlockProducts {
 };
 
 template <>
-struct BlockProducts<BFloat16, BFloat16> {
+struct PairedProducts<BFloat16, BFloat16> {
   /// The first `columns` of kBlock columns of two keys, zeros behind them.
   static HWY_INLINE __m512 load(const BFloat16* first, const BFloat16* second, std::int64_t columns) {
     const auto block = [columns](const BFloat16* from) HWY_ATTR {
@@ -85,12 +86,12 @@ struct BlockProducts<BFloat16, BFloat16> {
 /// apart, in kParts parts. Instructions of a part wait for each other, so that between products of the tile after it
 /// they cost nothing, and all at once at the end of their own tile a sixth of its time (Zen 4).
 template <std::int64_t kRows, bool kScaled, std::int64_t s_stride>
-class BlockSums {
+class PairedSums {
  public:
   static constexpr std::int64_t kVectors = kRows == kHighRows ? kHighKeys : kTileKeys;
   static constexpr std::int64_t kParts = kRows * kVectors / 4;
 
-  explicit BlockSums(float factor) : factor_(_mm512_set1_ps(factor)) {
+  explicit PairedSums(float factor) : factor_(_mm512_set1_ps(factor)) {
     HWY_UNROLL(8) for (std::int64_t i = 0; i < 2 * kParts; ++i) halves_[i] = _mm512_setzero_ps();
   }
 
@@ -129,16 +130,16 @@ class BlockSums {
 };
 
 /// s[r · s_stride + j] = query r · key j, times `factor` for dot products, for the kRows rows of a register tile and j
-/// < n. q: of pack_block_queries. As many rows of `keys` from n on as a tile has may be read, and scores written.
+/// < n. q: of pack_paired_queries. As many rows of `keys` from n on as a tile has may be read, and scores written.
 template <std::int64_t kRows, bool kAsk, std::int64_t s_stride, typename Q, typename E>
-HWY_NOINLINE void block_score_tile(float* HWY_RESTRICT s, const Q* HWY_RESTRICT q, const StoredRows<E>& keys,
-                                   std::int64_t columns, std::int64_t n, float factor) {
-  using Products = BlockProducts<Q, E>;
-  using Sums = BlockSums<kRows, std::is_same_v<Q, BFloat16>, s_stride>;
-  constexpr std::int64_t kVectors = Sums::kVectors, kKeys = kVectors * kBlocks;
+HWY_NOINLINE void paired_score_tile(float* HWY_RESTRICT s, const Q* HWY_RESTRICT q, const StoredRows<E>& keys,
+                                    std::int64_t columns, std::int64_t n, float factor) {
+  using Products = PairedProducts<Q, E>;
+  using Sums = PairedSums<kRows, std::is_same_v<Q, BFloat16>, s_stride>;
+  constexpr std::int64_t kVectors = Sums::kVectors, kKeys = kVectors * kPairedKeys;
   // A line is read in kSteps steps; in every kEach-th of them one of each of kTileKeys rows is asked for.
   constexpr std::int64_t kSteps = kLine_bytes / sizeof(E) / kBlock<Q>, kEach = kSteps * kTileKeys / kKeys;
-  constexpr std::int64_t kVector = kBlocks * kBlock<Q>;
+  constexpr std::int64_t kVector = kPairedKeys * kBlock<Q>;
   const std::int64_t steps = divide_up(columns, kBlock<Q>), lines = columns / (kSteps * kBlock<Q>);
   Sums before(factor);
   float* to = s;  // where those belong; until there are some, scores are written that others replace
@@ -152,7 +153,8 @@ HWY_NOINLINE void block_score_tile(float* HWY_RESTRICT s, const Q* HWY_RESTRICT 
     }
     const auto multiply = [&](std::int64_t line, std::int64_t step) HWY_ATTR {
       const std::int64_t x = (line * kSteps + step) * kBlock<Q>;
-      if (kAsk && step % kEach == 0) ask_in_turn(coming + step / kEach * kTileKeys, line, keys.into_first_level);
+      if (kAsk && step % kEach == 0)
+        prefetch_interleaved(coming + step / kEach * kTileKeys, line, keys.into_first_level);
       __m512 key[kVectors];
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVectors; ++v) {
         key[v] = Products::load(rows[v] + x, rows[kVectors + v] + x, columns - x);
@@ -180,15 +182,15 @@ HWY_NOINLINE void block_score_tile(float* HWY_RESTRICT s, const Q* HWY_RESTRICT 
   HWY_UNROLL(4) for (std::int64_t part = 0; part < Sums::kParts; ++part) before.store(part, to);
 }
 
-/// As score_rows, of queries of pack_block_queries with `columns` elements each; dot products times `factor`.
+/// As score_rows, of queries of pack_paired_queries with `columns` elements each; dot products times `factor`.
 template <std::int64_t s_stride, typename Q, typename E>
-HWY_NOINLINE void block_score_rows(const View<float, 2>& scores, const View<Q, 2>& queries, const StoredRows<E>& keys,
-                                   std::int64_t columns, std::int64_t n, float factor) {
+HWY_NOINLINE void paired_score_rows(const View<float, 2>& scores, const View<Q, 2>& queries, const StoredRows<E>& keys,
+                                    std::int64_t columns, std::int64_t n, float factor) {
   assert(scores.strides[0] == s_stride);
   for_shared_keys(scores.shape[0], n, [&](std::int64_t j, std::int64_t count) HWY_ATTR {
-    row_tiles(scores.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
+    for_register_tiles(scores.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       with_bool(r == 0 && keys.ahead > 0, [&](auto ask) HWY_ATTR {
-        block_score_tile<tile, ask, s_stride>(scores.at(r) + j, queries.at(r), keys.from(j), columns, count, factor);
+        paired_score_tile<tile, ask, s_stride>(scores.at(r) + j, queries.at(r), keys.from(j), columns, count, factor);
       });
     });
   });
