@@ -32,7 +32,6 @@
 #include "library/attention/cpu/decode/stored_rows-inl.hpp"
 #include "library/attention/cpu/x86/digit_scores-inl.hpp"
 #include "library/attention/cpu/x86/dot_scores-inl.hpp"
-#include "library/attention/cpu/x86/paired_scores-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -107,19 +106,16 @@ template <typename T, typename E>
 struct FewQueriesScratch {
   FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
     if (plan.dots.available()) {
-      const std::int64_t D_padded = round_up(plan.p.D, kBlock<BFloat16>);
-      bf16_query = ws.take<BFloat16>("query", D_padded);
-      bf16_queries = ws.take<BFloat16>("queries", plan.most_rows, kPairedKeys * D_padded);
+      const std::int64_t D_padded = round_up(plan.p.D, kHalfVector);
+      bf16_query = ws.take<BFloat16>("bf16 query", D_padded);
+      bf16_queries = ws.take<BFloat16>("bf16 queries", plan.most_rows, kPairedKeys * D_padded);
     }
     query = ws.take<T>("query", plan.D_padded);
     queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
-    if (kPairsKeys<T, E>) {
-      paired_queries = ws.take<T>("queries", plan.most_rows, kPairedKeys * plan.D_padded);
-    }
     if (kHasDigits<T, E>) {
-      digits.digits = ws.take<std::int32_t>("queries", plan.most_rows * digits_a_row(plan.D_padded));
-      digits.offsets = ws.take<std::int32_t>("queries", plan.most_rows, kDigits);
-      digits.steps = ws.take<float>("queries", plan.most_rows);
+      digits.digits = ws.take<std::int32_t>("digits", plan.most_rows * digits_a_row(plan.D_padded));
+      digits.offsets = ws.take<std::int32_t>("digit offsets", plan.most_rows, kDigits);
+      digits.steps = ws.take<float>("digit steps", plan.most_rows);
     }
     scores = ws.take<T>("scores", plan.most_rows, kScoreStride<E>);
     widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
@@ -133,10 +129,9 @@ struct FewQueriesScratch {
 
   View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
   View<T, 2> queries;              ///< the same, of pack_queries
-  View<T, 2> paired_queries;       ///< room for those of pack_paired_queries
   DigitQueries digits;             ///< room for those of pack_digit_queries
   View<BFloat16, 1> bf16_query;    ///< the same for DotScores
-  View<BFloat16, 2> bf16_queries;  ///< that, of pack_paired_queries
+  View<BFloat16, 2> bf16_queries;  ///< that, of pack_dot_queries
   View<T, 2> scores;               ///< of a split's keys; then their exponentials
   View<T, 2> widened;              ///< rows of k or v in T
   View<T, 1> out, gate, gated;     ///< of one query
@@ -325,11 +320,8 @@ class FewQueriesWorker {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (std::is_same_v<Key, BFloat16>) {
       if (sequence_at_->dots) {
-        return paired_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
+        return dot_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
       }
-    }
-    if constexpr (kPairsKeys<T, Key>) {
-      if (are_paired_) return paired_score_rows<kScoreStride<E>>(scores, paired_queries_, keys, p_.D, n, 1.0F);
     }
     if constexpr (kHasDigits<T, Key>) {
       if (in_digits_) return digit_score_rows<kScoreStride<E>>(scores, digit_queries_, keys, p_.D, n);
@@ -365,14 +357,14 @@ class FewQueriesWorker {
     if (each.dots) {
       bf16_queries_ = scratch_.bf16_queries.range(0, 0, rows);
       const std::int64_t D_padded = scratch_.bf16_query.shape[0];
-      pack_paired_queries(bf16_queries_, scratch_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
+      pack_dot_queries(bf16_queries_, scratch_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
         const auto [query_head, i] = query_of(each, h, r);
         plan_.dots.load_query(to, query_rows(p_.inputs.q, sequence_, query_head), i);
         std::fill(to + p_.D, to + D_padded, BFloat16{0});
       });
       return;
     }
-    are_paired_ = in_digits_ = false;
+    in_digits_ = false;
     const T factor = plan_.rules.query_factor();
     const auto load = [&](std::int64_t r, T* to) {
       const auto [query_head, i] = query_of(each, h, r);
@@ -381,14 +373,6 @@ class FewQueriesWorker {
       std::fill(to + p_.D, to + plan_.D_padded, T{0});
     };
 #if HWY_TARGET == HWY_AVX3
-    if constexpr (kPairsKeys<T, E>) {
-      if (rows > 1 && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h))) {
-        paired_queries_ = scratch_.paired_queries.range(0, 0, rows);
-        pack_paired_queries(paired_queries_, scratch_.query.data, load);
-        are_paired_ = true;
-        return;
-      }
-    }
     if constexpr (kHasDigits<T, E>) {
       if (suit_digits(p_.D) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h))) {
         digit_queries_ = {scratch_.digits.digits, scratch_.digits.offsets, scratch_.digits.steps.range(0, 0, rows)};
@@ -489,9 +473,7 @@ class FewQueriesWorker {
   std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
   View<T, 2> queries_, scores_;       // of the open rows of the head
   View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
-  View<T, 2> paired_queries_;         // and for keys that share vectors
   DigitQueries digit_queries_;        // and for int8 keys
-  bool are_paired_ = false;           // whether there are paired_queries_
   bool in_digits_ = false;            // whether there are digit_queries_
   SplitRows<T, E> keys_, next_keys_, values_;
   KeySplit coming_;  // whose keys the next ones are, asked for already; or of no sequence
