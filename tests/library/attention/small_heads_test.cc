@@ -2,7 +2,7 @@
 // Small heads, forward and backward, on every vector target: the sizes at which they are cut, what else they can be
 // asked for, and where they end and the other kernels begin.
 
-#include "library/attention/cpu/small_heads.hpp"
+#include "library/attention/cpu/small/small_heads.hpp"
 
 #include <vector>
 

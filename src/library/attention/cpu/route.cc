@@ -7,10 +7,10 @@
 #include <string>
 
 #include "library/attention/call_report.hpp"
-#include "library/attention/cpu/head_tasks.hpp"
+#include "library/attention/cpu/bf16/native16.hpp"
+#include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/kernels.hpp"
-#include "library/attention/cpu/native16.hpp"
-#include "library/attention/cpu/small_heads.hpp"
+#include "library/attention/cpu/small/small_heads.hpp"
 #include "library/core/arena.hpp"
 #include "library/core/sum_blocks.hpp"
 #include "library/core/workspace.hpp"
