@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a layer is gated and how: the words of config.json and headgate train, with their rules (docs/TRAINING.md)."""
+"""Where a layer is gated and how: the words of config.json and headgate train, with their rules (docs/reference/training.md)."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
