@@ -566,9 +566,9 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(few_queries_typed);
 
 bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence) {
-  // Measured: with more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md), and earlier where what is
-  // packed stays in the second-level cache of the thread that uses it (docs/notes/2026-11-22-dense-speed.md), or where
-  // the heads are small (docs/notes/2026-11-23-small-sequences.md).
+  // Measured: with more rows packing K and V pays (docs/design/decoding.md), and earlier where what is
+  // packed stays in the second-level cache of the thread that uses it (docs/design/forward.md), or where
+  // the heads are small (docs/design/small-sequences.md).
   // The kernels differ in their last bits: threads, and the other sequences of a packed batch (B = 1), have no say.
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kManyHeads = 32;
   if (sequence.T == 0 || sequence.T * problem.group > kMostSharedRows || problem.outputs.weights.present())

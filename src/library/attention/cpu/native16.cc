@@ -34,7 +34,7 @@ Native16Unit find_unit() {
   return tiles && may_use_tiles() ? Native16Unit::tiles : Native16Unit::dots;
 }
 /// Whether the CPU makes twice as many bf16 products in a cycle as f32 products, without tiles: AMD's, which have dots
-/// since Zen 4. On Intel's the dots are slower than f32 products (docs/notes/2026-11-23-native16.md has both).
+/// since Zen 4. On Intel's the dots are slower than f32 products (docs/design/bf16.md has both).
 bool has_fast_dots() { return __builtin_cpu_is("amd") != 0; }
 #else
 Native16Unit find_unit() { return Native16Unit::none; }
@@ -63,7 +63,7 @@ constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16U
 /// The unit that set_native16_products chose; none: the fast one of the CPU.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
-/// As few queries of as few keys, for which f32 is faster (docs/notes/2026-11-23-native16.md) than the CPU's dots, and
+/// As few queries of as few keys, for which f32 is faster (docs/design/bf16.md) than the CPU's dots, and
 /// than tiles. Products that a program has asked for by name take all but those of `tiles`.
 struct FewRows {
   std::int64_t dots, tiles;
