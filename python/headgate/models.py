@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that `headgate` reads, what they do on a text, worked problems, and runs of `headgate train`.
 
-A text is a str, or a pathlib.Path of a file or directory. Reports are those of the command line: docs/XRAY.md and
-docs/TRAINING.md say what each figure means.
+A text is a str, or a pathlib.Path of a file or directory. Reports are those of the command line:
+docs/reference/xray.md and docs/reference/training.md say what each figure means.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated attention layer of docs/TRAINING.md as a module: every site, grain, function and control, with a cache.
+"""The gated attention layer of docs/reference/training.md as a module: every site, grain, function and control, and a
+cache.
 
 Its arguments are the keys that config.json has for them, and its parameters have the names of the files' tensors.
 Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.

@@ -2,8 +2,9 @@
 """Attention over a sequence that is sharded over the processes of a torch.distributed group.
 
 Each rank keeps the queries of its tokens. Keys and values go round the ring of ranks; a rank computes attention over
-those that it has while the next come in. The parts are merged by their log-sum-exp (docs/MATH.md, section 6), and the
-gate acts once, on the whole. Backward, keys and values go round again with the sums of their gradients behind them.
+those that it has while the next come in. The parts are merged by their log-sum-exp (docs/reference/math.md, section 6),
+and the gate acts once, on the whole. Backward, keys and values go round again with the sums of their gradients behind
+them.
 """
 
 from collections.abc import Iterator

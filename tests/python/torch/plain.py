@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formulas of the operation, written out with whole score matrices, in the order of docs/MATH.md."""
+"""The formulas of the operation, written out with whole score matrices, in the order of docs/reference/math.md."""
 
 import math
 

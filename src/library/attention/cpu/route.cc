@@ -32,7 +32,7 @@ const char* not_small(const Problem& p, const Sequence& s) {
 }
 
 /// Sequences with no more queries and no more keys than this are faster with f32 products than with the CPU's bf16 dot
-/// products, or than with its tiles (docs/notes/2026-11-23-native16.md). Products that a program has asked for by name
+/// products, or than with its tiles (docs/design/bf16.md). Products that a program has asked for by name
 /// take all but those of `tiles`.
 struct FewestRows {
   std::int64_t dots, tiles;
@@ -69,9 +69,9 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
   return p.outputs.weights.present() ? "weights are asked for" : nullptr;
 }
 
-/// With more rows packing K and V pays (docs/notes/2026-11-22-few-queries.md), and earlier where what is packed stays
-/// in cache (docs/notes/2026-11-22-dense-speed.md), or where the heads are small
-/// (docs/notes/2026-11-23-small-sequences.md).
+/// With more rows packing K and V pays (docs/design/decoding.md), and earlier where what is packed stays
+/// in cache (docs/design/forward.md), or where the heads are small
+/// (docs/design/small-sequences.md).
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8;
   if (p.outputs.weights.present()) return "weights are asked for";

@@ -33,7 +33,7 @@ Native16Unit find_unit() {
   return tiles && may_use_tiles() ? Native16Unit::tiles : Native16Unit::dots;
 }
 /// Whether the CPU makes twice as many bf16 products in a cycle as f32 products, without tiles: AMD's, which have dots
-/// since Zen 4. On Intel's the dots are slower than f32 products (docs/notes/2026-11-23-native16.md has both).
+/// since Zen 4. On Intel's the dots are slower than f32 products (docs/design/bf16.md has both).
 bool has_fast_dots() { return __builtin_cpu_is("amd") != 0; }
 #else
 Native16Unit find_unit() { return Native16Unit::none; }

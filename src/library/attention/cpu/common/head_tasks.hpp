@@ -14,7 +14,7 @@ namespace headgate {
 inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
 /// What is packed of a head that each of `threads` finds in the third-level cache beside those of the others: up to
-/// 4 MiB, measured with two threads (docs/notes/2026-11-22-dense-speed.md).
+/// 4 MiB, measured with two threads (docs/design/forward.md).
 inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }
@@ -22,7 +22,7 @@ inline double shared_head_bytes(int threads) {
 /// Whether each key/value head, with all that a kernel packs of it, is one thread's task, if that is at most
 /// `most_bytes`. A thread then packs all its heads into the same memory, which stays in its caches, and threads meet at
 /// the end alone. That asks for enough heads to share out evenly, by the measure of the largest
-/// (docs/notes/2026-11-22-dense-speed.md).
+/// (docs/design/forward.md).
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
   return heads.largest_bytes > 0 && heads.largest_bytes <= most_bytes &&

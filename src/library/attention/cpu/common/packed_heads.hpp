@@ -82,7 +82,7 @@ struct HeadCursor {
 };
 
 /// Packed operands of as many key/value heads as fit here are packed at a time, at least one: three quarters of a
-/// third-level cache of 32 MiB, from which all threads read them (docs/notes/2026-11-21-constants.md).
+/// third-level cache of 32 MiB, from which all threads read them (docs/design/forward.md).
 inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 
 /// Cuts the key/value heads of all sequences, in their order, into batches whose packed operands fit the budget, at

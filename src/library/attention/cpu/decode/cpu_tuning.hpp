@@ -6,7 +6,7 @@
 namespace headgate {
 
 /// What the kernel for few queries does in one way on some CPUs and in another on others
-/// (docs/notes/2026-11-23-decoding.md, docs/notes/2026-11-24-decoding-zen4.md). Here: as Intel's.
+/// (docs/design/decoding.md). Here: as Intel's.
 struct CpuTuning {
   /// How long before their use rows are asked for, and into which level of the cache. AMD's cores read memory faster by
   /// requests into the first level, Intel's by requests into the second.

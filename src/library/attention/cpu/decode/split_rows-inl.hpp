@@ -29,7 +29,7 @@ template <typename E>
 inline constexpr std::int64_t kMostSplitKeys = sizeof(E) <= 2 ? kLongSplitKeys : kSplitKeys;
 
 /// Keys of a split of a sequence of S. Memory streams best while keys, or values, are read for some time, so that
-/// shorter rows have more of them (docs/notes/2026-11-23-decoding.md); but splits are also what threads share.
+/// shorter rows have more of them (docs/design/decoding.md); but splits are also what threads share.
 template <typename E>
 constexpr std::int64_t split_keys(std::int64_t S) {
   if (sizeof(E) == 2 && S < kLongSplits * kLongSplitKeys) return kSplitKeys;
@@ -41,7 +41,7 @@ inline constexpr std::int64_t kMostTileKeys = 16;
 
 /// Keys of a split from `first` on, in the order of their use: the first `streamed`, where the order
 /// says nothing, in turn from kTileKeys places one after another, in each of which hardware prefetchers follow a stream
-/// (docs/notes/2026-11-22-few-queries.md); then the others.
+/// (docs/design/decoding.md); then the others.
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
   std::int64_t streamed = 0;  ///< a multiple of kTileKeys

@@ -90,8 +90,8 @@ static_assert(kHighRows == 2 * kTileRows);
 inline constexpr std::int64_t kLine_bytes = 64;
 
 /// Asks for line `line` of each of the kTileKeys rows from `rows` on. What lies there need not be readable. Rows in
-/// turn stream faster than row after row (docs/notes/2026-11-22-few-queries.md), and faster than line by line
-/// (docs/notes/2026-11-23-decoding.md).
+/// turn stream faster than row after row (docs/design/decoding.md), and faster than line by line
+/// (docs/design/decoding.md).
 template <typename E>
 HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bool into_first_level) {
   constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;

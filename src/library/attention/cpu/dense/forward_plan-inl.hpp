@@ -33,7 +33,7 @@ struct ForwardPlan {
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
-  /// Rows that a panel of K or V serves while it is in L1 (docs/notes/2026-11-22-forward-strips.md).
+  /// Rows that a panel of K or V serves while it is in L1 (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;
   /// Open rows of a tile under a gate threshold: with fewer rows in all, keys are read more often for each.
   static constexpr std::int64_t kOpenTile = 5 * kBandRows;

@@ -105,7 +105,7 @@ class SmallBackwardWorker {
  private:
   static constexpr std::int64_t kScoreStride = Scratch::kScoreStride;
   /// Of larger heads what is asked for includes no gradients: they were slower for it
-  /// (docs/notes/2026-11-23-small-sequences.md).
+  /// (docs/design/small-sequences.md).
   static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
   using RowsLeft = LeftLayout<kRowStride, 1>;
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // rows = keys

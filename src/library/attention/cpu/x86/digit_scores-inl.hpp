@@ -36,7 +36,7 @@ constexpr std::int64_t digits_a_row(std::int64_t columns) {
 
 /// Queries in a fixed point: row r is steps(r) · (2¹⁶ · digit 0 + 2⁸ · digit 1 + digit 2), where steps(r) is a power of
 /// two, at most 2⁻²² of the largest element, to which elements are rounded. Products with int8 keys and their sums are
-/// exact then (docs/NUMERICS.md, What is computed in what).
+/// exact then (docs/reference/numerics.md, What is computed in what).
 struct DigitQueries {
   /// Of a register tile of rows: of kBytesAdded columns after kBytesAdded columns, of each row, the kDigits places.
   View<std::int32_t, 1> digits;
