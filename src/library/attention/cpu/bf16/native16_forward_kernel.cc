@@ -8,6 +8,7 @@
 
 #include "library/attention/cpu/bf16/native16.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/strip.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
 
@@ -18,8 +19,8 @@
 // After foreach_target.h: per-target headers.
 #include "library/attention/cpu/bf16/native16_forward_plan-inl.hpp"
 #include "library/attention/cpu/common/forward_run-inl.hpp"
+#include "library/attention/cpu/common/online_softmax-inl.hpp"
 #include "library/attention/cpu/common/output_rows-inl.hpp"
-#include "library/attention/cpu/common/raise_maximum-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
 #include "library/attention/cpu/x86/bf16_products-inl.hpp"
@@ -70,15 +71,14 @@ class Native16ForwardWorker {
         p_(plan.p),
         shared_(shared),
         thread_(thread),
-        scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)) {}
+        scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)),
+        softmax_(scratch_.maxima, scratch_.sums, scratch_.out) {}
 
-  /// Packs a block of key/value head h of the part: keys that no query sees stay unread, but for those that share a
-  /// panel with one that is seen.
+  /// Packs the keys of a block of key/value head h of the part that packed_keys names.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
-    const std::int64_t begin = std::max(block * kBlock, seen.begin / kSquare * kSquare);
-    const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
+    const auto [begin, end] = packed_keys(seen, block, kBlock, kSquare);
     if (begin >= end) return;
     const std::int64_t panel = part.panel_of(h) + begin / kSquare;
     pack_pairs_of_transpose(shared_.keys.at(panel), rows_of_keys(p_, sequence, h), begin, end - begin,
@@ -103,7 +103,8 @@ class Native16ForwardWorker {
     i0_ = tile * Plan::kTile;
     count_ = std::min(Plan::kTile, sequence_.T - i0_);
     load_queries();
-    reset();
+    softmax_.start(whole_squares(count_),
+                   p_.inputs.sinks.present() ? static_cast<float>(p_.sink(h_) * kLog2e) : kHidden);
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(i0_, i0_ + count_);
     const std::int64_t hkv = h / p_.group;
@@ -114,16 +115,12 @@ class Native16ForwardWorker {
     }
     const OutputRows<float> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r) {
-      const Tag<float> d;
-      const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, scratch_.sums.at(r))));
-      outputs.write(i0_ + r, scratch_.out.at(r), scratch_.maxima(r), sum);
+      outputs.write(i0_ + r, scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r));
     }
   }
 
  private:
-  static constexpr float kHidden = -std::numeric_limits<float>::infinity();
-  /// How far, in powers of two, scores may exceed the running maximum before it follows.
-  static constexpr int kSlack = 16;
+  static constexpr float kHidden = OnlineSoftmax<float>::kHidden;
 
   /// A block of a head's keys, a column each.
   PairPanels keys(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
@@ -146,24 +143,13 @@ class Native16ForwardWorker {
     }
   }
 
-  void reset() const {
-    // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
-    const float sink = p_.inputs.sinks.present() ? static_cast<float>(p_.sink(h_) * kLog2e) : kHidden;
-    std::fill_n(scratch_.maxima.data, count_, sink);
-    std::fill_n(scratch_.sums.data, count_ * kLanes<float>, 0.0F);
-    for (std::int64_t r = 0; sink != kHidden && r < count_; ++r) scratch_.sums(r, 0) = 1.0F;
-    std::fill_n(scratch_.out.data, whole_squares(count_) * plan_.Dv_padded, 0.0F);
-  }
-
   /// Rows r … r + rows of the tile, at most kSquare, beside the key block that begins with key j0.
   struct Strip {
     std::int64_t r = 0, rows = 0, j0 = 0;
-    PairPanels keys;                      // of the block
-    std::int64_t c0 = 0, c1 = 0;          // columns of the whole squares that hold what the rows see
-    std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
-    float start[kSquare];                 // minus the running maxima
-    HWY_ALIGN float sums[kSquare * 16];   // of the block's exponentials
-    bool empty() const { return c0 >= c1; }
+    PairPanels keys;                     // of the block
+    StripColumns at;                     // the block's keys that the rows visit, in panels of kSquare
+    float start[kSquare];                // minus the running maxima
+    HWY_ALIGN float sums[kSquare * 16];  // of the block's exponentials
   };
 
   Strip place_strip(const Visibility& visibility, const PairPanels& keys, std::int64_t j0, std::int64_t r) const {
@@ -172,14 +158,8 @@ class Native16ForwardWorker {
     s.rows = std::min(kSquare, count_ - r);
     s.j0 = j0;
     s.keys = keys;
-    const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
     const std::int64_t first = i0_ + r, last = first + s.rows - 1;
-    const KeyRange seen = visibility.rows(first, last + 1);
-    if (column(seen.begin) >= column(seen.end)) return s;
-    s.c0 = column(seen.begin) / kSquare * kSquare;
-    s.c1 = whole_squares(column(seen.end));
-    s.whole0 = whole_squares(column(visibility.row(last).begin));
-    s.whole1 = column(visibility.row(first).end) / kSquare * kSquare;
+    s.at = strip_columns(visibility, visibility.rows(first, last + 1), first, last, j0, kBlock, kSquare);
     return s;
   }
 
@@ -187,24 +167,20 @@ class Native16ForwardWorker {
   void visit(const Visibility& visibility, const PairPanels& keys, const PairPanels& v, std::int64_t j0,
              std::int64_t r) const {
     Strip s = place_strip(visibility, keys, j0, r);
-    if (s.empty()) return;
+    if (s.at.empty()) return;
     std::fill_n(s.sums, kSquare * kLanes<float>, 0.0F);
     if (!near_maxima(visibility, s)) {
-      score(visibility, s, s.c0, s.c1);
-      raise_maxima(s, s.c0, s.c1);
+      score(visibility, s, s.at.c0, s.at.c1);
+      raise_maxima(s, s.at.c0, s.at.c1);
       start_at_maxima(s);
       std::fill_n(s.sums, kSquare * kLanes<float>, 0.0F);
-      weights_of(scores(s, s.c0, s.c1), 1.0F, s.start, s.sums);
+      weights_of(scores(s, s.at.c0, s.at.c1), 1.0F, s.start, s.sums);
     }
-    const Tag<float> d;
-    float* HWY_RESTRICT sums = scratch_.sums.at(r);
-    for (std::int64_t x = 0; x < s.rows * kLanes<float>; x += kLanes<float>) {
-      hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
-    }
+    softmax_.add_sums(r, s.rows, s.sums);
     for (std::int64_t x = 0; x < plan_.Dv_padded; x += kSquare) {
-      Unit::template multiply<SquareWrite::accumulate>(scratch_.weights.at(0, s.c0), Plan::kWeightStride,
-                                                       v.from(x / kTileCols, s.c0), s.c1 - s.c0, scratch_.out.at(r, x),
-                                                       plan_.Dv_padded);
+      Unit::template multiply<SquareWrite::accumulate>(scratch_.weights.at(0, s.at.c0), Plan::kWeightStride,
+                                                       v.from(x / kTileCols, s.at.c0), s.at.c1 - s.at.c0,
+                                                       scratch_.out.at(r, x), plan_.Dv_padded);
     }
   }
 
@@ -212,20 +188,20 @@ class Native16ForwardWorker {
   /// they have to move first; what it has written is then of no use.
   bool near_maxima(const Visibility& visibility, Strip& s) const {
     if (plan_.rules.any()) return false;
-    if (lowest_maximum(s) == kHidden) {
-      score(visibility, s, s.c0, s.c0 + kSquare);
-      raise_maxima(s, s.c0, s.c0 + kSquare);
-      if (lowest_maximum(s) == kHidden) return false;
+    if (softmax_.lowest_maximum(s.r, s.rows) == kHidden) {
+      score(visibility, s, s.at.c0, s.at.c0 + kSquare);
+      raise_maxima(s, s.at.c0, s.at.c0 + kSquare);
+      if (softmax_.lowest_maximum(s.r, s.rows) == kHidden) return false;
     }
     start_at_maxima(s);
     const float factor = plan_.rules.query_factor();
     // The product of the next square is under way while this one's exponentials are made.
     HWY_ALIGN float squares[2][kSquare * kSquare];
     const auto multiply = [&](std::int64_t c) {
-      if (c < s.whole1) multiply_square(s, c, squares[c / kSquare % 2], kSquare);
+      if (c < s.at.whole1) multiply_square(s, c, squares[c / kSquare % 2], kSquare);
     };
-    multiply(s.whole0);
-    for (std::int64_t c = s.whole0; c < s.whole1; c += kSquare) {
+    multiply(s.at.whole0);
+    for (std::int64_t c = s.at.whole0; c < s.at.whole1; c += kSquare) {
       multiply(c + kSquare);
       weights_of({squares[c / kSquare % 2], kSquare, s.rows, kSquare, scratch_.weights.at(0, c), Plan::kWeightStride},
                  factor, s.start, s.sums);
@@ -235,13 +211,13 @@ class Native16ForwardWorker {
       score(visibility, s, c0, c1);
       weights_of(scores(s, c0, c1), 1.0F, s.start, s.sums);
     };
-    if (s.whole0 < s.whole1) {
-      in_part(s.c0, s.whole0);
-      in_part(s.whole1, s.c1);
+    if (s.at.whole0 < s.at.whole1) {
+      in_part(s.at.c0, s.at.whole0);
+      in_part(s.at.whole1, s.at.c1);
     } else {
-      in_part(s.c0, s.c1);
+      in_part(s.at.c0, s.at.c1);
     }
-    return within_slack(s);
+    return OnlineSoftmax<float>::within_slack(s.sums, s.rows);
   }
 
   StripScores scores(const Strip& s, std::int64_t c0, std::int64_t c1) const {
@@ -260,49 +236,19 @@ class Native16ForwardWorker {
     for (std::int64_t c = c0; c < c1; c += kSquare) multiply_square(s, c, scratch_.scores.at(0, c), Plan::kScoreStride);
     const auto factor = hn::Set(d, plan_.rules.query_factor());
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const std::int64_t i = i0_ + s.r + m;
-      const KeyRange seen = visibility.row(i);
-      const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
-      const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
       float* row = scratch_.scores.at(m);
       for (std::int64_t j = c0; j < c1; j += kLanes<float>)
         hn::Store(hn::Mul(factor, hn::Load(d, row + j)), d, row + j);
-      if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, scratch_.rule_row.data);
-      }
-      std::fill(row + c0, row + begin, kHidden);
-      std::fill(row + end, row + c1, kHidden);
+      plan_.rules.apply_and_hide(row, visibility, sequence_, h_, i0_ + s.r + m, s.j0, c0, c1, scratch_.rule_row.data);
     }
   }
 
-  float lowest_maximum(const Strip& s) const {
-    const float* maxima = scratch_.maxima.at(s.r);
-    return *std::min_element(maxima, maxima + s.rows);
-  }
-
-  /// Running maxima of the strip's rows take in columns [c0, c1); sums and output rows follow them.
   void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    for (std::int64_t m = 0; m < s.rows; ++m) {
-      const std::int64_t r = s.r + m;
-      raise_maximum(scratch_.maxima(r), scratch_.scores.at(m, c0), c1 - c0, scratch_.sums.at(r), scratch_.out.at(r),
-                    plan_.Dv_padded);
-    }
+    softmax_.raise_maxima(s.r, s.rows, scratch_.scores.at(0, c0), Plan::kScoreStride, c1 - c0);
   }
 
-  /// Exponents are scores less the maximum; less 0 in a row that saw nothing, whose −∞ stay so.
   void start_at_maxima(Strip& s) const {
-    for (std::int64_t m = 0; m < s.rows; ++m) {
-      const float max = scratch_.maxima(s.r + m);
-      s.start[m] = max == kHidden ? 0.0F : -max;
-    }
-  }
-
-  /// Whether no exponent of the strip's block exceeds kSlack, by the sums a little less; NaN aside.
-  bool within_slack(const Strip& s) const {
-    const Tag<float> d;
-    auto sum = hn::Zero(d);
-    for (std::int64_t m = 0; m < s.rows; ++m) sum = hn::Max(hn::Load(d, s.sums + m * kLanes<float>), sum);
-    return hn::GetLane(hn::MaxOfLanes(d, sum)) <= float{1 << kSlack};
+    for (std::int64_t m = 0; m < s.rows; ++m) s.start[m] = -softmax_.shift(s.r + m);
   }
 
   const Plan& plan_;
@@ -310,7 +256,8 @@ class Native16ForwardWorker {
   const Native16ForwardBuffers& shared_;
   int thread_;
   const Native16ForwardScratch scratch_;
-  [[no_unique_address]] Unit unit_;  // for as long as the thread multiplies
+  const OnlineSoftmax<float> softmax_;  // of the tile
+  [[no_unique_address]] Unit unit_;     // for as long as the thread multiplies
   Sequence sequence_;
   std::int64_t h_ = 0, i0_ = 0, count_ = 0;
 };

@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <utility>
 
+#include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/dense/backward_plan-inl.hpp"
@@ -25,6 +25,41 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// The three stages of a thread's work on a batch of heads: packs keys and prepares queries; takes key blocks, each
+/// over the queries that see it; writes dq. `next_block`: of all threads, 0 at first.
+template <class Worker, class Plan, class Buffers>
+void compute_batch(Worker& worker, const Plan& plan, const Buffers& shared, const HeadTotals& batch,
+                   std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
+  const PackedHeads* const parts = shared.parts.data;
+  const std::int64_t group = plan.p.group;
+  // visit(query head of the group, tile) with the worker on that head.
+  const auto on_query_tiles = [&](const auto& visit) {
+    for_query_tiles(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
+      worker.select(part, part.h0 + head / group);
+      visit(head % group, tile);
+    });
+  };
+  for_key_blocks(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
+    worker.select(part, h);
+    worker.pack_keys(block);
+  });
+  on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.prepare_queries(g, tile); });
+  for_each_in_order(next_block, batch.blocks, cancellation, [&](std::int64_t n) {
+    const BlockTask& task = shared.tasks(n);
+    worker.select(*task.part, task.h);
+    worker.run_block(task.block);
+  });
+#pragma omp barrier
+  on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.write_dq(g, tile); });
+}
+
+/// visit(row) for `rows` rows of dbias, as a worksharing loop.
+template <class Visit>
+void for_dbias_rows(std::int64_t rows, const Visit& visit) {
+#pragma omp for schedule(static)
+  for (std::int64_t n = 0; n < rows; ++n) visit(n);
+}
+
 /// A backward pass whose workers, one a thread, do the work of its three stages: Worker(plan, shared, thread). Buffers:
 /// what they share.
 template <class Worker, class Plan, class Buffers>
@@ -34,87 +69,40 @@ void run_backward(const BackwardProblem& p, const View<double, 2>& sink_parts, c
   const Placed<Buffers> placed(plan);
   const Buffers& shared = *placed;
   run_rest(placed.bytes());
-  std::int64_t bias_rows = 0;
+  std::int64_t bias_rows = 0;  // where dbias accumulates
   if constexpr (Plan::kMayHaveDbias) {
     const Shape& bias = shared.dbias.shape;
     bias_rows = bias[0] * bias[1] * bias[2];  // 0 where dbias is absent
     std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
   }
-  const PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, shared.parts.data);
-  std::atomic<std::int64_t> next{0};
+  Cancellation cancellation(p.context);
+  std::atomic<std::int64_t> next_block{0};
   const auto start_batch = [&] {
     if (!plan.whole_heads) list_tasks(shared.tasks, shared.parts, batch);
-    next.store(0, std::memory_order_relaxed);
-  };
-  Cancellation cancellation(p.context);
-  const auto pack_next = [&] {
-    batch.next_unless(cancellation);
-    start_batch();
+    next_block.store(0, std::memory_order_relaxed);
   };
   start_batch();
 #pragma omp parallel num_threads(plan.threads) default(none) \
-    shared(plan, p, shared, bias_rows, next, parts, batch, pack_next, cancellation)
+    shared(plan, shared, bias_rows, batch, cancellation, next_block, start_batch)
   {
     Worker worker(plan, shared, omp_get_thread_num());
-    /// Chooses the head and returns its query head and tile of number n.
-    const auto select_tile = [&](std::int64_t n) {
-      const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
-      const std::int64_t at = n - part.first_tile;
-      const std::int64_t head = at / part.tiles;
-      worker.select(part, part.h0 + head / p.group);
-      return std::pair{head % p.group, at % part.tiles};
-    };
+    if constexpr (Plan::kMayHaveDbias) for_dbias_rows(bias_rows, [&](std::int64_t n) { worker.zero_dbias_row(n); });
+    for_each_batch(
+        batch,
+        [&] {
+          if (plan.whole_heads) {
+            run_heads(worker, shared.parts.data, batch, plan.threads, cancellation);
+          } else {
+            compute_batch(worker, plan, shared, batch, next_block, cancellation);
+          }
+        },
+        [&] {
+          batch.next_unless(cancellation);
+          start_batch();
+        });
     if constexpr (Plan::kMayHaveDbias) {
-#pragma omp for schedule(static)
-      for (std::int64_t n = 0; n < bias_rows; ++n) worker.zero_dbias_row(n);
-    }
-    while (batch.parts > 0) {
-      const bool last = batch.is_last();  // before the loops' barriers: then another thread may go on
-      if (plan.whole_heads) {
-        run_heads(worker, parts, batch, plan.threads, cancellation);
-        if (last) break;
-#pragma omp single
-        pack_next();
-        continue;
-      }
-#pragma omp for schedule(dynamic, 1) nowait
-      for (std::int64_t n = 0; n < batch.blocks; ++n) {
-        if (cancellation.requested()) continue;
-        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
-        const std::int64_t at = n - part.first_block;
-        worker.select(part, part.h0 + at / part.blocks);
-        worker.pack_keys(at % part.blocks);
-      }
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < batch.tiles; ++n) {
-        if (cancellation.requested()) continue;
-        const auto [g, tile] = select_tile(n);
-        worker.prepare_queries(g, tile);
-      }
-      for (;;) {
-        // No further block starts. None is skipped between blocks that start: each waits for its predecessors.
-        if (cancellation.requested()) next.store(batch.blocks, std::memory_order_relaxed);
-        const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
-        if (n >= batch.blocks) break;
-        const BlockTask& task = shared.tasks(n);
-        worker.select(*task.part, task.h);
-        worker.run_block(task.block);
-      }
-#pragma omp barrier
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < batch.tiles; ++n) {
-        if (cancellation.requested()) continue;
-        const auto [g, tile] = select_tile(n);
-        worker.write_dq(g, tile);
-      }
-      if (last) break;
-#pragma omp single
-      pack_next();
-    }
-    if constexpr (Plan::kMayHaveDbias) {
-#pragma omp for schedule(static)
-      for (std::int64_t n = 0; n < (plan.dbias_copied ? bias_rows : 0); ++n) worker.write_dbias_row(n);
+      for_dbias_rows(plan.dbias_copied ? bias_rows : 0, [&](std::int64_t n) { worker.write_dbias_row(n); });
     }
   }
   cancellation.throw_if_seen();

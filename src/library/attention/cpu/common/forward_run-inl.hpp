@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/route.hpp"
@@ -21,6 +22,31 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
+
+/// The work of a thread on a batch of heads whose keys and values are packed together.
+template <class Worker, class Plan>
+void compute_batch(Worker& worker, const Plan& plan, const PackedHeads* parts, const HeadTotals& batch,
+                   Cancellation& cancellation) {
+  const std::int64_t group = plan.p.group;
+  if constexpr (Plan::kMaySelect) {
+    if (plan.selects()) {
+#pragma omp for schedule(static)
+      for (std::int64_t n = 0; n < batch.tiles; ++n) {
+        with_query_tile(parts, batch, n, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
+          worker.select_rows(part, part.h0 * group + head, tile, n);
+        });
+      }
+    }
+  }
+  for_key_blocks(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
+    worker.pack_block(part, h, block);
+  });
+#pragma omp barrier
+  // Under a causal mask the last queries cost most: they go first, so that threads end together.
+  for_query_tiles(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t head, std::int64_t tile) {
+    worker.run_tile(part, part.h0 * group + head, part.tiles - 1 - tile);
+  });
+}
 
 /// A forward pass whose workers, one a thread, pack and compute: Worker(plan, shared, thread). Buffers: what they
 /// share.
@@ -34,47 +60,19 @@ void run_forward(const ForwardProblem& p, const RunRest& run_rest) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
   Cancellation cancellation(p.context);
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, batch, cancellation)
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, batch, cancellation)
   {
     Worker worker(plan, shared, omp_get_thread_num());
-    while (batch.parts > 0) {
-      const bool last = batch.is_last();  // before the loops' barriers: then another thread may go on
-      if (plan.whole_heads) {
-        run_heads(worker, parts, batch, plan.threads, cancellation);
-        if (last) break;
-#pragma omp single
-        batch.next_unless(cancellation);
-        continue;
-      }
-      if constexpr (Plan::kMaySelect) {
-        if (plan.selects()) {
-#pragma omp for schedule(static)
-          for (std::int64_t n = 0; n < batch.tiles; ++n) {
-            const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
-            const std::int64_t at = n - part.first_tile;
-            worker.select_rows(part, part.h0 * p.group + at / part.tiles, at % part.tiles, n);
+    for_each_batch(
+        batch,
+        [&] {
+          if (plan.whole_heads) {
+            run_heads(worker, parts, batch, plan.threads, cancellation);
+          } else {
+            compute_batch(worker, plan, parts, batch, cancellation);
           }
-        }
-      }
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < batch.blocks; ++n) {
-        if (cancellation.requested()) continue;
-        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
-        const std::int64_t at = n - part.first_block;
-        worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
-      }
-      // Under a causal mask the last queries cost most: they go first, so that threads end together.
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < batch.tiles; ++n) {
-        if (cancellation.requested()) continue;
-        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
-        const std::int64_t at = n - part.first_tile;
-        worker.run_tile(part, part.h0 * p.group + at / part.tiles, part.tiles - 1 - at % part.tiles);
-      }
-      if (last) break;
-#pragma omp single
-      batch.next_unless(cancellation);
-    }
+        },
+        [&] { batch.next_unless(cancellation); });
   }
   cancellation.throw_if_seen();
 }

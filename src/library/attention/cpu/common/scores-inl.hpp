@@ -7,11 +7,13 @@
 #define HEADGATE_ATTENTION_SCORES_INL_
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "hwy/contrib/math/math-inl.h"
 #include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/problem.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -58,6 +60,19 @@ class ScoreRules {
       constexpr T kHidden = -std::numeric_limits<T>::infinity();
       for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] != T{0} ? s[j] : kHidden;
     }
+  }
+
+  /// Applies the rules to what query i sees of columns [c0, c1) of its row of scores, whose keys are those from j0 on,
+  /// and makes the others −∞.
+  void apply_and_hide(T* HWY_RESTRICT row, const Visibility& visibility, const Sequence& sequence, std::int64_t h,
+                      std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, T* HWY_RESTRICT buffer) const {
+    constexpr T kHidden = -std::numeric_limits<T>::infinity();
+    const KeyRange seen = visibility.columns(i, j0, c0, c1);
+    if (any() && !seen.empty()) {
+      apply(row + seen.begin, nullptr, sequence, h, i, j0 + seen.begin, seen.end - seen.begin, buffer);
+    }
+    std::fill(row + c0, row + seen.begin, kHidden);
+    std::fill(row + seen.end, row + c1, kHidden);
   }
 
  private:

@@ -37,6 +37,13 @@ class Visibility {
     return {std::min(row(i0).begin, last.end), last.end};
   }
 
+  /// The keys of query i among columns [c0, c1) of the keys from j0 on, as columns.
+  KeyRange columns(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1) const {
+    const KeyRange seen = row(i);
+    const std::int64_t begin = std::clamp(seen.begin - j0, c0, c1);
+    return {begin, std::max(begin, std::clamp(seen.end - j0, c0, c1))};
+  }
+
   /// Queries [begin, end) of [0, T) whose hull meets keys [j0, j1).
   KeyRange queries(std::int64_t j0, std::int64_t j1, std::int64_t T) const {
     // Row i sees some key below j1 iff at − left < j1, and some key from j0 on iff at + right ≥ j0.

@@ -387,19 +387,12 @@ class FewQueriesWorker {
 
   /// Score rules on what each row sees of the split's keys; −∞ on the others, up to a whole vector.
   void rule_and_hide(const OrderedKeys& keys) const {
-    const std::int64_t j = keys.first, n = keys.count;
     const Visibility visibility(p_, sequence_);
+    const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const auto [h, i] = query_of(*sequence_at_, h_, r);
-      const KeyRange seen = visibility.row(i);  // all that is streamed
-      const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - j, 0, n);
-      const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
-      T* s = scores_.at(r);
-      if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, scratch_.rule_row.data);
-      }
-      std::fill(s, s + begin, kHidden);
-      std::fill(s + end, s + round_up(n, kLanes<T>), kHidden);
+      const auto [h, i] = query_of(*sequence_at_, h_, r);  // it sees all that is streamed
+      plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence_, h, i, keys.first, 0, n, scratch_.rule_row.data);
+      std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }
   }
 

@@ -77,7 +77,6 @@ class BackwardWorker {
   }
 
   void prefetch_next_head(const HeadTask& next);
-  KeyRange seen_columns(const Tile& t, std::int64_t i) const;
   bool score_tile(const Tile& t) const;
   void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
   void probabilities(const Tile& t, const Strip& s) const;
@@ -280,14 +279,6 @@ void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, co
   }
 }
 
-/// Columns of the tile that query i sees.
-template <typename T>
-KeyRange BackwardWorker<T>::seen_columns(const Tile& t, std::int64_t i) const {
-  const KeyRange seen = t.visibility.row(i);
-  const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - t.j0, 0, kBlock);
-  return {begin, std::clamp<std::int64_t>(seen.end - t.j0, begin, kBlock)};
-}
-
 /// P = exp2(s − lse) in the strip's rows, zero outside what each row sees.
 template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
@@ -297,7 +288,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   for (std::int64_t m = 0; m < kMR; ++m) {
     T* HWY_RESTRICT row = scratch_.probabilities.at(s.r + m);
     const std::int64_t i = t.i0 + s.r + m;
-    const KeyRange seen = m < s.rows ? seen_columns(t, i) : KeyRange{};
+    const KeyRange seen = m < s.rows ? t.visibility.columns(i, t.j0, 0, kBlock) : KeyRange{};
     if (plan_.rules.any() && !seen.empty()) {
       T* slope = plan_.rules.capped() ? scratch_.slope.at(m, seen.begin) : nullptr;
       plan_.rules.apply(row + seen.begin, slope, sequence_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin,
@@ -342,7 +333,7 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   }
   if (!plan_.rules.capped()) return;
   for (std::int64_t m = 0; m < s.rows; ++m) {
-    const KeyRange seen = seen_columns(t, t.i0 + s.r + m);
+    const KeyRange seen = t.visibility.columns(t.i0 + s.r + m, t.j0, 0, kBlock);
     T* HWY_RESTRICT ds = scratch_.ds.at(s.r + m);
     const T* HWY_RESTRICT slope = scratch_.slope.at(m);
     for (std::int64_t j = seen.begin; j < seen.end; ++j) ds[j] *= slope[j];

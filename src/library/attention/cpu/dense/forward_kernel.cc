@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/strip.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/core/dispatch.hpp"
@@ -20,9 +21,9 @@
 // After foreach_target.h: per-target headers.
 #include "library/attention/cpu/common/forward_run-inl.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
+#include "library/attention/cpu/common/online_softmax-inl.hpp"
 #include "library/attention/cpu/common/open_rows-inl.hpp"
 #include "library/attention/cpu/common/output_rows-inl.hpp"
-#include "library/attention/cpu/common/raise_maximum-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
 #include "library/attention/cpu/dense/forward_plan-inl.hpp"
@@ -90,7 +91,8 @@ class ForwardWorker {
         p_(plan.p),
         shared_(shared),
         thread_(thread),
-        scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
+        scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)),
+        softmax_(scratch_.maxima, scratch_.sums, scratch_.out) {}
 
   /// Lists the open rows of tile `tile` of query head h, the `number`-th of the batch, and writes the outputs of the
   /// closed ones.
@@ -107,15 +109,13 @@ class ForwardWorker {
     shared_.open_counts(number) = count;
   }
 
-  /// Packs a block of key/value head h of the part: keys that no query sees stay unread, but for those that share a
-  /// panel with one that is seen.
+  /// Packs the keys of a block of key/value head h of the part that packed_keys names.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const RowRange rows = rows_of_group(part, h);
     if (rows.empty()) return;
     const KeyRange seen = Visibility(p_, sequence).rows(rows.begin, rows.end);
-    const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
-    const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
+    const auto [begin, end] = packed_keys(seen, block, kBlock, kNR<T>);
     if (begin >= end) return;
     const View<T, 3> keys = head_keys(part, h).range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
     pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
@@ -146,23 +146,21 @@ class ForwardWorker {
     head_values_ = head_values(part, h / p_.group);
     pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), scratch_.rows, count_,
                 plan_.rules.query_factor(), scratch_.packing);
-    reset();
+    // A sink opens the softmax.
+    softmax_.start(round_up(count_, kMR), p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden);
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(scratch_.rows(0), scratch_.rows(count_ - 1) + 1);
     // Score rules read and write the scores twice more: one strip's, which stay in L1.
-    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kBandRows;
+    const std::int64_t band = plan_.rules.any() ? kMR : Plan::kBandRows;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
-      for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
+      for (std::int64_t r = 0; r < count_; r += band) visit(visibility, j0, r, std::min(r + band, count_));
     }
     finish_rows();
     if (p_.outputs.weights.present()) write_weights(visibility);
   }
 
  private:
-  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
-  /// How far, in powers of two, scores may exceed the running maximum before it follows: exp2 of it, times the number
-  /// of keys, stays far from overflow.
-  static constexpr int kSlack = 16;
+  static constexpr T kHidden = OnlineSoftmax<T>::kHidden;
 
   /// Has the products of one query head of `own` ask for what query head g of `next`'s group reads, if there is one.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
@@ -252,53 +250,31 @@ class ForwardWorker {
     return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
   }
 
-  void reset() const {
-    const std::int64_t rows = round_up(count_, kMR);
-    // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
-    const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
-    std::fill_n(scratch_.maxima.data, rows, sink);
-    std::fill_n(scratch_.sums.data, rows * kLanes<T>, T{0});
-    for (std::int64_t r = 0; sink != kHidden && r < rows; ++r) scratch_.sums(r, 0) = T{1};
-    std::fill_n(scratch_.out.data, rows * plan_.Dv_padded, T{0});
-  }
-
   /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
   struct Strip {
     std::int64_t r = 0, rows = 0, j0 = 0;
-    const T* queries = nullptr;           // (D, kMR)
-    View<T, 3> keys;                      // of the head: panels from the block's first on
-    T* scores = nullptr;                  // (kMR, kScoreStride)
-    std::int64_t begin = 0, end = 0;      // the block's keys that the rows see
-    std::int64_t c0 = 0, c1 = 0;          // columns of the whole panels that hold those
-    std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
-    bool near_maxima = false;             // takes the path of the common case
-    std::int64_t done = 0;                // columns before it have their exponentials already
+    const T* queries = nullptr;         // (D, kMR)
+    View<T, 3> keys;                    // of the head: panels from the block's first on
+    T* scores = nullptr;                // (kMR, kScoreStride)
+    StripColumns at;                    // the block's keys that the rows visit
+    bool near_maxima = false;           // takes the path of the common case
+    std::int64_t done = 0;              // columns before it have their exponentials already
     T start[kMR];                       // minus the running maxima; −∞ beyond rows, which changes no sum or maximum
     HWY_ALIGN T largest[kLanes<T>];     // of the block's exponents
     HWY_ALIGN T sums[kMR * kLanes<T>];  // of the block's exponentials
-    bool empty() const { return begin >= end; }
   };
 
-  /// Makes `s` the strip of rows r … of a group of rows [group, end) beside the block.
-  void place_strip(Strip& s, const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t group,
+  /// Makes `s` the strip of rows r … of a band of rows [band, end) beside the block.
+  void place_strip(Strip& s, const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t band,
                    std::int64_t end) const {
     s.r = r;
     s.rows = std::min(kMR, end - r);
     s.j0 = j0;
     s.queries = scratch_.queries.at(r / kMR);
     s.keys = head_keys_.range(0, j0 / kNR<T>, head_keys_.shape[0] - j0 / kNR<T>);
-    s.scores = scratch_.scores.at(r - group);
-    const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
-    const std::int64_t first = scratch_.rows(r);
-    const std::int64_t last = scratch_.rows(r + s.rows - 1);
-    const KeyRange keys = visibility.rows(first, last + 1);
-    s.begin = column(keys.begin);
-    s.end = column(keys.end);
-    if (s.empty()) return;
-    s.c0 = s.begin / kNR<T> * kNR<T>;
-    s.c1 = round_up(s.end, kNR<T>);
-    s.whole0 = round_up(column(visibility.row(last).begin), kNR<T>);
-    s.whole1 = column(visibility.row(first).end) / kNR<T> * kNR<T>;
+    s.scores = scratch_.scores.at(r - band);
+    const std::int64_t first = scratch_.rows(r), last = scratch_.rows(r + s.rows - 1);
+    s.at = strip_columns(visibility, visibility.rows(first, last + 1), first, last, j0, kBlock, kNR<T>);
   }
 
   /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
@@ -313,16 +289,8 @@ class ForwardWorker {
   /// Score rules on what each row sees of columns [c0, c1), −∞ on the rest of them.
   void rule_and_hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const std::int64_t i = scratch_.rows(s.r + m);
-      const KeyRange seen = visibility.row(i);
-      const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
-      const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
-      T* row = s.scores + m * Plan::kScoreStride;
-      if (plan_.rules.any() && begin < end) {
-        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, scratch_.rule_row.data);
-      }
-      std::fill(row + c0, row + begin, kHidden);
-      std::fill(row + end, row + c1, kHidden);
+      plan_.rules.apply_and_hide(s.scores + m * Plan::kScoreStride, visibility, sequence_, h_, scratch_.rows(s.r + m),
+                                 s.j0, c0, c1, scratch_.rule_row.data);
     }
   }
 
@@ -336,10 +304,10 @@ class ForwardWorker {
     for (std::int64_t first = r; first < end; first += kMR) {
       Strip& s = strips[count];
       place_strip(s, visibility, j0, first, r, end);
-      if (s.empty()) continue;
+      if (s.at.empty()) continue;
       begin_block(visibility, s);
-      c0 = std::min(c0, s.c0);
-      c1 = std::max(c1, s.c1);
+      c0 = std::min(c0, s.at.c0);
+      c1 = std::max(c1, s.at.c1);
       ++count;
     }
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
@@ -355,7 +323,7 @@ class ForwardWorker {
         const Strip& s = strips[n];
         step_prefetches();
         multiply_strip<typename Plan::ValueLeft, ProductWrite::accumulate>(
-            s.rows, v.width(x) / kLanes<T>, s.scores + s.begin, v.at(s.begin, x), s.end - s.begin,
+            s.rows, v.width(x) / kLanes<T>, s.scores + s.at.begin, v.at(s.at.begin, x), s.at.end - s.at.begin,
             scratch_.out.at(s.r, x), plan_.Dv_padded);
       }
     }
@@ -367,25 +335,25 @@ class ForwardWorker {
     std::fill_n(s.sums, kMR * kLanes<T>, T{0});
     s.near_maxima = !plan_.rules.any();
     if (!s.near_maxima) return;
-    s.done = s.c0;
-    if (lowest_maximum(s) == kHidden) {
+    s.done = s.at.c0;
+    if (softmax_.lowest_maximum(s.r, s.rows) == kHidden) {
       s.done += kNR<T>;
-      products<ProductWrite::overwrite>(s, s.c0, s.done);
-      rule_and_hide(visibility, s, s.c0, s.done);
-      raise_maxima(s, s.c0, s.done);
-      s.near_maxima = lowest_maximum(s) != kHidden;
+      products<ProductWrite::overwrite>(s, s.at.c0, s.done);
+      rule_and_hide(visibility, s, s.at.c0, s.done);
+      raise_maxima(s, s.at.c0, s.done);
+      s.near_maxima = softmax_.lowest_maximum(s.r, s.rows) != kHidden;
       if (!s.near_maxima) return;
-      subtract_maxima(s, s.c0, s.done);
-      exponentials(s, s.c0, s.done);
+      subtract_maxima(s, s.at.c0, s.done);
+      exponentials(s, s.at.c0, s.done);
     }
-    for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -scratch_.maxima(s.r + m) : kHidden;
+    for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -softmax_.maximum(s.r + m) : kHidden;
   }
 
   /// The common case, panel at column c: the running maxima stay as they are while no score exceeds one by more than
   /// kSlack. The product starts at −maximum; where every row sees the whole panel, exponentials follow in registers.
   void exponentials_near_maxima(const Visibility& visibility, Strip& s, std::int64_t c) const {
-    if (!s.near_maxima || c < s.done || c >= s.c1) return;
-    if (c >= s.whole0 && c < s.whole1) {
+    if (!s.near_maxima || c < s.done || c >= s.at.c1) return;
+    if (c >= s.at.whole0 && c < s.at.whole1) {
       with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
         multiply_exponentials<kRows, typename Plan::ScoreLeft>(s.queries, s.keys.at(c / kNR<T>), p_.D, s.scores + c,
                                                                Plan::kScoreStride, s.start, s.sums, s.largest);
@@ -399,52 +367,34 @@ class ForwardWorker {
 
   /// Takes the block's exponentials into the rows' sums. Where maxima have to move first, makes all scores again.
   void end_block(const Visibility& visibility, Strip& s) const {
-    const Tag<T> d;
-    constexpr std::int64_t kN = kLanes<T>;
     if (!s.near_maxima || !within_slack(s)) {
-      products<ProductWrite::overwrite>(s, s.c0, s.c1);
-      rule_and_hide(visibility, s, s.c0, s.c1);
-      raise_maxima(s, s.c0, s.c1);
-      subtract_maxima(s, s.c0, s.c1);
-      if (s.near_maxima) std::fill_n(s.sums, kMR * kN, T{0});
-      exponentials(s, s.c0, s.c1);
+      products<ProductWrite::overwrite>(s, s.at.c0, s.at.c1);
+      rule_and_hide(visibility, s, s.at.c0, s.at.c1);
+      raise_maxima(s, s.at.c0, s.at.c1);
+      subtract_maxima(s, s.at.c0, s.at.c1);
+      if (s.near_maxima) std::fill_n(s.sums, kMR * kLanes<T>, T{0});
+      exponentials(s, s.at.c0, s.at.c1);
     }
-    T* HWY_RESTRICT sums = scratch_.sums.at(s.r);
-    for (std::int64_t x = 0; x < s.rows * kN; x += kN) {
-      hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
-    }
+    softmax_.add_sums(s.r, s.rows, s.sums);
   }
 
-  /// Whether no exponent of the strip's block exceeds kSlack, by the sums a little less; NaN aside.
+  /// Whether no exponent of the strip's block exceeds the slack, by the sums a little less; NaN aside.
   bool within_slack(const Strip& s) const {
+    if constexpr (kExp2Saturates<T>) return OnlineSoftmax<T>::within_slack(s.sums, s.rows);
     const Tag<T> d;
-    if constexpr (!kExp2Saturates<T>) return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack;
-    auto sum = hn::Zero(d);
-    for (std::int64_t m = 0; m < kMR; ++m) sum = hn::Max(hn::Load(d, s.sums + m * kLanes<T>), sum);
-    return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};
+    return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= OnlineSoftmax<T>::kSlack;
   }
 
-  T lowest_maximum(const Strip& s) const {
-    const T* maxima = scratch_.maxima.at(s.r);
-    return *std::min_element(maxima, maxima + s.rows);
-  }
-
-  /// Running maxima of the strip's rows take in columns [c0, c1); sums and output rows follow them.
   void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
-    for (std::int64_t m = 0; m < s.rows; ++m) {
-      const std::int64_t r = s.r + m;
-      raise_maximum(scratch_.maxima(r), s.scores + m * Plan::kScoreStride + c0, c1 - c0, scratch_.sums.at(r),
-                    scratch_.out.at(r), plan_.Dv_padded);
-    }
+    softmax_.raise_maxima(s.r, s.rows, s.scores + c0, Plan::kScoreStride, c1 - c0);
   }
 
-  /// Columns [c0, c1) of the scores, less the row's maximum; less 0 in a row that saw nothing, whose −∞ stay so.
+  /// Subtracts the shift of each row from columns [c0, c1) of its scores.
   void subtract_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     for (std::int64_t m = 0; m < s.rows; ++m) {
       T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
-      const T max = scratch_.maxima(s.r + m);
-      const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
+      const auto shift = hn::Set(d, softmax_.shift(s.r + m));
       for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Sub(hn::Load(d, row + j), shift), d, row + j);
     }
   }
@@ -475,16 +425,11 @@ class ForwardWorker {
     exponents.store();
   }
 
-  T row_sum(std::int64_t r) const {
-    const Tag<T> d;
-    return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, scratch_.sums.at(r))));
-  }
-
   /// Normalises, gates and writes the tile's rows.
   void finish_rows() const {
     const OutputRows<T> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r)
-      outputs.write(scratch_.rows(r), scratch_.out.at(r), scratch_.maxima(r), row_sum(r));
+      outputs.write(scratch_.rows(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r));
   }
 
   /// exp(s − lse) of every key, hidden ones as 0, and 0 in the columns of other sequences.
@@ -495,8 +440,8 @@ class ForwardWorker {
       for (std::int64_t j0 = 0; j0 < sequence_.S; j0 += kBlock) {
         Strip s;
         place_strip(s, visibility, j0, r, r, count_);
-        products<ProductWrite::overwrite>(s, s.c0, s.c1);
-        rule_and_hide(visibility, s, s.c0, s.c1);
+        products<ProductWrite::overwrite>(s, s.at.c0, s.at.c1);
+        rule_and_hide(visibility, s, s.at.c0, s.at.c1);
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) {
           make_weights(s, m, width);
@@ -523,15 +468,14 @@ class ForwardWorker {
   void make_weights(const Strip& s, std::int64_t m, std::int64_t width) const {
     const Tag<T> d;
     T* row = s.scores + m * Plan::kScoreStride;
-    const T max = scratch_.maxima(s.r + m);
-    const T sum = row_sum(s.r + m);
-    const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
+    const T sum = softmax_.sum(s.r + m);
+    const auto shift = hn::Set(d, softmax_.shift(s.r + m));
     const auto inverse = hn::Set(d, sum == T{0} ? T{0} : T{1} / sum);
-    std::fill(row, row + s.c0, T{0});
-    for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
+    std::fill(row, row + s.at.c0, T{0});
+    for (std::int64_t j = s.at.c0; j < s.at.c1; j += kLanes<T>) {
       hn::Store(hn::Mul(inverse, exp2_fast(d, hn::Sub(hn::Load(d, row + j), shift))), d, row + j);
     }
-    if (s.c1 < width) std::fill(row + s.c1, row + width, T{0});
+    if (s.at.c1 < width) std::fill(row + s.at.c1, row + width, T{0});
   }
 
   const Plan& plan_;
@@ -539,6 +483,7 @@ class ForwardWorker {
   const ForwardBuffers<T>& shared_;
   int thread_;
   const ForwardScratch<T> scratch_;
+  const OnlineSoftmax<T> softmax_;  // of the tile
   Sequence sequence_;
   std::int64_t h_ = 0, count_ = 0;
   View<T, 3> head_keys_;                        // (panels, D, kNR)

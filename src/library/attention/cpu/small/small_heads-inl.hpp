@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
@@ -246,13 +247,9 @@ void run_small_heads(const Plan& plan, const RunRest& run_rest) {
 #pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, batch, cancellation)
   {
     Worker worker(plan, shared.scratch.at(omp_get_thread_num()));
-    while (batch.parts > 0) {
-      const bool last = batch.is_last();  // before the loop's barrier: then another thread may go on
-      run_heads(worker, parts, batch, plan.threads, cancellation, plan.pieces);
-      if (last) break;
-#pragma omp single
-      batch.next_unless(cancellation);
-    }
+    for_each_batch(
+        batch, [&] { run_heads(worker, parts, batch, plan.threads, cancellation, plan.pieces); },
+        [&] { batch.next_unless(cancellation); });
   }
   cancellation.throw_if_seen();
 }

@@ -12,7 +12,9 @@
 #include <limits>
 
 #include "library/attention/call_report.hpp"
+#include "library/attention/cpu/common/batch_loops.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/strip.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
 #include "library/core/dispatch.hpp"
@@ -72,8 +74,7 @@ class StatisticsWorker {
     const Visibility visibility(p_, sequence);
     const KeyRange seen =
         plan_.row_strips > 0 ? visibility.rows(0, sequence.T) : visited(visibility, sequence, 0, sequence.T);
-    const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
-    const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
+    const auto [begin, end] = packed_keys(seen, block, kBlock, kNR<T>);
     if (begin >= end) return;
     const View<T, 3> keys = shared_.keys.range(0, part.panel_of(h) + begin / kNR<T>, divide_up(end - begin, kNR<T>));
     pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
@@ -112,9 +113,9 @@ class StatisticsWorker {
     const KeyRange seen = visited(visibility, sequence_, first_, first_ + count_);
     reset(seen);
     weigh_chosen(visibility);
-    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kBandRows;
+    const std::int64_t band = plan_.rules.any() ? kMR : Plan::kBandRows;
     for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
-      for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
+      for (std::int64_t r = 0; r < count_; r += band) visit(visibility, j0, r, std::min(r + band, count_));
     }
     finish_rows();
     if (plan_.sums) add_sums(part, turn, seen);
@@ -177,13 +178,11 @@ class StatisticsWorker {
   /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
   struct Strip {
     std::int64_t r = 0, rows = 0, j0 = 0;
-    const T* queries = nullptr;           // (D, kMR)
-    const T* start = nullptr;             // (rows)
-    T* scores = nullptr;                  // (kMR, kScoreStride)
-    std::int64_t c0 = 0, c1 = 0;          // columns of the whole panels that are visited
-    std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
-    bool is_first = false;                // of the blocks that its rows see, and top keys are looked for
-    bool empty() const { return c0 >= c1; }
+    const T* queries = nullptr;  // (D, kMR)
+    const T* start = nullptr;    // (rows)
+    T* scores = nullptr;         // (kMR, kScoreStride)
+    StripColumns at;             // the block's keys that the rows visit
+    bool is_first = false;       // of the blocks that its rows see, and top keys are looked for
   };
 
   void begin_head(const PackedHeads& part, std::int64_t h) {
@@ -257,7 +256,7 @@ class StatisticsWorker {
   /// −lse in units of log2(e). At −∞ no row has weights, whatever its lse: adding to it leaves it so.
   static T start_of(double lse) { return std::isinf(lse) ? kHidden : static_cast<T>(-lse * kLog2e); }
 
-  Strip place_strip(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t group,
+  Strip place_strip(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t band,
                     std::int64_t end) const {
     Strip s;
     s.r = r;
@@ -265,15 +264,10 @@ class StatisticsWorker {
     s.j0 = j0;
     s.queries = scratch_.queries.at(r / kMR);
     s.start = scratch_.start.at(r);
-    s.scores = scratch_.scores.at(r - group);
-    const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
-    const std::int64_t i0 = first_ + r, i1 = i0 + s.rows;
-    const KeyRange keys = visited(visibility, sequence_, i0, i1);
-    if (column(keys.begin) >= column(keys.end)) return s;
-    s.c0 = column(keys.begin) / kNR<T> * kNR<T>;
-    s.c1 = round_up(column(keys.end), kNR<T>);
-    s.whole0 = round_up(column(visibility.row(i1 - 1).begin), kNR<T>);
-    s.whole1 = column(visibility.row(i0).end) / kNR<T> * kNR<T>;
+    s.scores = scratch_.scores.at(r - band);
+    const std::int64_t first = first_ + r, last = first + s.rows - 1;
+    const KeyRange keys = visited(visibility, sequence_, first, last + 1);
+    s.at = strip_columns(visibility, keys, first, last, j0, kBlock, kNR<T>);
     return s;
   }
 
@@ -284,29 +278,29 @@ class StatisticsWorker {
     std::int64_t count = 0, c0 = kBlock, c1 = 0;
     for (std::int64_t first = r; first < end; first += kMR) {
       const Strip s = place_strip(visibility, j0, first, r, end);
-      if (s.empty()) continue;
+      if (s.at.empty()) continue;
       strips[count] = s;
       strips[count++].is_first = plan_.top_keys > 0 && !begun_[first / kMR];
       begun_[first / kMR] = true;
-      c0 = std::min(c0, s.c0);
-      c1 = std::max(c1, s.c1);
+      c0 = std::min(c0, s.at.c0);
+      c1 = std::max(c1, s.at.c1);
     }
     std::fill_n(block_entropies_, std::size(block_entropies_), T{0});
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
       for (std::int64_t n = 0; n < count; ++n) {
         const Strip& s = strips[n];
-        if (c < s.c0 || c >= s.c1) continue;
+        if (c < s.at.c0 || c >= s.at.c1) continue;
         product(s, c);
         if (plan_.rules.any()) continue;
-        if (c < s.whole0 || c >= s.whole1) hide(visibility, s, c, c + kNR<T>);
+        if (c < s.at.whole0 || c >= s.at.whole1) hide(visibility, s, c, c + kNR<T>);
         take(s, c, r);
       }
     }
     for (std::int64_t n = 0; plan_.rules.any() && n < count; ++n) {
       const Strip& s = strips[n];
       apply_rules(visibility, s);
-      hide(visibility, s, s.c0, s.c1);
-      for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) take(s, c, r);
+      hide(visibility, s, s.at.c0, s.at.c1);
+      for (std::int64_t c = s.at.c0; c < s.at.c1; c += kNR<T>) take(s, c, r);
     }
     for (std::int64_t n = 0; n < count; ++n) {
       if (strips[n].is_first) take_first_block(strips[n]);
@@ -331,24 +325,16 @@ class StatisticsWorker {
     }
   }
 
-  /// Columns that query i sees of the strip's [c0, c1).
-  static KeyRange columns_of(const Visibility& visibility, std::int64_t i, std::int64_t j0, std::int64_t c0,
-                             std::int64_t c1) {
-    const KeyRange seen = visibility.row(i);
-    const std::int64_t begin = std::clamp(seen.begin - j0, c0, c1);
-    return {begin, std::max(begin, std::clamp(seen.end - j0, c0, c1))};
-  }
-
   void apply_rules(const Visibility& visibility, const Strip& s) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      apply_rules(visibility, first_ + s.r + m, s.j0, s.c0, s.c1, s.start[m], s.scores + m * Plan::kScoreStride);
+      apply_rules(visibility, first_ + s.r + m, s.j0, s.at.c0, s.at.c1, s.start[m], s.scores + m * Plan::kScoreStride);
     }
   }
 
   /// Score rules, and `start`, on what query i sees of columns [c0, c1) of its row of scores.
   void apply_rules(const Visibility& visibility, std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1,
                    T start, T* row) const {
-    const KeyRange seen = columns_of(visibility, i, j0, c0, c1);
+    const KeyRange seen = visibility.columns(i, j0, c0, c1);
     if (seen.empty()) return;
     plan_.rules.apply(row + seen.begin, nullptr, sequence_, h_, i, j0 + seen.begin, seen.end - seen.begin,
                       scratch_.rule_row.data);
@@ -358,17 +344,17 @@ class StatisticsWorker {
   /// −∞ in columns [c0, c1) that a row does not see.
   void hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const KeyRange seen = columns_of(visibility, first_ + s.r + m, s.j0, c0, c1);
+      const KeyRange seen = visibility.columns(first_ + s.r + m, s.j0, c0, c1);
       T* row = s.scores + m * Plan::kScoreStride;
       std::fill(row + c0, row + seen.begin, kHidden);
       std::fill(row + seen.end, row + c1, kHidden);
     }
   }
 
-  /// Takes panel c of the strip into the figures of its rows. `group`: the row of the tile where the group begins.
-  void take(const Strip& s, std::int64_t c, std::int64_t group) const {
+  /// Takes panel c of the strip into the figures of its rows. `band`: the row of the tile where the band begins.
+  void take(const Strip& s, std::int64_t c, std::int64_t band) const {
     if (plan_.exponentials) {
-      take_scores<true>(s, c, block_entropies_ + (s.r - group) * kLanes<T>);
+      take_scores<true>(s, c, block_entropies_ + (s.r - band) * kLanes<T>);
     } else if (plan_.scan) {
       take_scores<false>(s, c, nullptr);
     }
@@ -475,7 +461,7 @@ class StatisticsWorker {
       const auto enough = hn::Ge(larger, hn::Set(d, static_cast<T>(plan_.top_keys - 1)));
       const auto bar = hn::MaxOfLanes(d, hn::IfThenElse(enough, lanes, hn::Set(d, kZeroPower)));
       const T* row = s.scores + m * Plan::kScoreStride;
-      for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
+      for (std::int64_t c = s.at.c0; c < s.at.c1; c += kNR<T>) {
         const auto highest = hn::Max(hn::Load(d, row + c), hn::Load(d, row + c + kN));
         if (!hn::AllFalse(d, hn::Ge(highest, bar))) take_top(s.r + m, row + c, s.j0 + c, bar);
       }
@@ -661,13 +647,13 @@ class StatisticsWorker {
       const std::int64_t width = std::min(kBlock, sequence_.S - j0);
       const std::int64_t c0 = std::clamp<std::int64_t>(seen.begin - j0, 0, kBlock) / kNR<T> * kNR<T>;
       const std::int64_t c1 = std::max(c0, round_up(std::clamp<std::int64_t>(seen.end - j0, 0, kBlock), kNR<T>));
-      const Strip s{0, rows.count, j0, strip, start, scratch_.scores.data, c0, c1, 0, 0};
+      const Strip s{0, rows.count, j0, strip, start, scratch_.scores.data, {}, false};
       for (std::int64_t c = c0; c < c1; c += kNR<T>) product(s, c);
       for (std::int64_t m = 0; m < rows.count; ++m) {
         const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
         T* row = scratch_.scores.at(m);
         if (plan_.rules.any()) apply_rules(visibility, i, j0, c0, c1, start[m], row);
-        const KeyRange own = columns_of(visibility, i, j0, c0, c1);
+        const KeyRange own = visibility.columns(i, j0, c0, c1);
         exponentials_in_place(row + c0, c1 - c0);
         std::fill(row, row + own.begin, T{0});
         std::fill(row + own.end, row + std::max(width, own.end), T{0});
@@ -695,8 +681,54 @@ class StatisticsWorker {
   View<T, 3> head_keys_, head_chosen_;                                // (panels, D, kNR)
   mutable bool begun_[kTile / kMR] = {};                              // whether a strip has seen a block
   HWY_ALIGN Index lane_before_[kLanes<T>];                            // of lane 0, itself
-  HWY_ALIGN mutable T block_entropies_[Plan::kBandRows * kLanes<T>];  ///< of the group and block at hand, by lane
+  HWY_ALIGN mutable T block_entropies_[Plan::kBandRows * kLanes<T>];  ///< of the band and block at hand, by lane
 };
+
+/// The work of a thread on a batch of heads whose keys are packed together.
+template <typename T>
+void compute_batch(StatisticsWorker<T>& worker, const StatisticsPlan<T>& plan, const PackedHeads* parts,
+                   const HeadTotals& batch, std::atomic<std::int64_t>& next_tile, Cancellation& cancellation) {
+  const StatisticsProblem& p = plan.p;
+  // visit(part, query head) for the n-th query head of the batch.
+  const auto with_query_head = [&](std::int64_t n, const auto& visit) {
+    const HeadTask head = head_task_of(parts, batch, n / p.group);
+    visit(*head.part, head.h * p.group + n % p.group);
+  };
+  const std::int64_t query_heads = batch.heads * p.group;
+#pragma omp for schedule(static) nowait
+  for (std::int64_t n = 0; n < query_heads; ++n) {
+    with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
+  }
+  if (plan.packs_keys) {
+    for_key_blocks(parts, batch, cancellation, [&](const PackedHeads& part, std::int64_t h, std::int64_t block) {
+      worker.pack_block(part, h, block);
+    });
+  }
+#pragma omp for schedule(dynamic, 1)
+  for (std::int64_t n = 0; n < (plan.chosen_keys > 0 ? batch.heads : 0); ++n) {
+    const HeadTask head = head_task_of(parts, batch, n);
+    worker.pack_chosen(*head.part, head.h);
+  }
+#pragma omp for schedule(dynamic, 1) nowait
+  for (std::int64_t n = 0; n < query_heads * plan.row_strips; ++n) {
+    if (cancellation.requested()) continue;
+    with_query_head(n / plan.row_strips,
+                    [&](const PackedHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
+  }
+  // A head's tiles begin in the order of their turns (Turnstile), the longest rows of a causal mask first.
+  for_each_in_order(next_tile, plan.by_tile ? batch.tiles : 0, cancellation, [&](std::int64_t n) {
+    with_query_tile(parts, batch, n, [&](const PackedHeads& part, std::int64_t head, std::int64_t turn) {
+      worker.run_tile(part, part.h0 * p.group + head, turn);
+    });
+  });
+#pragma omp barrier
+  if (plan.sums) {
+#pragma omp for schedule(static)
+    for (std::int64_t n = 0; n < query_heads; ++n) {
+      with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.write_sums(part, h); });
+    }
+  }
+}
 
 template <typename T>
 void statistics_typed(const StatisticsProblem& p) {
@@ -708,68 +740,16 @@ void statistics_typed(const StatisticsProblem& p) {
   PackedHeads* const parts = shared.parts.data;
   HeadBatch batch(plan, parts);
   Cancellation cancellation(p.context);
-  std::atomic<std::int64_t> next{0};
-#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, batch, cancellation, next)
+  std::atomic<std::int64_t> next_tile{0};
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, shared, parts, batch, cancellation, next_tile)
   {
     StatisticsWorker<T> worker(plan, shared, omp_get_thread_num());
-    // Calls run(part, query head, …) for the n-th query head that is batch.
-    const auto with_query_head = [&](std::int64_t n, const auto& run) {
-      const HeadTask head = head_task_of(parts, batch, n / p.group);
-      run(*head.part, head.h * p.group + n % p.group);
-    };
-    while (batch.parts > 0) {
-      const bool last = batch.is_last();  // before the loops' barriers: then another thread may go on
-#pragma omp for schedule(static) nowait
-      for (std::int64_t n = 0; n < batch.heads * p.group; ++n) {
-        with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
-      }
-      if (plan.packs_keys) {
-#pragma omp for schedule(dynamic, 1) nowait
-        for (std::int64_t n = 0; n < batch.blocks; ++n) {
-          if (cancellation.requested()) continue;
-          const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
-          const std::int64_t at = n - part.first_block;
-          worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
-        }
-      }
-#pragma omp for schedule(dynamic, 1)
-      for (std::int64_t n = 0; n < (plan.chosen_keys > 0 ? batch.heads : 0); ++n) {
-        const HeadTask head = head_task_of(parts, batch, n);
-        worker.pack_chosen(*head.part, head.h);
-      }
-#pragma omp for schedule(dynamic, 1) nowait
-      for (std::int64_t n = 0; n < batch.heads * p.group * plan.row_strips; ++n) {
-        if (cancellation.requested()) continue;
-        with_query_head(n / plan.row_strips, [&](const PackedHeads& part, std::int64_t h) {
-          worker.run_rows(part, h, n % plan.row_strips);
+    for_each_batch(
+        batch, [&] { compute_batch(worker, plan, parts, batch, next_tile, cancellation); },
+        [&] {
+          batch.next_unless(cancellation);
+          next_tile.store(0, std::memory_order_relaxed);
         });
-      }
-      // A head's tiles are begun in the order of their turns (Turnstile), which puts the longest rows of a causal mask
-      // first.
-      const std::int64_t tiles = plan.by_tile ? batch.tiles : 0;
-      for (;;) {
-        // No further tile starts. None is skipped between tiles that start: each waits for its predecessors.
-        if (cancellation.requested()) next.store(tiles, std::memory_order_relaxed);
-        const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
-        if (n >= tiles) break;
-        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
-        const std::int64_t at = n - part.first_tile;
-        worker.run_tile(part, part.h0 * p.group + at / part.tiles, at % part.tiles);
-      }
-#pragma omp barrier
-      if (plan.sums) {
-#pragma omp for schedule(static)
-        for (std::int64_t n = 0; n < batch.heads * p.group; ++n) {
-          with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.write_sums(part, h); });
-        }
-      }
-      if (last) break;
-#pragma omp single
-      {
-        batch.next_unless(cancellation);
-        next.store(0, std::memory_order_relaxed);
-      }
-    }
   }
   cancellation.throw_if_seen();
 }
