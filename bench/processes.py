@@ -27,7 +27,7 @@ def tokens_per_second(command, directory):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tool", default="build/headgate", help="default: %(default)s")
-    parser.add_argument("--data", default="README.md", help="text (default: %(default)s)")
+    parser.add_argument("--data", default="LICENSE", help="text (default: %(default)s)")
     parser.add_argument("--count", type=int, default=os.cpu_count(), help="N (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=16, help="sequences of a step (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="of a run (default: %(default)s)")

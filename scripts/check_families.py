@@ -7,7 +7,7 @@
 Random small checkpoints of llama (with Llama 3's RoPE scaling), mistral (with a window), qwen2 and qwen3 are made here,
 as one file, as shards, in bf16, and as GGUF where the package gguf knows the architecture. SmolLM2 is compared where
 scripts/real_model.sh has put it into BUILD/models, on 384 tokens of English text that headgate and the package
-tokenizers tokenize: a part of what scripts/english_text.sh has put into BUILD/text, or else of README.md. `headgate eval`
+tokenizers tokenize: a part of what scripts/english_text.sh has put into BUILD/text, or else of LICENSE. `headgate eval`
 reads whole sequences, `headgate generate` token after token with a cache; of SmolLM2 its answer to a question is also the
 one that transformers generates.
 
@@ -296,7 +296,7 @@ def english_text(build):
     """Prose of some 3000 bytes."""
     text = build / "text" / "gcide.txt"
     if not text.exists():
-        return Path("README.md").read_text(encoding="utf-8")[:3000]
+        return Path("LICENSE").read_text(encoding="utf-8")[:3000]
     with open(text, "rb") as lines:  # elsewhere the file is no UTF-8
         return b"".join(itertools.islice(lines, 2000, 2600))[:3000].decode()
 

@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code blocks of docs/reference/pytorch.md run, one after the other, as they stand there."""
+"""The code blocks of README.md and docs/reference/pytorch.md run, one after the other, as they stand there."""
 
 import re
 from pathlib import Path
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "pytorch.md"
+ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_examples():
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert len(blocks) >= 6
+def run_blocks(document):
+    """The names that the blocks leave, and how many there are."""
+    blocks = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
     names = {}
     for block in blocks:
-        exec(compile(block, str(DOCUMENT), "exec"), names)
+        exec(compile(block, str(document), "exec"), names)
+    return names, len(blocks)
+
+
+def test_readme_blocks_run():
+    names, count = run_blocks(ROOT / "README.md")
+    assert count >= 1
+    assert names["y"].shape == names["q"].shape and names["out"].shape == (2, 256, 512)
+
+
+def test_pytorch_blocks_run():
+    names, count = run_blocks(ROOT / "docs" / "reference" / "pytorch.md")
+    assert count >= 6
     assert names["y"].is_nested and len(names["gate_parameters"](names["model"])) == 2
