@@ -37,8 +37,8 @@ struct Problem {
   bool gate_headwise = false;
   double gate_threshold = 0.0;  ///< > 0: rows whose gate is at most this are not computed; the gate multiplies
   Precision precision = Precision::exact;
-  std::int64_t page = 0;     ///< tokens of a page of k and v, which the block table orders; 0: not paged
-  ExecutionContext context;  ///< resolved()
+  std::int64_t page = 0;         ///< tokens of a page of k and v, which the block table orders; 0: not paged
+  ExecutionContext context;      ///< resolved()
   CallReport* report = nullptr;  ///< what the backend tells of the call; null: nothing
   /// As given, but for bias and mask, stretched to (B,Hq,T,S) by stride 0, and gate, absent where gate_fn is none.
   AttentionInputs inputs;
