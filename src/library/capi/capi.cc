@@ -46,8 +46,8 @@ static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 
 static_assert(sizeof(void*) != 8 || sizeof(headgate_statistics_selection) == 8 + 2 * 80 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_statistics_outputs) == 8 + 16 * 80);
 
-/// Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp), and the call
-/// refuses those of no function.
+/// Zero is the default in C and no gate in C++; other numbers are the same (library/core/gate_functions.hpp), and the
+/// call refuses those of no function.
 GateFn to_gate_fn(headgate_gate_fn gate_fn) {
   if (gate_fn == HEADGATE_GATE_FN_DEFAULT) return AttentionOptions{}.gate_fn;
   return gate_fn == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(gate_fn);
