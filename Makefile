@@ -25,7 +25,7 @@ help:
 	@echo "make setup        install every Debian package of scripts/packages.txt that is missing"
 	@echo "make tool         build the command line: build/headgate"
 	@echo "make build        build everything in build/"
-	@echo "make lint         formatting, clang-tidy of every file, direction of includes"
+	@echo "make lint         formatting, clang-tidy of every file, direction of includes, ruff"
 	@echo "make sanitize     the whole suite under the address and undefined-behaviour sanitizers, threads under theirs"
 	@echo "make fuzz         a minute of libFuzzer on every parser of files"
 	@echo "make hostile      damaged files, bad paths, limits and signals against every reader and output: minutes"

@@ -25,9 +25,13 @@ class Library:
     def __init__(self, tool, directory, case, threads):
         self.by_processor = threads == 1
         own_tool = directory / "headgate"
-        self.process = subprocess.Popen([str(own_tool) if own_tool.is_file() else tool, "bench", "--on-demand", case, "--threads", str(threads)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, "LD_LIBRARY_PATH": str(directory)})
+        self.process = subprocess.Popen(
+            [str(own_tool) if own_tool.is_file() else tool, "bench", "--on-demand", case, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": str(directory)},
+        )
         self._line()
 
     def _line(self):

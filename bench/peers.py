@@ -22,10 +22,10 @@ from typing import Any
 
 CPUS = os.sched_getaffinity(0)  # before a runtime that is imported below binds this thread
 
-from peer.table import markdown, merged  # noqa: E402
-from peer.cases import Case, Refused, all_cases  # noqa: E402
-from peer.worker import PEERS, WorkerProcess  # noqa: E402
-from turns import seconds_in_turns  # noqa: E402
+from peer.cases import Case, Refused, all_cases
+from peer.table import markdown, merged
+from peer.worker import PEERS, WorkerProcess
+from turns import seconds_in_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 TURN_SECONDS = 0.03  # calls in a turn; the median of them counts, so that one that wakes threads does not
@@ -39,8 +39,9 @@ def quartiles(values: list[float]) -> list[float]:
 
 def checked(case: Case, workers: list[WorkerProcess]) -> tuple[list[WorkerProcess], list[dict[str, Any]]]:
     """The workers that compute the case rightly, and a result for every worker: its error, or why it is not timed."""
-    from peer.reference import error_of, reference  # imports PyTorch
     import numpy as np
+
+    from peer.reference import error_of, reference  # imports PyTorch
 
     for worker in workers:
         worker.release()
@@ -109,8 +110,11 @@ def write_atomically(path: Path, text: str) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; also a Python file with a "
-                        "class Peer of your own (default: %(default)s)")
+    parser.add_argument(
+        "--peers",
+        default=",".join(PEERS),
+        help="comma-separated; also a Python file with a class Peer of your own (default: %(default)s)",
+    )
     parser.add_argument("--filter", default="", help="the cases whose names match this")
     parser.add_argument("--list", action="store_true", help="print the cases' names and end")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each (default: %(default)s)")
@@ -118,8 +122,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file too")
     parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: tables of these files")
-    parser.add_argument("--package", type=Path, default=ROOT / "build" / "python",
-                        help="the folder that headgate is imported from (default: %(default)s)")
+    parser.add_argument(
+        "--package",
+        type=Path,
+        default=ROOT / "build" / "python",
+        help="the folder that headgate is imported from (default: %(default)s)",
+    )
     parser.add_argument("--tiny", action="store_true", help="sequences of 24 tokens, to try it; times say nothing")
     arguments = parser.parse_args()
     for name in ("rounds", "threads"):
@@ -141,14 +149,18 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measures what was asked for and says on stderr how far it is."""
-    workers = [WorkerProcess(name, arguments.threads, CPUS, [arguments.package])
-               for name in arguments.peers.split(",")]
+    workers = [WorkerProcess(name, arguments.threads, CPUS, [arguments.package]) for name in arguments.peers.split(",")]
     missing = {worker.name: worker.missing for worker in workers if worker.missing}
     for name, why in missing.items():
         print(f"peers.py: {name} is missing: {why}", file=sys.stderr)
     there = [worker for worker in workers if not worker.missing]
-    report = {"cpu": cpu_name(), "threads": arguments.threads, "missing": missing,
-              "versions": {worker.name: worker.version for worker in there}, "cases": []}
+    report = {
+        "cpu": cpu_name(),
+        "threads": arguments.threads,
+        "missing": missing,
+        "versions": {worker.name: worker.version for worker in there},
+        "cases": [],
+    }
     for case in arguments.cases:
         row = measure(case, there, arguments.rounds)
         report["cases"].append(row)
@@ -165,8 +177,10 @@ def line_of(result: dict[str, Any]) -> str:
         return f"{result['peer']:<18} not timed: {result['refused']}"
     low, middle, high = (1e3 * seconds for seconds in result["seconds"])
     ratio = f"{result['ratio'][1]:.2f}" if "ratio" in result else ""
-    return (f"{result['peer']:<18} {middle:9.3f} ms ({low:.3f} to {high:.3f})  {ratio:>6}  "
-            f"{result['gflops']:7.1f} GFLOP/s  error {result['error']:.1e}  {result['way']}")
+    return (
+        f"{result['peer']:<18} {middle:9.3f} ms ({low:.3f} to {high:.3f})  {ratio:>6}  "
+        f"{result['gflops']:7.1f} GFLOP/s  error {result['error']:.1e}  {result['way']}"
+    )
 
 
 def main() -> None:

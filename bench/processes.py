@@ -33,8 +33,21 @@ def main():
     parser.add_argument("--steps", type=int, default=20, help="of a run (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     arguments = parser.parse_args()
-    train = [arguments.tool, "train", "--data", arguments.data, *MODEL, "--batch", str(arguments.batch), "--steps",
-             str(arguments.steps), "--eval-every", "0", "--save-every", "0"]
+    train = [
+        arguments.tool,
+        "train",
+        "--data",
+        arguments.data,
+        *MODEL,
+        "--batch",
+        str(arguments.batch),
+        "--steps",
+        str(arguments.steps),
+        "--eval-every",
+        "0",
+        "--save-every",
+        "0",
+    ]
     launch = ["mpirun", "-q", "--allow-run-as-root", "-n", str(arguments.count)]
     ways = {
         "1 thread": [*train, "--threads", "1"],

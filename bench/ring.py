@@ -21,6 +21,7 @@ def work(arguments, sharding, rank, ranks, meeting, pipe):
     """Waits for whether to go backward too, calls, and sends its seconds; until it is sent None."""
     import torch
     import torch.distributed as dist
+
     from headgate.torch import gated_attention, ring_attention, shard_sequence
 
     T, Hq, Hkv, D = arguments.tokens, arguments.heads, arguments.kv_heads, arguments.head_dim
@@ -83,7 +84,11 @@ def main():
             ways[f"{arguments.count} processes, {sharding}"] = Way(arguments, sharding, arguments.count, directory)
         found = []
         for backward in (False, True):
-            found.append(seconds_in_turns([lambda way=way: way.run(backward) for way in ways.values()], arguments.rounds))
+            found.append(
+                seconds_in_turns(
+                    [lambda way=way, backward=backward: way.run(backward) for way in ways.values()], arguments.rounds
+                )
+            )
         for way in ways.values():
             way.run(None)
             for process in way.processes:

@@ -39,8 +39,12 @@ class Headgate:
     """`headgate bench --on-demand CASE`: a step for every line that it is sent."""
 
     def __init__(self, tool, case, threads):
-        self.process = subprocess.Popen([tool, "bench", "--on-demand", case, "--threads", str(threads)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [tool, "bench", "--on-demand", case, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.facts = json.loads(self._line())
 
     def _line(self):
@@ -89,8 +93,9 @@ class Layer(nn.Module):
         q, k, v = parts[0], parts[-2], parts[-1]
         q = rotate(self.q_norm(q).transpose(1, 2), cos, sin)  # (B,Hq,T,D)
         k = rotate(self.k_norm(k).transpose(1, 2), cos, sin)  # (B,Hkv,T,D)
-        y = functional.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True,
-                                                    enable_gqa=self.heads != self.kv_heads).transpose(1, 2)
+        y = functional.scaled_dot_product_attention(
+            q, k, v.transpose(1, 2), is_causal=True, enable_gqa=self.heads != self.kv_heads
+        ).transpose(1, 2)
         if self.gated:
             y = y * torch.sigmoid(parts[1])
         return self.out(y.reshape(B, T, -1))
@@ -132,9 +137,14 @@ class TorchTraining:
         self.loss = torch.compile(self.model) if compiled else self.model
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
-            [{"params": [p for p in self.parameters if p.dim() == 2], "weight_decay": 0.1},
-             {"params": [p for p in self.parameters if p.dim() != 2], "weight_decay": 0.0}],
-            lr=1e-3, betas=(0.9, 0.95), fused=True)
+            [
+                {"params": [p for p in self.parameters if p.dim() == 2], "weight_decay": 0.1},
+                {"params": [p for p in self.parameters if p.dim() != 2], "weight_decay": 0.0},
+            ],
+            lr=1e-3,
+            betas=(0.9, 0.95),
+            fused=True,
+        )
         text = torch.randint(facts["vocab"], (facts["B"], facts["T"] + 1))
         self.tokens, self.targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
         self.check(facts)
@@ -184,8 +194,9 @@ def share_of_peak(row, name):
 
 
 def print_row(row, names):
-    rates = "".join(f"{row[name]['tokens_per_second']:>12,.0f} {share_of_peak(row, name):>5.2f}"
-                    for name in ("headgate", *names))
+    rates = "".join(
+        f"{row[name]['tokens_per_second']:>12,.0f} {share_of_peak(row, name):>5.2f}" for name in ("headgate", *names)
+    )
     ratios = "".join(f"{row[name]['ratio']:>12.2f}x" for name in names)
     print(f"{row['name']:<22}{row['parameters']:>12,}{row['tokens']:>8}{rates}{ratios}", flush=True)
 
@@ -207,8 +218,7 @@ def parse_arguments():
 
 def cases_of(arguments):
     listed = subprocess.run([arguments.headgate, "bench", "--list"], check=True, capture_output=True, text=True).stdout
-    cases = [name for name in listed.splitlines()
-             if name.startswith("train/") and re.search(arguments.filter, name)]
+    cases = [name for name in listed.splitlines() if name.startswith("train/") and re.search(arguments.filter, name)]
     if not cases:
         sys.exit(f"train_torch.py: no training case matches {arguments.filter}")
     return cases
@@ -218,8 +228,10 @@ def main():
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
     names = ["eager", "compiled"] if arguments.compile else ["eager"]
-    print(f"PyTorch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()}), {arguments.threads} threads; "
-          f"tokens a second, and the share of FMA peak\n")
+    print(
+        f"PyTorch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()}), {arguments.threads} threads; "
+        f"tokens a second, and the share of FMA peak\n"
+    )
     columns = "".join(f"{name:>18}" for name in ("headgate", *names))
     print(f"{'case':<22}{'parameters':>12}{'tokens':>8}{columns}" + "".join(f"{'vs ' + name:>13}" for name in names))
     rows = []
@@ -229,8 +241,9 @@ def main():
     facts = rows[-1]
     print(f"\n{facts['cpu']}, headgate's vector target {facts['isa']}, FMA peak {facts['fma_peak_gflops']:.1f} GFLOP/s")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"torch": torch.__version__, "threads": arguments.threads, "rows": rows},
-                                             indent=2) + "\n")
+        arguments.json.write_text(
+            json.dumps({"torch": torch.__version__, "threads": arguments.threads, "rows": rows}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

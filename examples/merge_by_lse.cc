@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys in two parts, as two machines or two cache pages may hold them: each part is attended to without a gate, the
-// parts are merged by their log-sum-exp, and the gate comes once, after the merge (docs/MATH.md, section 6). Then the
-// gradients of the second part, from what is known of the whole.
+// parts are merged by their log-sum-exp, and the gate comes once, after the merge (docs/reference/math.md, section 6).
+// Then the gradients of the second part, from what is known of the whole.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

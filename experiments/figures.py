@@ -59,7 +59,7 @@ def bars_figure(experiment, spec, records):
 
 
 def values_figure(experiment, spec, records):
-    """A line for each variant over spec's values x: the figure at the path that x is put into."""
+    """Draws a line for each variant: the value at the path spec["value"], with each x of spec["x"] put into it."""
     block = experiment.block(spec.get("block", "main"))
     series = []
     for variant in block.variants:
@@ -71,8 +71,8 @@ def values_figure(experiment, spec, records):
 
 
 def reliability_figure(experiment, spec, records):
-    """Accuracy over confidence for each variant, in bins of confidence, whose predictions of all seeds are joined; and
-    the diagonal, on which predictions are as often right as they say."""
+    """Draws accuracy over confidence for each variant, and the diagonal of perfect calibration. Bins of confidence join
+    the predictions of all seeds."""
     block = experiment.block(spec.get("block", "main"))
     diagonal = [(0.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0)]
     series = [("as sure as right", diagonal)]

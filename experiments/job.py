@@ -23,13 +23,13 @@ class Setup:
     """What all runs of one call share."""
 
     experiment: plan.Experiment
-    headgate: pathlib.Path  # the program, or the Python that runs the experiment's
+    headgate: pathlib.Path  # headgate, or the Python interpreter of the experiment's program
     program: dict  # version and commit, for records
     program_sha256: str
-    data: pathlib.Path | None  # None: what a Python program takes by itself
+    data: pathlib.Path | None  # None: the Python program finds its data
     data_facts: dict  # file, bytes and sha256, for records
     work: pathlib.Path
-    results: pathlib.Path
+    records: pathlib.Path
     threads: int
     lock: object = None  # held by this process and the trainers it starts
 
@@ -39,13 +39,13 @@ class Setup:
 
 
 def relative(path):
-    """Relative to the root of the repository if the path lies in it, else absolute."""
+    """Makes the path relative to the root of the repository if it lies in there, else absolute."""
     path = pathlib.Path(path).resolve()
     return str(path.relative_to(plan.ROOT)) if path.is_relative_to(plan.ROOT) else str(path)
 
 
 def without_folders(command):
-    """For records: without the folders of paths outside the repository."""
+    """Shortens absolute paths to file names, for records."""
     return [pathlib.Path(part).name if part.startswith("/") else part for part in command]
 
 
@@ -158,7 +158,8 @@ class Job:
             self.process.send_signal(number)
 
     def advance(self):
-        """True once the run is recorded. Raises ExperimentError where it failed."""
+        """Starts the next process when one has ended. Returns True once the run is recorded. Raises ExperimentError if the run
+        failed."""
         status = self.process.poll()
         if status is None:
             return False
@@ -178,7 +179,7 @@ class Job:
 
     def finish(self, evaluation, diverged):
         self.record = self.make_record(evaluation, diverged)
-        plan.write_whole(self.setup.results / f"{self.run.name}.json", json.dumps(self.record, indent=1) + "\n")
+        plan.put_record(self.setup.records, self.record)
         (self.work / self.MARK).unlink()  # without a record the run is trained again
 
     def make_record(self, evaluation, diverged):
@@ -210,11 +211,11 @@ class Job:
             with open(self.work / "metrics.jsonl", "rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
                 step = int(re.findall(rb'^\{"step":(\d+),', file.read(), re.MULTILINE)[-1])
-            return min(1.0, step / self.steps())
+            return min(1.0, step / self.steps)
         except (OSError, IndexError):
             return 0.0
 
-    @functools.cache
+    @functools.cached_property
     def steps(self):
         """The steps of the whole run, from the checkpoint of its start."""
         return json.loads((self.work / "checkpoint" / "trainer_state.json").read_text(encoding="utf-8"))["steps"]
@@ -233,7 +234,7 @@ class ProgramJob(Job):
         return program_command(self.setup, self.run)
 
     def environment(self):
-        """The package headgate from the build folder, if no other is named; as many threads as the run may have."""
+        """Adds the package of the build folder unless PYTHONPATH is set, and limits OpenMP to the threads of the run."""
         package = os.environ.get("PYTHONPATH", str(plan.ROOT / "build" / "python"))
         return {**os.environ, "PYTHONPATH": package, "OMP_NUM_THREADS": str(self.setup.threads)}
 
@@ -257,13 +258,13 @@ class ProgramJob(Job):
         return json.loads((self.work / self.RESULT).read_text(encoding="utf-8"))
 
     def summary(self):
-        """What the result has beside its metrics. A run that diverged has none, but for its options."""
+        """Returns what the result has beside its metrics. A run that diverged writes no result."""
         if not (self.work / self.RESULT).exists():
             return {"model": {}, "settings": {}}
         return record.of_program(self.result(), self.setup.program)
 
     def share_done(self):
-        """By the last line "step N/M" that the program has printed."""
+        """Reads the last line "step N/M" that the program printed."""
         try:
             step, steps = re.findall(r"^step (\d+)/(\d+)", (self.work / "train.out").read_text(), re.MULTILINE)[-1]
             return min(1.0, int(step) / int(steps))

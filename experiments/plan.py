@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an experiment runs and where it records it: experiments/NAME/config.json, read and checked."""
+"""Reads and checks experiments/NAME/config.json and records.jsonl: what an experiment runs, and what it recorded."""
 
 import dataclasses
+import fcntl
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ RESERVED = {"data", "json", "log-every", "out", "resume", "seed", "stop-at", "th
 CONFIG_KEYS = {"about", "program", "train", "eval", "blocks", "tables"}
 BLOCK_KEYS = {"name", "about", "seeds", "train", "eval", "sweep", "curve", "variants"}
 VARIANT_KEYS = {"name", "label", "note", "train", "paper"}
+RECORD_KEYS = {"run", "train", "seed", "status"}  # what every record has
 
 
 class ExperimentError(Exception):
@@ -66,7 +68,7 @@ class Run:
 
     @property
     def size(self):
-        """Proportional to the time of the run, among runs of models of about the same size."""
+        """Estimates the time of the run, to a factor that is the same for models of about the same size."""
         size = 1.0
         for option in ("steps", "batch", "accumulate", "seq-len"):
             size *= self.train.get(option, 1)
@@ -82,8 +84,8 @@ class Experiment:
     program: str | None = None  # a Python program, relative to the repository, in place of `headgate train` and `eval`
 
     @property
-    def results(self):
-        return self.directory / "results"
+    def records(self):
+        return self.directory / "records.jsonl"
 
     def runs(self):
         """All runs, with variants in the innermost loop, so that all variants are run early."""
@@ -124,22 +126,22 @@ def require(condition, where, message):
 
 
 def check_keys(where, given, known):
-    require(isinstance(given, dict), where, "not an object")
+    require(isinstance(given, dict), where, "must be an object")
     unknown = sorted(set(given) - known)
     require(not unknown, where, f"unknown key {', '.join(unknown)}")
 
 
 def check_options(where, options):
-    require(isinstance(options, dict), where, "options are not an object")
+    require(isinstance(options, dict), where, "options must be an object")
     for option, value in options.items():
         require(option not in RESERVED, where, f"option {option} is set by run.py")
-        require(isinstance(value, (str, int, float)), where, f"option {option} is neither text, number, true nor false")
+        require(isinstance(value, (str, int, float)), where, f"option {option} must be text, a number, true or false")
 
 
 def read_variant(where, raw):
     check_keys(where, raw, VARIANT_KEYS)
     name = raw.get("name", "")
-    require(NAME.fullmatch(name), where, f"a variant's name is {name!r}")
+    require(NAME.fullmatch(name), where, f"a variant's name must match {NAME.pattern}, got {name!r}")
     where = f"{where}: variant {name}"
     check_options(where, raw.get("train", {}))
     return Variant(name, raw.get("label", name), raw.get("train", {}), raw.get("note", ""), raw.get("paper", {}))
@@ -148,17 +150,19 @@ def read_variant(where, raw):
 def read_block(where, raw, train, evaluate):
     check_keys(where, raw, BLOCK_KEYS)
     name = raw.get("name", "")
-    require(NAME.fullmatch(name), where, f"a block's name is {name!r}")
+    require(NAME.fullmatch(name), where, f"a block's name must match {NAME.pattern}, got {name!r}")
     where = f"{where}: block {name}"
     seeds, sweep = raw.get("seeds", []), raw.get("sweep", {})
-    require(seeds and all(type(seed) is int for seed in seeds), where, "seeds are not a list of whole numbers")
-    require(len(sweep) <= 1, where, "more than one option is swept")
+    require(seeds and all(type(seed) is int for seed in seeds), where, "seeds must be a list of whole numbers")
+    require(len(sweep) <= 1, where, f"sweep must have one option, got {', '.join(sweep)}")
     for values in sweep.values():
-        require(values and all(type(value) in (int, float) for value in values), where, "sweep is not over numbers")
+        require(
+            values and all(type(value) in (int, float) for value in values), where, "sweep must be a list of numbers"
+        )
     check_options(where, raw.get("train", {}))
     check_options(where, sweep and {option: values[0] for option, values in sweep.items()})
     variants = [read_variant(where, variant) for variant in raw.get("variants", [])]
-    require(variants, where, "no variants")
+    require(variants, where, "a block must have variants")
     return Block(
         name,
         seeds,
@@ -175,7 +179,7 @@ def read_tables(where, raw):
         require(
             isinstance(spec, dict) and NAME.fullmatch(spec.get("name", "")) and "kind" in spec,
             where,
-            f"a table without name or kind: {json.dumps(spec)}",
+            f"a table must have a name and a kind, got {json.dumps(spec)}",
         )
     names = [spec["name"] for spec in raw]
     require(len(set(names)) == len(names), where, "two tables have the same name")
@@ -196,7 +200,7 @@ def read_experiment(directory):
     check_options(path, train)
     program = raw.get("program")
     require(program is None or (ROOT / str(program)).is_file(), path, f"no program {program}")
-    require(program is None or not evaluate, path, "a program evaluates by itself, without options of eval")
+    require(program is None or not evaluate, path, "eval must be empty beside program: programs evaluate by themselves")
     blocks = [read_block(path, block, train, evaluate) for block in raw.get("blocks", [])]
     experiment = Experiment(directory.name, directory, blocks, read_tables(path, raw.get("tables", [])), program)
     names = [run.name for run in experiment.runs()]
@@ -239,16 +243,38 @@ def write_whole(path, text):
         raise
 
 
-def read_record(path):
-    """Reads a record; None if there is no file. Raises ExperimentError for a file that is not a record."""
+def read_records(path):
+    """Reads a file of records, one a line, as {run name: record}; {} if there is no file. Raises ExperimentError, with
+    the number of the line, for a line that is not a record."""
+    records = {}
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ExperimentError(f"{path}: {error}") from error
-    require(isinstance(record, dict) and {"train", "seed", "status"} <= set(record), path, "not a record of a run")
-    return record
+        return records
+    for number, line in enumerate(lines, 1):
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise ExperimentError(f"{where}: {error}") from error
+        require(isinstance(record, dict) and RECORD_KEYS <= set(record), where, "not a record of a run")
+        require(record["run"] not in records, where, f"a second record of {record['run']}")
+        records[record["run"]] = record
+    return records
+
+
+def put_record(path, record):
+    """Adds a record to the file, or replaces that of the same run. Lines are sorted by the run's name and written
+    atomically. The lock on the folder keeps two processes from losing each other's records."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        records = {**read_records(path), record["run"]: record}
+        lines = [json.dumps(records[name], sort_keys=True) + "\n" for name in sorted(records)]
+        write_whole(path, "".join(lines))
+    finally:
+        os.close(folder)
 
 
 def identity_of(record):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a run: what is kept of a directory that `headgate train` made, and of what `headgate eval` printed; or
-of what a Python program wrote."""
+"""Makes the record of a run, from the directory of `headgate train` and the output of `headgate eval`, or from the
+result of a Python program."""
 
 import json
 import math

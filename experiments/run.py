@@ -6,8 +6,8 @@
     experiments/run.py NAME --dry-run       print the commands
     experiments/run.py NAME --trial         four steps of each variant, outside the records: does every command work?
 
-A run is trained in build/experiments/NAME/RUN and recorded in experiments/NAME/results/RUN.json. It may be
-interrupted: the same command continues. Afterwards the tables of the experiment's page are rewritten from the records.
+A run is trained in build/experiments/NAME/RUN and recorded as a line of experiments/NAME/records.jsonl. It may be
+interrupted: the same command continues. Afterwards the tables of the experiment's page are made of the records again.
 A run that diverges is a result; any other failure stops all runs. Status: 0, 1 after a failure, 130 when interrupted.
 """
 
@@ -181,7 +181,7 @@ def package_lists(python, data):
     return json.loads(facts.stdout)
 
 
-def program_setup(args, experiment, work, results):
+def program_setup(args, experiment, work, records):
     """Of an experiment whose program is a Python program."""
     python = pathlib.Path(args.python).absolute()  # not resolved: a link tells Python its environment
     if not os.access(python, os.X_OK):
@@ -189,16 +189,14 @@ def program_setup(args, experiment, work, results):
     data = pathlib.Path(args.data).resolve() if args.data else None
     program = program_of(None, (*SOURCES, "python", str(pathlib.Path(experiment.program).parent)))
     sha256 = sha256_of(plan.ROOT / experiment.program)
-    return Setup(
-        experiment, python, program, sha256, data, package_lists(python, data), work, results, args.threads
-    )
+    return Setup(experiment, python, program, sha256, data, package_lists(python, data), work, records, args.threads)
 
 
 def make_setup(args, experiment):
     work = pathlib.Path(args.work).resolve() / (experiment.name + ("-trial" if args.trial else ""))
-    results = work / "results" if args.trial else experiment.results
+    records = work / "records.jsonl" if args.trial else experiment.records
     if experiment.program:
-        return program_setup(args, experiment, work, results)
+        return program_setup(args, experiment, work, records)
     headgate = pathlib.Path(args.headgate).resolve()
     if not os.access(headgate, os.X_OK):
         raise plan.ExperimentError(f"no program {relative(headgate)}: make build makes it, --headgate names another")
@@ -213,7 +211,7 @@ def make_setup(args, experiment):
         data,
         {"file": data.name, "bytes": data.stat().st_size, "sha256": sha256_of(data)},
         work,
-        results,
+        records,
         args.threads,
     )
 
@@ -231,8 +229,8 @@ def trial_of(run, trial=TRIAL):
     return dataclasses.replace(run, train={**run.train, **trial["train"]}, eval={**run.eval, **trial["eval"]})
 
 
-def is_recorded(setup, run):
-    known = plan.read_record(setup.results / f"{run.name}.json")
+def is_recorded(setup, records, run):
+    known = records.get(run.name)
     return known is not None and plan.identity_of(known) == run.identity(setup.data_sha256)
 
 
@@ -255,7 +253,8 @@ def run_all(args):
     runs = [run for run in wanted if re.search(args.only, run.name)]
     if not runs:
         raise plan.ExperimentError(f"--only {args.only}: no run of {experiment.name} has such a name")
-    left = [run for run in runs if args.force or args.trial or not is_recorded(setup, run)]
+    records = {} if args.force or args.trial else plan.read_records(setup.records)
+    left = [run for run in runs if not is_recorded(setup, records, run)]
     print(
         f"{experiment.name}: {len(runs)} runs, {len(runs) - len(left)} recorded already; {args.jobs} at a time, "
         f"{args.threads} thread{'s' if args.threads > 1 else ''} each"
@@ -267,7 +266,7 @@ def run_all(args):
     take_lock(setup)
     Scheduler(setup, left, args.jobs, Display(left, len(runs) - len(left))).run()
     if args.trial:
-        print(table.all_tables(experiment, setup.results))
+        print(table.all_tables(experiment, setup.records))
     else:
         table.rewrite(experiment)
         print(f"tables of {relative(experiment.directory / 'README.md')} written")
@@ -283,13 +282,19 @@ def parse(arguments):
     parser.add_argument("--dry-run", action="store_true", help="print the commands of what is left to do")
     parser.add_argument("--trial", action="store_true", help="four steps of each variant, outside the records")
     parser.add_argument("--force", action="store_true", help="also runs that are recorded already")
-    parser.add_argument("--data", metavar="FILE", help="default: the text that scripts/english_text.sh prints; of "
-                        "Python programs apt's list of Debian 12's packages")
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="default: the text that scripts/english_text.sh prints; of "
+        "Python programs apt's list of Debian 12's packages",
+    )
     parser.add_argument(
         "--headgate", default=plan.ROOT / "build/headgate", metavar="PROGRAM", help="default build/headgate"
     )
     parser.add_argument(
-        "--python", default=plan.ROOT / "build/python-venv/bin/python", metavar="PYTHON",
+        "--python",
+        default=plan.ROOT / "build/python-venv/bin/python",
+        metavar="PYTHON",
         help="of Python programs (default build/python-venv/bin/python)",
     )
     parser.add_argument(

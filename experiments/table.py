@@ -36,21 +36,15 @@ MODEL_OPTIONS = {
 MARKED = re.compile(r"(<!-- table:([a-z0-9-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
-def records_of(experiment, results):
-    """{run name: record} of the runs that have a record."""
-    found = {run.name: plan.read_record(results / f"{run.name}.json") for run in experiment.runs()}
-    return {name: record for name, record in found.items() if record is not None}
-
-
 def check_records(experiment, records):
     """Records must belong to runs of the config and have the same settings, so that their means are meaningful."""
-    where = f"{experiment.name}/results"
+    where = f"{experiment.name}/{experiment.records.name}"
     runs = {run.name: run for run in experiment.runs()}
-    strangers = sorted({path.stem for path in experiment.results.glob("*.json")} - set(runs))
+    strangers = sorted(set(records) - set(runs))
     plan.require(not strangers, where, f"no run of config.json makes {', '.join(strangers)}")
     for name, record in records.items():
         same = plan.identity_of(record) == runs[name].identity(record["data"]["sha256"])
-        plan.require(same, where, f"{name}.json is of other options than config.json has")
+        plan.require(same, where, f"the record of {name} has other options than config.json")
     plan.require(
         len({record["data"]["sha256"] for record in records.values()}) <= 1, where, "records of different texts"
     )
@@ -71,9 +65,9 @@ def check_settings(where, records):
                 plan.require(first[0] == value, where, f"{both} differ in {key}, which no option sets")
 
 
-def render(experiment, results, checked=True):
+def render(experiment, path, checked=True):
     """({table name: text}, {file name: SVG}); a figure's text is the image that shows the file."""
-    records = records_of(experiment, results)
+    records = plan.read_records(path)
     if checked:
         check_records(experiment, records)
     texts, drawn = {}, {}
@@ -95,9 +89,9 @@ def render(experiment, results, checked=True):
     return texts, drawn
 
 
-def all_tables(experiment, results):
+def all_tables(experiment, path):
     """All tables as text, without check_records."""
-    return "\n".join(f"{name}\n{text}" for name, text in render(experiment, results, checked=False)[0].items())
+    return "\n".join(f"{name}\n{text}" for name, text in render(experiment, path, checked=False)[0].items())
 
 
 def page_with(experiment, page, given):
@@ -121,7 +115,7 @@ def expected_files(experiment):
     """{file name: text} of the page and the figures, as the records give them."""
     page = read_or_nothing(experiment.directory / "README.md")
     plan.require(page, experiment.name, "no README.md to write tables into")
-    texts, figures = render(experiment, experiment.results)
+    texts, figures = render(experiment, experiment.records)
     return {"README.md": page_with(experiment, page, texts), **figures}
 
 

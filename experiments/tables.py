@@ -274,12 +274,17 @@ def program_settings_table(experiment, spec, records):
 
 
 def values_table(experiment, spec, records):
-    """A row for each of spec's values x, a column for each variant: the figure at the path that x is put into."""
+    """A row for each x of spec["x"], a column for each variant: the value at the path spec["value"] with x put into it."""
     block = experiment.block(spec.get("block", "main"))
     columns = [finished(runs_of(block, records, variant=variant)[0]) for variant in block.variants]
     rows = [
-        [str(x), *(cell([value_at(record, spec["value"].format(x=x)) for record in own], spec.get("digits", 3))
-                   for own in columns)]
+        [
+            str(x),
+            *(
+                cell([value_at(record, spec["value"].format(x=x)) for record in own], spec.get("digits", 3))
+                for own in columns
+            ),
+        ]
         for x in spec["x"]
     ]
     return markdown([spec.get("title", "x"), *(variant.label for variant in block.variants)], rows)

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def parse_dependencies(text, build):
     """{object: set of absolute paths} of what `ninja -t deps` prints."""
-    dependencies = {}
+    dependencies, current = {}, None
     for line in text.splitlines():
         if line.startswith(" "):
             dependencies[current].add(os.path.normpath(os.path.join(build, line.strip())))
@@ -49,8 +49,10 @@ def changed_since(commit):
 
 
 def self_test():
-    text = ("a.o: #deps 2, deps mtime 1 (VALID)\n    ../src/a.cc\n    /p/src/core/x.hpp\n\n"
-            "b.o: #deps 1, deps mtime 1 (VALID)\n    ../src/b.cc\n\n")
+    text = (
+        "a.o: #deps 2, deps mtime 1 (VALID)\n    ../src/a.cc\n    /p/src/core/x.hpp\n\n"
+        "b.o: #deps 1, deps mtime 1 (VALID)\n    ../src/b.cc\n\n"
+    )
     dependencies = parse_dependencies(text, "/p/build")
     entries = [{"file": f"/p/src/{name}.cc", "command": f"c++ -O3 -o {name}.o -c /p/src/{name}.cc"} for name in "abc"]
     assert affected(entries, dependencies, {"/p/src/core/x.hpp"}) == ["/p/src/a.cc", "/p/src/c.cc"]

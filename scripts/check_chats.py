@@ -28,7 +28,11 @@ CHATML_REPLY = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%
 
 def chatml(default):
     """With a system's text where there is none."""
-    first = f"{{% if loop.first and messages[0]['role'] != 'system' %}}{{{{ '{default}' }}}}{{% endif %}}" if default else ""
+    first = (
+        f"{{% if loop.first and messages[0]['role'] != 'system' %}}{{{{ '{default}' }}}}{{% endif %}}"
+        if default
+        else ""
+    )
     return "{% for message in messages %}" + first + CHATML_TURN + "{% endfor %}" + CHATML_REPLY
 
 
@@ -38,8 +42,10 @@ LLAMA3_TURN = (
 )
 LLAMA3_REPLY = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 LLAMA3 = (
-    "{% for message in messages %}" + LLAMA3_TURN
-    + "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}" + LLAMA3_REPLY
+    "{% for message in messages %}"
+    + LLAMA3_TURN
+    + "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
+    + LLAMA3_REPLY
 )
 LLAMA31 = """{{- bos_token }}
 {%- if not date_string is defined %}
@@ -201,7 +207,9 @@ def check(tool, name, template, bos, end):
             theirs = applied(tokenizer, question, tokenize=True, return_dict=False)
             mine = ours(tool, folder, question)
             if mine != theirs:
-                wrong.append(f"{question}: {mine and tokenizer.decode(mine)!r}, not {theirs and tokenizer.decode(theirs)!r}")
+                wrong.append(
+                    f"{question}: {mine and tokenizer.decode(mine)!r}, not {theirs and tokenizer.decode(theirs)!r}"
+                )
     print(f"{name:16s} {'; '.join(wrong) or 'the same'}")
     return not wrong
 

@@ -31,6 +31,7 @@ import numpy
 import tokenizers
 import torch
 import transformers
+
 from check_tokenizers import of_gguf
 
 TOLERANCE = 1e-4
@@ -59,7 +60,11 @@ LLAMA3 = {
 }
 FAMILIES = {
     "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, {"head_dim": 24, "rope_scaling": LLAMA3}),
-    "llama tied": (transformers.LlamaForCausalLM, transformers.LlamaConfig, {"head_dim": 24, "tie_word_embeddings": True}),
+    "llama tied": (
+        transformers.LlamaForCausalLM,
+        transformers.LlamaConfig,
+        {"head_dim": 24, "tie_word_embeddings": True},
+    ),
     "mistral": (transformers.MistralForCausalLM, transformers.MistralConfig, {"head_dim": 24, "sliding_window": 7}),
     "qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, {}),
     "qwen3": (transformers.Qwen3ForCausalLM, transformers.Qwen3Config, {"head_dim": 24}),
@@ -132,9 +137,23 @@ def ours(tool, path, data, tokens, model, folder):
     out = folder / "log_probs.npy"
     metrics = "loss,massive_activation" + ("" if windowed(model) else ",first_token_attention,sink_rate")
     said = subprocess.run(
-        [tool, "eval", path, *data, "--logits", out, "--metrics", metrics, "--tokens", str(tokens), "--seq-len",
-         str(tokens), "--json"],
-        check=True, stdout=subprocess.PIPE,
+        [
+            tool,
+            "eval",
+            path,
+            *data,
+            "--logits",
+            out,
+            "--metrics",
+            metrics,
+            "--tokens",
+            str(tokens),
+            "--seq-len",
+            str(tokens),
+            "--json",
+        ],
+        check=True,
+        stdout=subprocess.PIPE,
     ).stdout
     return numpy.load(out)[0], json.loads(said)
 
@@ -177,7 +196,9 @@ def check_generated(what, model, answer, log_probs):
     tokens = numpy.array(answer["prompt_ids"] + answer["ids"])
     expected = theirs(model, tokens)[0][len(answer["prompt_ids"]) - 1 :]
     error = numpy.abs(log_probs - expected).max()
-    print(f"{what:24s} {len(answer['ids']):3d} tokens generated, stopped by {answer['stop']}, largest difference {error:.2e}")
+    print(
+        f"{what:24s} {len(answer['ids']):3d} tokens generated, stopped by {answer['stop']}, largest difference {error:.2e}"
+    )
     return error <= TOLERANCE
 
 

@@ -31,7 +31,9 @@ C_SUFFIXES = {".c", ".cc", ".h", ".hpp"}
 TEXT_SUFFIXES = C_SUFFIXES | {".py", ".sh", ".cmake", ".txt"}
 TREES = ("include", "src", "python", "tests", "bench", "examples", "scripts", "cmake")
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])([^<">]+)[>"]')
-CALL = re.compile(r"\b(headgate_library|add_library|add_executable|nanobind_add_module|target_link_libraries)\s*\(([^()]*)\)")
+CALL = re.compile(
+    r"\b(headgate_library|add_library|add_executable|nanobind_add_module|target_link_libraries)\s*\(([^()]*)\)"
+)
 TARGET = re.compile(r"headgate_\w+")
 
 
@@ -48,7 +50,9 @@ class Rooms:
                 if command != "target_link_libraries":
                     provided[name] = folder
                 used.setdefault(folder, set()).update(filter(TARGET.fullmatch, others))
-        self.links = {folder: {provided[name] for name in names if name in provided} - {folder} for folder, names in used.items()}
+        self.links = {
+            folder: {provided[name] for name in names if name in provided} - {folder} for folder, names in used.items()
+        }
 
     def of(self, path):
         """The room of a path relative to the root: the nearest folder above it that is one, or None."""
@@ -57,7 +61,11 @@ class Rooms:
     def upward(self):
         """A complaint for each room outside the layers, and for each link that ARROWS does not have."""
         layers = {room: "/".join(room.split("/")[:2]) for room in self.links}
-        complaints = [f"{room} is in none of the layers {', '.join(ARROWS)}" for room in sorted(layers) if layers[room] not in ARROWS]
+        complaints = [
+            f"{room} is in none of the layers {', '.join(ARROWS)}"
+            for room in sorted(layers)
+            if layers[room] not in ARROWS
+        ]
         for room in sorted(self.links):
             for other in sorted(self.links[room]):
                 if layers[other] != layers[room] and layers[other] not in ARROWS.get(layers[room], ARROWS):
@@ -70,7 +78,7 @@ class Rooms:
 
         def visit(room, path):
             if room in path:
-                return path[path.index(room):] + [room]
+                return path[path.index(room) :] + [room]
             if room in done:
                 return None
             found = next(filter(None, (visit(other, path + [room]) for other in sorted(self.links[room]))), None)
@@ -148,15 +156,27 @@ def self_test():
         ("src/library/low/a.hpp", '#include "library/low/b.hpp"', None),
         ("src/library/low/a.hpp", '#include "headgate/tensor.hpp"', None),
         ("src/library/low/a.hpp", "#include <sys/stat.h>", None),
-        ("src/library/low/a.hpp", "#include <models/middle/b.hpp>", "does not link src/models/middle, only the public API"),
-        ("src/library/low/a.hpp", '#include "models/middle/b.hpp"', "src/library/low/CMakeLists.txt does not link src/models/middle"),
+        (
+            "src/library/low/a.hpp",
+            "#include <models/middle/b.hpp>",
+            "does not link src/models/middle, only the public API",
+        ),
+        (
+            "src/library/low/a.hpp",
+            '#include "models/middle/b.hpp"',
+            "src/library/low/CMakeLists.txt does not link src/models/middle",
+        ),
         ("src/models/middle/a.cc", '#include "library/low/b.hpp"', None),
         ("src/models/middle/cpu/a.cc", '#include "library/low/b.hpp"', None),
         ("src/models/middle/cpu/a.cc", '#include "models/middle/b.hpp"', None),
         ("src/models/middle/a.cc", '#include "hwy/highway.h"', None),
         ("src/models/middle/a.cc", '#define HWY_TARGET_INCLUDE "models/middle/a.cc"', None),
         ("src/models/middle/a.cc", '#define HWY_TARGET_INCLUDE "a.cc"', "write the path"),
-        ("src/models/middle/a.cc", '  #  include "tool/high/b.hpp"', "does not link src/tool/high, only src/library/low"),
+        (
+            "src/models/middle/a.cc",
+            '  #  include "tool/high/b.hpp"',
+            "does not link src/tool/high, only src/library/low",
+        ),
         ("src/tool/high/a.cc", '#include "models/middle/cpu/b.hpp"', None),
         ("src/tool/high/a.cc", '#include "library/low/b.hpp"', "does not link src/library/low"),
         ("src/tool/high/a.cc", '#include "b.hpp"', "write the path"),
@@ -171,10 +191,16 @@ def self_test():
         ("tests/low/a.cc", '#include "tool/high/b.hpp"', None),
         ("tests/low/a.cc", "\n" * MAX_LINES, None),
         ("tests/low/a.cc", "\n" * (MAX_LINES + 1), f"{MAX_LINES + 1} lines"),
-        ("src/models/middle/CMakeLists.txt", "headgate_library(headgate_middle DEPENDS headgate_low headgate_other)",
-         "in a circle: src/models/middle -> src/models/other -> src/models/middle"),
-        ("src/library/lowest/CMakeLists.txt", "headgate_library(headgate_lowest DEPENDS headgate_middle)",
-         "src/library/lowest/CMakeLists.txt links upwards: src/models/middle"),
+        (
+            "src/models/middle/CMakeLists.txt",
+            "headgate_library(headgate_middle DEPENDS headgate_low headgate_other)",
+            "in a circle: src/models/middle -> src/models/other -> src/models/middle",
+        ),
+        (
+            "src/library/lowest/CMakeLists.txt",
+            "headgate_library(headgate_lowest DEPENDS headgate_middle)",
+            "src/library/lowest/CMakeLists.txt links upwards: src/models/middle",
+        ),
         ("src/other/a/CMakeLists.txt", "headgate_library(headgate_a)", "src/other/a is in none of the layers"),
     ]
     failures = []

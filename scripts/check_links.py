@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on a link in a Markdown file that leads to no file or no heading of this repository, and on a document that no
-chain of links from README.md leads to.
+"""Fails on a link in a Markdown file that leads to no file or no heading of this repository, on a document that no chain
+of links from README.md or docs/README.md leads to, and on a document of docs/ that has not exactly one heading of level 1.
 
-    check_links.py [ROOT]        check README.md, docs/, bench/ and experiments/ (default: of the tree that holds this script)
+    check_links.py [ROOT]        check the Markdown files of the root, and all below docs/, bench/ and experiments/
+                                 (default: of the tree that holds this script)
     check_links.py --self-test
 
 Links to other sites are left alone.
@@ -56,9 +57,15 @@ def check_file(root, path):
     return problems
 
 
-def unreachable(files):
-    """The documents that no chain of links from the first one leads to."""
-    reached, ahead = set(), [files[0]]
+def check_title(root, path):
+    """A page of a site has one title."""
+    titles = re.findall(r"^# ", FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    return [] if len(titles) == 1 else [f"{path.relative_to(root)}: {len(titles)} headings of level 1, not one"]
+
+
+def unreachable(files, starts):
+    """The documents that no chain of links from the first ones leads to."""
+    reached, ahead = set(), [path for path in starts if path in files]
     while ahead:
         path = ahead.pop()
         reached.add(path)
@@ -68,10 +75,13 @@ def unreachable(files):
 
 def check_tree(root):
     root = root.resolve()
-    folders = ("docs", "bench", "experiments")
-    files = [root / "README.md", *(path for folder in folders for path in sorted(root.glob(f"{folder}/**/*.md")))]
+    pages = sorted(root.glob("docs/**/*.md"))
+    others = [path for pattern in ("bench/**/*.md", "experiments/**/*.md") for path in sorted(root.glob(pattern))]
+    files = sorted(root.glob("*.md")) + pages + others
     problems = [problem for path in files for problem in check_file(root, path)]
-    problems += [f"{path.relative_to(root)}: no link leads here from README.md" for path in unreachable(files)]
+    problems += [problem for path in pages for problem in check_title(root, path)]
+    starts = (root / "README.md", root / "docs/README.md")
+    problems += [f"{path.relative_to(root)}: no link leads here from README.md" for path in unreachable(files, starts)]
     return len(files), problems
 
 
@@ -93,6 +103,7 @@ def self_test():
         ("no link", "docs/b.md: no link leads here from README.md"),
         ("`[a](docs/b.md)`", "docs/b.md: no link leads here from README.md"),
     ]
+    title_test()
     for text, expected in cases:
         with tempfile.TemporaryDirectory() as directory:
             root = Path(directory)
@@ -105,17 +116,33 @@ def self_test():
     island_test()
 
 
-def island_test():
-    """Documents that link each other alone are not reached; one is where another that is reached leads to it."""
+def problems_of(documents):
+    """What check_tree says of a tree of documents by their paths."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        (root / "docs").mkdir()
-        (root / "README.md").write_text("[a](docs/a.md)")
-        for name, content in (("a", "[b](b.md)"), ("b", ""), ("c", "[d](d.md)"), ("d", "[c](c.md) [b](b.md)")):
-            (root / f"docs/{name}.md").write_text(content)
-        problems = check_tree(root)[1]
-        if problems != [f"docs/{name}.md: no link leads here from README.md" for name in "cd"]:
-            sys.exit(f"check_links.py: self-test: an island yields {problems}")
+        for name, content in documents.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(content)
+        return check_tree(root)[1]
+
+
+def title_test():
+    """Pages of docs/ have one heading of level 1; other documents may have several."""
+    links = "[a](docs/a.md) [b](docs/b.md)"
+    problems = problems_of({"README.md": "# A\n# B\n" + links, "docs/a.md": "", "docs/b.md": "# A\n# B\n"})
+    if problems != ["docs/a.md: 0 headings of level 1, not one", "docs/b.md: 2 headings of level 1, not one"]:
+        sys.exit(f"check_links.py: self-test: titles yield {problems}")
+
+
+def island_test():
+    """Documents that link each other alone are not reached; one is where another that is reached leads to it. The
+    index of docs/ and the documents beside README.md count, too."""
+    documents = {"README.md": "[a](docs/a.md)", "CHANGES.md": "", "docs/README.md": "# I\n[e](deep/e.md)"}
+    links_of = (("a", "[b](b.md)"), ("b", ""), ("c", "[d](d.md)"), ("d", "[c](c.md) [b](b.md)"), ("deep/e", ""))
+    documents |= {f"docs/{name}.md": "# T\n" + content for name, content in links_of}
+    problems = problems_of(documents)
+    if problems != [f"{name}.md: no link leads here from README.md" for name in ("CHANGES", "docs/c", "docs/d")]:
+        sys.exit(f"check_links.py: self-test: an island yields {problems}")
 
 
 def main():

@@ -22,8 +22,7 @@ import unicodedata
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from tokenizers import trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -66,7 +65,11 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|end", "<s>"]
 def mixed_text(size, seed):
     """`size` characters of all kinds, in lines, runs and random pieces; the same for the same seed."""
     draw = random.Random(seed)
-    words = [word for line in PROSE for word in line.replace("\\n", "\n").replace("\\r", "\r").replace("\\t", "\t").split(" ")]
+    words = [
+        word
+        for line in PROSE
+        for word in line.replace("\\n", "\n").replace("\\r", "\r").replace("\\t", "\t").split(" ")
+    ]
     # Characters that PCRE2 10.42 knows: of Unicode 14; newer ones are not assigned there.
     known = [c for c in map(chr, range(1, 0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
     spaces = [" ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u2003", "\u3000", "\u2028", "\u0085", "   \n  "]
@@ -328,7 +331,7 @@ def write_golden(folder):
         (folder / name / "tokenizer.json").write_text(compact + "\n", encoding="utf-8")
         ids[name] = [tokenizer.encode(text).ids for text in texts]
     rows = [f' "{name}": ' + json.dumps(lists, separators=(",", ":")) for name, lists in ids.items()]
-    cases = '{"texts": ' + json.dumps(texts, ensure_ascii=False) + ',\n' + ',\n'.join(rows) + "}\n"
+    cases = '{"texts": ' + json.dumps(texts, ensure_ascii=False) + ",\n" + ",\n".join(rows) + "}\n"
     (folder / "cases.json").write_text(cases, encoding="utf-8")
 
 

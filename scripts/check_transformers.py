@@ -58,7 +58,9 @@ def by_steps(model, tokens):
 def same_text(model, tokens):
     """Whether generate says the same with and without a cache, of a prompt alone and behind padding."""
     prompt = tokens[:1, :9]
-    said = [model.generate(prompt, max_new_tokens=8, do_sample=False, use_cache=c, pad_token_id=0) for c in (True, False)]
+    said = [
+        model.generate(prompt, max_new_tokens=8, do_sample=False, use_cache=c, pad_token_id=0) for c in (True, False)
+    ]
     padded = torch.cat((torch.zeros_like(prompt[:, :3]), prompt), dim=1)
     mask = (torch.arange(padded.shape[1]) >= 3).long().unsqueeze(0)
     behind = model.generate(padded, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
@@ -99,9 +101,12 @@ def main():
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
     print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}; differences at most {TOLERANCE:.0e}")
-    names = sys.argv[2:] or subprocess.run(
-        [build / "tests/models/train/model_sample", "names"], check=True, capture_output=True, text=True
-    ).stdout.split()
+    names = (
+        sys.argv[2:]
+        or subprocess.run(
+            [build / "tests/models/train/model_sample", "names"], check=True, capture_output=True, text=True
+        ).stdout.split()
+    )
     failed = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh [--since COMMIT]: direction of includes, licence lines, whether mutation_check.py fits the code, formatting and
-# clang-tidy over the sources, or over those that changes since COMMIT reach; needs a configured build/, with --since a
-# built one. Every check runs, even if another one fails.
+# lint.sh [--since COMMIT]: direction of includes, licence lines, whether mutation_check.py fits the code, formatting,
+# Python by ruff, the forms and workflows of .github/, and clang-tidy over the sources, or over those that changes since
+# COMMIT reach; needs a configured build/, with --since a built one. Every check runs, even if another one fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,6 +33,21 @@ mutation_patterns() { scripts/mutation_check.py --patterns; }
 
 formatting() { sources | xargs clang-format --dry-run -Werror; }
 
+# The group `lint` of pyproject.toml, installed on first use.
+lint_python() {
+  local python
+  python=$(scripts/python_venv.sh build lint) && "$python" -m "$@"
+}
+
+python_style() { lint_python ruff check --quiet && lint_python ruff format --quiet --check; }
+
+forms_and_workflows() {
+  local schema="lint_python check_jsonschema --quiet --builtin-schema vendor"
+  $schema.github-workflows .github/workflows/*.yml && $schema.citation-file-format CITATION.cff &&
+    $schema.github-issue-config .github/ISSUE_TEMPLATE/config.yml &&
+    $schema.github-issue-forms $(ls .github/ISSUE_TEMPLATE/*.yml | grep -v config.yml)
+}
+
 # nanobind's own files, below build/, are not ours.
 ours() { grep -v "^$PWD/build/"; }
 compiled_files() { sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/compile_commands.json | ours | sort -u; }
@@ -52,7 +67,7 @@ tidy() {
 }
 
 failed=()
-for check in includes_and_lengths licence_lines mutation_patterns formatting tidy; do
+for check in includes_and_lengths licence_lines mutation_patterns formatting python_style forms_and_workflows tidy; do
   echo "== headgate: lint: ${check//_/ }"
   "$check" || failed+=("${check//_/ }")
 done

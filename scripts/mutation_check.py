@@ -29,12 +29,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPIED = ("CMakeLists.txt", "README.md", "cmake", "docs", "examples", "include", "python", "src", "tests")
 
 Mutation = collections.namedtuple("Mutation", "target test file name text changed")
-MUTATIONS = [Mutation(target, test, file, *row) for target, groups in (("portable", GROUPS), ("vectors", VECTOR_GROUPS))
-             for test, file, rows in groups for row in rows]
+MUTATIONS = [
+    Mutation(target, test, file, *row)
+    for target, groups in (("portable", GROUPS), ("vectors", VECTOR_GROUPS))
+    for test, file, rows in groups
+    for row in rows
+]
 # Highway then compiles for one target, the best that the flags allow.
-TARGET_FLAGS = {"portable": "-DHWY_COMPILE_ONLY_STATIC",
-                "vectors": "-DHWY_COMPILE_ONLY_STATIC"
-                           + (" -msse4.2 -maes -mpclmul" if platform.machine() == "x86_64" else "")}
+TARGET_FLAGS = {
+    "portable": "-DHWY_COMPILE_ONLY_STATIC",
+    "vectors": "-DHWY_COMPILE_ONLY_STATIC" + (" -msse4.2 -maes -mpclmul" if platform.machine() == "x86_64" else ""),
+}
 
 
 def title(mutation):
@@ -47,9 +52,20 @@ def run(command, **options):
 
 def configure(tree, build, target):
     """One target and little optimisation: mutants build fast."""
-    command = ["cmake", "-S", tree, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-               "-DCMAKE_CXX_FLAGS=" + TARGET_FLAGS[target], "-DHEADGATE_TOOLS=ON", "-DHEADGATE_INSTALL=OFF",
-               "-DHEADGATE_WERROR=OFF", "-DHEADGATE_MPI=ON"]
+    command = [
+        "cmake",
+        "-S",
+        tree,
+        "-B",
+        build,
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
+        "-DCMAKE_CXX_FLAGS=" + TARGET_FLAGS[target],
+        "-DHEADGATE_TOOLS=ON",
+        "-DHEADGATE_INSTALL=OFF",
+        "-DHEADGATE_WERROR=OFF",
+        "-DHEADGATE_MPI=ON",
+    ]
     if shutil.which("ninja"):
         command += ["-G", "Ninja"]
     if shutil.which("ccache"):

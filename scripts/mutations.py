@@ -3,8 +3,9 @@
 
 # (test program below tests/, file, its mutations); a mutation: (name, text that occurs exactly once in the file, the same,
 # changed). The named test must fail.
+# fmt: off
 GROUPS = (
-    ("library/attention/backward_test", "src/library/attention/cpu/gate_rows-inl.hpp", (
+    ("library/attention/backward_test", "src/library/attention/cpu/common/gate_rows-inl.hpp", (
         ("delta, no gate", "hn::MulAdd(dy, hn::LoadU(d, row.y + x), delta)",
          "hn::NegMulAdd(dy, hn::LoadU(d, row.y + x), delta)"),
         ("o = y - g, added gate", "hn::Sub(y, g)", "hn::Add(y, g)"),
@@ -33,13 +34,13 @@ GROUPS = (
         ("softplus'/softplus", "hn::Div(derivative(d, z), g)", "hn::Neg(hn::Div(derivative(d, z), g))"),
         ("identity'", "return hn::Set(d, hn::TFromD<D>{1});", "return hn::Set(d, hn::TFromD<D>{-1});"),
     )),
-    ("library/attention/gate_threshold_test", "src/library/attention/cpu/open_rows-inl.hpp", (
+    ("library/attention/gate_threshold_test", "src/library/attention/cpu/common/open_rows-inl.hpp", (
         ("magnitude of an elementwise gate", "hn::Le(hn::Abs(gate.value(d, hn::LoadU(d, z + x))), hn::Set(d, limit))",
          "hn::Le(gate.value(d, hn::LoadU(d, z + x)), hn::Set(d, limit))"),
         ("magnitude of a headwise gate", "hn::StoreU(hn::Abs(gate.value(d, hn::LoadU(d, z + x))), d, z + x)",
          "hn::StoreU(gate.value(d, hn::LoadU(d, z + x)), d, z + x)"),
     )),
-    ("library/attention/forward_test", "src/library/attention/cpu/few_queries_kernel.cc", (
+    ("library/attention/forward_test", "src/library/attention/cpu/decode/few_queries_kernel.cc", (
         ("factor of a split", "std::exp2(split_max - max)", "std::exp2(max - split_max)"),
         ("sum of the splits", "sum += factor * shared_.sums", "sum -= factor * shared_.sums"),
         ("output of the splits", "hn::MulAdd(hn::Set(d, factor)", "hn::NegMulAdd(hn::Set(d, factor)"),
@@ -47,7 +48,7 @@ GROUPS = (
         ("exponent", "hn::Sub(hn::Load(d, s + j), shift)", "hn::Add(hn::Load(d, s + j), shift)"),
         ("head of the next split", "rows_of_keys(p_, sequence, at.h)", "rows_of_keys(p_, sequence, h_)"),
     )),
-    ("library/attention/forward_test", "src/library/attention/cpu/split_rows-inl.hpp", (
+    ("library/attention/forward_test", "src/library/attention/cpu/decode/split_rows-inl.hpp", (
         ("slot of a streamed key", "keys[s * place + k]", "keys[(kTileKeys - 1 - s) * place + k]"),
     )),
     ("library/attention/merge_test", "src/library/attention/cpu/merge_kernel.cc", (
@@ -58,16 +59,16 @@ GROUPS = (
         ("attn_i - attn", "hn::Sub(hn::LoadU(tag, a + x)", "hn::Add(hn::LoadU(tag, a + x)"),
         ("headwise dgate", "sum += static_cast<double>(dz[x])", "sum -= static_cast<double>(dz[x])"),
     )),
-    ("library/attention/forward_test", "src/library/attention/cpu/stored_rows-inl.hpp", (
+    ("library/attention/forward_test", "src/library/attention/cpu/decode/stored_rows-inl.hpp", (
         ("score", "hn::MulAdd(query, key[k]", "hn::NegMulAdd(query, key[k]"),
         ("weighted value", "hn::MulAdd(in_lanes, value[x]", "hn::NegMulAdd(in_lanes, value[x]"),
     )),
-    ("library/attention/backward_test", "src/library/attention/cpu/scores-inl.hpp", (
+    ("library/attention/backward_test", "src/library/attention/cpu/common/scores-inl.hpp", (
         ("1 - tanh^2", "hn::NegMulAdd(t, t, one)", "hn::MulAdd(t, t, one)"),
         ("alibi", "s[j] -= weight *", "s[j] += weight *"),
         ("bias", "s[j] += buffer[j]", "s[j] -= buffer[j]"),
     )),
-    ("library/attention/backward_test", "src/library/attention/cpu/backward_rows-inl.hpp", (
+    ("library/attention/backward_test", "src/library/attention/cpu/common/backward_rows-inl.hpp", (
         ("delta - dlse", "*delta -= dlse;", "*delta += dlse;"),
         ("dsink", "*sink_part -= std::exp(", "*sink_part += std::exp("),
         ("sink - lse", "std::exp(p.sink(from.h) - lse_natural)",
@@ -78,10 +79,10 @@ GROUPS = (
          "nothing_seen ? -std::numeric_limits<T>::infinity()"),
         ("headwise dz", "sum += static_cast<double>(row.dz[x]);", "sum -= static_cast<double>(row.dz[x]);"),
     )),
-    ("library/attention/backward_test", "src/library/attention/cpu/backward_run-inl.hpp", (
+    ("library/attention/backward_test", "src/library/attention/cpu/common/backward_run-inl.hpp", (
         ("dsinks sum", "sum += parts(", "sum -= parts("),
     )),
-    ("library/attention/backward_test", "src/library/attention/cpu/backward_kernel.cc", (
+    ("library/attention/backward_test", "src/library/attention/cpu/dense/backward_kernel.cc", (
         ("P = exp(s - lse)", "hn::Sub(hn::Load(d, row + j), lse)", "hn::Add(hn::Load(d, row + j), lse)"),
         ("dP - delta", "hn::Sub(hn::Load(d, ds + j), delta)", "hn::Add(hn::Load(d, ds + j), delta)"),
         ("ds = P (dP - delta)", "hn::Mul(hn::Load(d, probability + j), hn::Sub(",
@@ -260,7 +261,7 @@ GROUPS = (
         ("targets that count in a chunk", "part.shape[0] - std::count", "part.shape[0] + std::count"),
         ("share of a chunk", "gradient_scale * share, context)", "gradient_scale, context)"),
     )),
-    ("library/attention/statistics_test", "src/library/attention/cpu/statistics_kernel.cc", (
+    ("library/attention/statistics_test", "src/library/attention/cpu/statistics/statistics_kernel.cc", (
         ("entropy", "sink_entropy(lse) - kLn2 * sum_of_lanes", "sink_entropy(lse) + kLn2 * sum_of_lanes"),
         ("terms of the entropy", "hn::MulAdd(p1, x1, hn::MulAdd(p0, x0,", "hn::MulAdd(p1, x1, hn::NegMulAdd(p0, x0,"),
         ("mass of a key", "hn::Store(hn::Add(mass0, hn::Load(d, mass)), d, mass);",
@@ -351,7 +352,7 @@ GROUPS = (
 
 # The same, of code that the portable target does not have.
 VECTOR_GROUPS = (
-    ("library/attention/forward_test", "src/library/attention/cpu/stored_rows-inl.hpp", (
+    ("library/attention/forward_test", "src/library/attention/cpu/decode/stored_rows-inl.hpp", (
         ("sum of lanes", "hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b))",
          "hn::Sub(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b))"),
     )),

@@ -7,6 +7,7 @@
 #     leave it out; with CI=true that is a failure.
 #   peers: BUILD/peers-venv, for bench/peers.py. A package that cannot be had is left out, and named in a line. Prints the
 #     interpreter. ggml is compiled for this CPU, which takes some minutes.
+#   lint: BUILD/lint-venv, for scripts/lint.sh and pre-commit. Prints the interpreter. Fails where PyPI cannot be reached.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,8 +15,8 @@ build=${1:-build}
 group=${2:-test}
 case $group in
   test) venv=$build/python-venv ;;
-  peers) venv=$build/peers-venv ;;
-  *) echo "python_venv: no group '$group'; there are test and peers" >&2 && exit 1 ;;
+  peers | lint) venv=$build/$group-venv ;;
+  *) echo "python_venv: no group '$group'; there are test, peers and lint" >&2 && exit 1 ;;
 esac
 stamp=$venv/installed.txt
 log=$venv.log
@@ -46,6 +47,10 @@ install_tests() {
   exit 0
 }
 
+install_lint() {
+  { python3 -m venv "$venv" && install $wanted; } >"$log" 2>&1 || { echo "python_venv: no lint: $(reason)" >&2 && exit 1; }
+}
+
 # One by one, so that one which cannot be had takes none of the others away; it is tried again the next time.
 install_peers() {
   local package left_out=
@@ -64,10 +69,11 @@ if [[ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]]; then
   case $group in
     test) install_tests ;;
     peers) install_peers ;;
+    lint) install_lint ;;
   esac
   echo "$wanted" >"$stamp"
 fi
 case $group in
   test) echo "-DHEADGATE_PYTHON=ON -DPython_EXECUTABLE=$PWD/$venv/bin/python" ;;
-  peers) echo "$PWD/$venv/bin/python" ;;
+  peers | lint) echo "$PWD/$venv/bin/python" ;;
 esac

@@ -90,19 +90,35 @@ class Case:
 
 def _attention_sizes() -> list[tuple[int, int, int, bool]]:
     """Hq, T, D, causal."""
-    return [(8, 512, 64, False), (8, 2048, 64, False), (8, 2048, 64, True), (8, 2048, 128, False),
-            (8, 2048, 128, True), (8, 2048, 256, False), (1, 4096, 64, False), (16, 4096, 128, True)]
+    return [
+        (8, 512, 64, False),
+        (8, 2048, 64, False),
+        (8, 2048, 64, True),
+        (8, 2048, 128, False),
+        (8, 2048, 128, True),
+        (8, 2048, 256, False),
+        (1, 4096, 64, False),
+        (16, 4096, 128, True),
+    ]
 
 
 def _of_dtype(dtype: str) -> list[Case]:
-    cases = [Case("attention", op, dtype, 1, H, H, T, T, D, causal)
-             for op in ("forward", "forward+backward") for H, T, D, causal in _attention_sizes()]
-    cases += [Case("layer", op, dtype, B, Hq, Hkv, T, T, D, True, C)
-              for op in ("layer", "layer+backward")
-              for B, Hq, Hkv, T, D, C in ((4, 8, 8, 512, 64, 512), (1, 8, 2, 2048, 128, 1024))]
+    cases = [
+        Case("attention", op, dtype, 1, H, H, T, T, D, causal)
+        for op in ("forward", "forward+backward")
+        for H, T, D, causal in _attention_sizes()
+    ]
+    cases += [
+        Case("layer", op, dtype, B, Hq, Hkv, T, T, D, True, C)
+        for op in ("layer", "layer+backward")
+        for B, Hq, Hkv, T, D, C in ((4, 8, 8, 512, 64, 512), (1, 8, 2, 2048, 128, 1024))
+    ]
     cases += [Case("decode", "forward", dtype, 1, Hq, 8, 1, 16384, 128) for Hq in (8, 32)]
-    cases += [Case("small", op, dtype, 64, 8, 8, T, T, 64)
-              for op in ("forward", "forward+backward") for T in (16, 32, 64, 128, 256)]
+    cases += [
+        Case("small", op, dtype, 64, 8, 8, T, T, 64)
+        for op in ("forward", "forward+backward")
+        for T in (16, 32, 64, 128, 256)
+    ]
     cases += [Case("statistics", "statistics", dtype, 1, 8, 8, 2048, 2048, 128, causal) for causal in (False, True)]
     return cases
 
@@ -145,12 +161,22 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
 
     queries, keys = (case.B, case.Hq, case.T, case.D), (case.B, case.Hkv, case.S, case.D)
     if not case.C:
-        return {"q": normal(*queries), "k": normal(*keys), "v": normal(*keys), "z": normal(*queries),
-                "dy": normal(*queries)}
+        return {
+            "q": normal(*queries),
+            "k": normal(*keys),
+            "v": normal(*keys),
+            "z": normal(*queries),
+            "dy": normal(*queries),
+        }
     C, rows, kv_rows = case.C, case.Hq * case.D, case.Hkv * case.D
     inputs = {"h": normal(case.B, case.T, C), "dy": normal(case.B, case.T, C)}
-    for name, shape in (("q_proj", (rows, C)), ("gate_proj", (rows, C)), ("k_proj", (kv_rows, C)),
-                        ("v_proj", (kv_rows, C)), ("o_proj", (C, rows))):
+    for name, shape in (
+        ("q_proj", (rows, C)),
+        ("gate_proj", (rows, C)),
+        ("k_proj", (kv_rows, C)),
+        ("v_proj", (kv_rows, C)),
+        ("o_proj", (C, rows)),
+    ):
         inputs[name] = normal(*shape, std=1 / math.sqrt(shape[1]))
     for name in ("q_norm", "k_norm"):
         inputs[name] = normal(case.D, std=0.1) + np.float32(1)

@@ -45,8 +45,9 @@ class Ggml:
         if spec is None:
             raise ImportError("No module named 'llama_cpp'")
         folder = Path(spec.origin).parent / "lib"
-        libraries = [ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
-                     for name in ("libggml-base.so", "libggml-cpu.so")]
+        libraries = [
+            ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL) for name in ("libggml-base.so", "libggml-cpu.so")
+        ]
         for name, (result, *arguments) in FUNCTIONS.items():
             function = getattr(libraries[0] if hasattr(libraries[0], name) else libraries[1], name)
             function.restype, function.argtypes = result, arguments

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headgate's Python package, in both precisions."""
 
-import headgate
 import torch
 
-from .cases import LAYER_WEIGHTS, ROPE_BASE, NORM_EPS, Case, Refused, Way
+import headgate
+
+from .cases import LAYER_WEIGHTS, NORM_EPS, ROPE_BASE, Case, Refused, Way
 from .torch_common import arrays, layer_ways, tensors_of
 
 
@@ -21,8 +22,11 @@ class Exact:
             return self._layer(case, inputs)
         tensors = tensors_of(case, inputs)
         qkvz = [tensors[name] for name in "qkvz"]
-        options = {"causality": "causal" if case.causal else "none", "threads": self.threads,
-                   "precision": self.precision}
+        options = {
+            "causality": "causal" if case.causal else "none",
+            "threads": self.threads,
+            "precision": self.precision,
+        }
 
         def forward():
             return [headgate.attention(*qkvz, **options)]
@@ -34,8 +38,9 @@ class Exact:
 
         def statistics():
             out = headgate.attention_forward(*qkvz, **options)
-            found = headgate.attention_statistics(out.lse, *qkvz, **options,
-                                                  outputs=["row_max", "entropy", "first", "key_mass"])
+            found = headgate.attention_statistics(
+                out.lse, *qkvz, **options, outputs=["row_max", "entropy", "first", "key_mass"]
+            )
             return [out.y, found.row_max, found.entropy, found.first, found.key_mass]
 
         run = {"forward": forward, "forward+backward": training, "statistics": statistics}[case.op]
@@ -44,8 +49,9 @@ class Exact:
     def _layer(self, case: Case, inputs: dict) -> dict[str, Way]:
         from headgate.torch import GatedAttention
 
-        layer = GatedAttention(case.C, case.Hq, case.Hkv, case.D, rope_theta=ROPE_BASE, rms_norm_eps=NORM_EPS,
-                               precision=self.precision)
+        layer = GatedAttention(
+            case.C, case.Hq, case.Hkv, case.D, rope_theta=ROPE_BASE, rms_norm_eps=NORM_EPS, precision=self.precision
+        )
         return layer_ways(case, inputs, layer, LAYER_WEIGHTS)
 
 

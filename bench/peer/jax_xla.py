@@ -35,13 +35,17 @@ class Jax:
             return [y, weights.max(-1), jax.scipy.special.entr(weights).sum(-1), weights[..., 0], weights.sum(-2)]
 
         # For einsum (B,Hkv,Hq/Hkv,T,D) and (B,Hkv,S,D), for dot_product_attention (B,T,H,D).
-        grouped = {name: inputs[name] if name in "kv" else
-                   inputs[name].reshape(case.B, case.Hkv, -1, case.T, case.D) for name in named}
+        grouped = {
+            name: inputs[name] if name in "kv" else inputs[name].reshape(case.B, case.Hkv, -1, case.T, case.D)
+            for name in named
+        }
         if case.op == "statistics":
             return {"einsum": self._way(case, statistics, grouped, _ungrouped)}
         bthd = {name: inputs[name].swapaxes(1, 2) for name in named}
-        return {"einsum": self._way(case, by_einsum, grouped, _ungrouped),
-                "dot_product_attention": self._way(case, by_function, bthd, lambda _, array: array.swapaxes(1, 2))}
+        return {
+            "einsum": self._way(case, by_einsum, grouped, _ungrouped),
+            "dot_product_attention": self._way(case, by_function, bthd, lambda _, array: array.swapaxes(1, 2)),
+        }
 
     @staticmethod
     def _weights(case: Case):
@@ -57,6 +61,7 @@ class Jax:
     @staticmethod
     def _way(case: Case, function, arrays: dict[str, np.ndarray], as_bhtd) -> Way:
         """`function` of q, k, v and z, or it with its gradients, jitted; `as_bhtd` makes (B,H,…) of a result."""
+
         def training(q, k, v, z, dy):
             y, pullback = jax.vjp(function, q, k, v, z)
             return [y, *pullback(dy)]

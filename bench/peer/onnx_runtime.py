@@ -39,8 +39,14 @@ class OnnxRuntime:
 
     def _multi_head(self, case: Case, inputs: dict) -> Way:
         """ONNX Runtime's own operator, on (B,T,H*D); without a mask its kernel holds tiles of the scores alone."""
-        node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["o"], domain="com.microsoft",
-                                num_heads=case.Hq, unidirectional=int(case.causal))
+        node = helper.make_node(
+            "MultiHeadAttention",
+            ["q", "k", "v"],
+            ["o"],
+            domain="com.microsoft",
+            num_heads=case.Hq,
+            unidirectional=int(case.causal),
+        )
         arrays = {name: inputs[name].swapaxes(1, 2).reshape(case.B, inputs[name].shape[2], -1) for name in "qkvz"}
         return self._way(case, node, arrays, lambda y: y.reshape(case.B, case.T, case.Hq, case.D).swapaxes(1, 2))
 
@@ -49,10 +55,12 @@ class OnnxRuntime:
         kind = TensorProto.BFLOAT16 if bf16 else TensorProto.FLOAT
         values = [helper.make_tensor_value_info(name, kind, array.shape) for name, array in arrays.items()]
         gate = [helper.make_node("Sigmoid", ["z"], ["g"]), helper.make_node("Mul", ["o", "g"], ["y"])]
-        graph = helper.make_graph([node, *gate], "gated_attention", values,
-                                  [helper.make_tensor_value_info("y", kind, arrays["q"].shape)])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23),
-                                                        helper.make_opsetid("com.microsoft", 1)])
+        graph = helper.make_graph(
+            [node, *gate], "gated_attention", values, [helper.make_tensor_value_info("y", kind, arrays["q"].shape)]
+        )
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+        )
         model.ir_version = 10
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
@@ -61,8 +69,11 @@ class OnnxRuntime:
         held = {}
         for name, array in arrays.items():
             array = np.ascontiguousarray(array)
-            held[name] = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bf16_bits(array), kind) if bf16 \
+            held[name] = (
+                onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bf16_bits(array), kind)
+                if bf16
                 else onnxruntime.OrtValue.ortvalue_from_numpy(array)
+            )
             binding.bind_ortvalue_input(name, held[name])
         binding.bind_output("y")
 

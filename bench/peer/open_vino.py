@@ -26,8 +26,9 @@ class OpenVino:
         if case.Hq != case.Hkv and case.T != 1:
             raise Refused("its operation has no groups of query heads")
         arrays = {name: inputs[name].reshape(rows) if name in "qz" else inputs[name] for name in "qkvz"}
-        ways = {"ScaledDotProductAttention":
-                lambda q, k, v: ops.scaled_dot_product_attention(q, k, v, causal=case.causal)}
+        ways = {
+            "ScaledDotProductAttention": lambda q, k, v: ops.scaled_dot_product_attention(q, k, v, causal=case.causal)
+        }
         if not case.causal:
             ways["MatMul and Softmax"] = lambda q, k, v: self._composed(case, kind, q, k, v)
         return {name: self._way(case, arrays, kind, attention) for name, attention in ways.items()}
@@ -41,9 +42,15 @@ class OpenVino:
     def _way(self, case: Case, arrays: dict, kind: ov.Type, attention) -> Way:
         nodes = {name: ops.parameter(array.shape, kind, name=name) for name, array in arrays.items()}
         y = ops.multiply(attention(nodes["q"], nodes["k"], nodes["v"]), ops.sigmoid(nodes["z"]))
-        compiled = self.core.compile_model(ov.Model([ops.result(y)], list(nodes.values())), "CPU", {
-            "INFERENCE_NUM_THREADS": self.threads, "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "bf16" if case.dtype == "bfloat16" else "f32"})
+        compiled = self.core.compile_model(
+            ov.Model([ops.result(y)], list(nodes.values())),
+            "CPU",
+            {
+                "INFERENCE_NUM_THREADS": self.threads,
+                "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_PRECISION_HINT": "bf16" if case.dtype == "bfloat16" else "f32",
+            },
+        )
         request = compiled.create_infer_request()
         for i, name in enumerate(nodes):
             request.set_input_tensor(i, self._tensor(arrays[name], kind))

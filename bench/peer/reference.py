@@ -35,8 +35,13 @@ def _attention(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 
 def _statistics(case: Case, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     weights = _weights(inputs["q"], inputs["k"], case.causal)
-    return [_gated(weights, inputs["v"], inputs["z"]), weights.amax(-1), torch.special.entr(weights).sum(-1),
-            weights[..., 0], weights.sum(-2)]
+    return [
+        _gated(weights, inputs["v"], inputs["z"]),
+        weights.amax(-1),
+        torch.special.entr(weights).sum(-1),
+        weights[..., 0],
+        weights.sum(-2),
+    ]
 
 
 def _layer(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:

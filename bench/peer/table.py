@@ -67,7 +67,10 @@ def _summary(cases: list[dict[str, Any]]) -> str:
     peers = list(dict.fromkeys(r["peer"] for case in cases for r in case["results"] if "ratio" in r))
     peers = [peer for peer in peers if not peer.startswith("headgate")]
     lines = ["| cases | " + " | ".join(peers) + " |", "|---|" + "---|" * len(peers)]
-    key = lambda case: (case["group"], case["op"], case["dtype"])  # noqa: E731
+
+    def key(case):
+        return case["group"], case["op"], case["dtype"]
+
     for (group, op, dtype), some in itertools.groupby(sorted(cases, key=key), key=key):
         ratios: dict[str, list[float]] = {peer: [] for peer in peers}
         for result in (result for case in some for result in case["results"]):
@@ -105,7 +108,10 @@ def markdown(report: dict[str, Any]) -> str:
     parts = [HEADER.format(cpu=report["cpu"], threads=report["threads"], versions=versions)]
     if any("ratio" in result for case in report["cases"] for result in case["results"]):
         parts.append(f"### Times over headgate's\n\n{_summary(report['cases'])}\n")
-    key = lambda case: (case["group"], case["dtype"])  # noqa: E731
+
+    def key(case):
+        return case["group"], case["dtype"]
+
     for (group, dtype), cases in itertools.groupby(sorted(report["cases"], key=key), key=key):
         parts.append(f"### {group}, {dtype}\n\n{_group(list(cases))}\n")
     missing = "\n".join(f"- {peer} is missing: {why}" for peer, why in report["missing"].items())

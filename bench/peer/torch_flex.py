@@ -24,9 +24,12 @@ class Flex:
         def attention(q, k, v, z):
             return flex_attention(q, k, v, block_mask=mask, enable_gqa=case.Hq != case.Hkv) * torch.sigmoid(z)
 
-        flex = torch.compile(lambda q, k, v: flex_attention(q, k, v, block_mask=mask, enable_gqa=case.Hq != case.Hkv),
-                             dynamic=False)
+        flex = torch.compile(
+            lambda q, k, v: flex_attention(q, k, v, block_mask=mask, enable_gqa=case.Hq != case.Hkv), dynamic=False
+        )
         gate = torch.compile(lambda y, z: y * torch.sigmoid(z), dynamic=False)
         tensors = tensors_of(case, inputs)
-        return {"one graph": attention_way(case, tensors, torch.compile(attention, dynamic=False)),
-                "gate apart": attention_way(case, tensors, lambda q, k, v, z: gate(flex(q, k, v), z))}
+        return {
+            "one graph": attention_way(case, tensors, torch.compile(attention, dynamic=False)),
+            "gate apart": attention_way(case, tensors, lambda q, k, v, z: gate(flex(q, k, v), z)),
+        }

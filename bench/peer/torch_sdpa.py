@@ -32,8 +32,10 @@ class GatedLayer(nn.Module):
         return torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1)
 
     def forward(self, h: Tensor) -> Tensor:
-        q, k, v, z = (project(h).unflatten(-1, (-1, self.D)).transpose(1, 2)
-                      for project in (self.q_proj, self.k_proj, self.v_proj, self.gate_proj))
+        q, k, v, z = (
+            project(h).unflatten(-1, (-1, self.D)).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj, self.gate_proj)
+        )
         q, k = self._turned(self.q_norm(q)), self._turned(self.k_norm(k))
         y = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped) * torch.sigmoid(z)
         return self.o_proj(y.transpose(1, 2).flatten(-2))
@@ -95,13 +97,20 @@ class Math(Sdpa):
         def statistics(q, k, v, z):
             scores = q @ k.mT / math.sqrt(case.D)
             weights = (scores.masked_fill(hidden, -math.inf) if case.causal else scores).softmax(-1)
-            return [weights @ v * torch.sigmoid(z), weights.amax(-1), torch.special.entr(weights).sum(-1),
-                    weights[..., 0], weights.sum(-2)]
+            return [
+                weights @ v * torch.sigmoid(z),
+                weights.amax(-1),
+                torch.special.entr(weights).sum(-1),
+                weights[..., 0],
+                weights.sum(-2),
+            ]
 
         torch._dynamo.reset()
         compiled = torch.compile(statistics, dynamic=False)
-        return {"eager": Way(lambda: _no_grad(statistics, q, k, v, z), arrays),
-                "compiled": Way(lambda: _no_grad(compiled, q, k, v, z), arrays)}
+        return {
+            "eager": Way(lambda: _no_grad(statistics, q, k, v, z), arrays),
+            "compiled": Way(lambda: _no_grad(compiled, q, k, v, z), arrays),
+        }
 
 
 def _no_grad(function, *tensors):

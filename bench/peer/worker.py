@@ -154,14 +154,24 @@ class WorkerProcess:
         self.log = tempfile.TemporaryFile()
         bench = Path(__file__).resolve().parent.parent
         path = [str(bench), *map(str, packages), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, **ALLOCATOR, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1",
-                       "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        environment = {
+            **os.environ,
+            **ALLOCATOR,
+            "OMP_NUM_THREADS": str(threads),
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        }
         # No more cores than threads, so that a pool whose size cannot be set, as XLA's, is as large as the others.
         chosen = set(sorted(cpus)[:threads])
         self._start = lambda: subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.worker", name, str(threads)], env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-            preexec_fn=lambda: os.sched_setaffinity(0, chosen))
+            [sys.executable, "-m", f"{__package__}.worker", name, str(threads)],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            preexec_fn=lambda: os.sched_setaffinity(0, chosen),
+        )
         self.process = self._start()
         greeting = self._reply()
         self.version = greeting.get("version", "")

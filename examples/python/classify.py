@@ -15,9 +15,10 @@ import re
 import zlib
 
 import torch
-import training
 from torch import nn
 from torch.nn import functional as F
+
+import training
 
 WORDS, LONGEST = 8192, 24  # ids of words, by a hash; words that are read, at most
 SUMMARY = 0  # the id of the first token, at which the class is read

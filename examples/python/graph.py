@@ -14,9 +14,10 @@ by itself comes from the letters of its name. Labels of neighbours are not used.
 import zlib
 
 import torch
-import training
 from torch import nn
 from torch.nn import functional as F
+
+import training
 
 PIECES, LONGEST = 8192, 24  # ids of three letters of a name, by a hash; pieces of a name that are read, at most
 

@@ -13,8 +13,9 @@ a gate is said to make it needless, and to help with longer texts than those tha
 """
 
 import torch
-import training
 from torch import nn
+
+import training
 
 
 class Model(nn.Module):

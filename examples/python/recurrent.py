@@ -12,8 +12,9 @@ up. Losses are in nats a byte, over all bytes and over those that begin a window
 """
 
 import torch
-import training
 from torch import nn
+
+import training
 
 HEAD = 32  # bytes that begin a window
 

@@ -10,16 +10,20 @@ import statistics
 import sys
 import time
 
-import debian_packages
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import debian_packages
 import headgate
 from headgate.torch import GatedAttention
 
 GATES = ("none", "headwise", "elementwise")
-LOOKS = {"entropy": "attention_entropy", "row_max": "largest_weight", "first": "first_weight"}  # and their names in results
+LOOKS = {
+    "entropy": "attention_entropy",
+    "row_max": "largest_weight",
+    "first": "first_weight",
+}  # and their names in results
 
 
 def parse(doc, arguments=None, more=None, **defaults):
@@ -89,7 +93,9 @@ class Block(nn.Module):
 
 def train(model, batch_of, options, weight_decay=0.01):
     """`options.steps` steps of AdamW on batch_of(generator), a loss. Returns the figures of the training."""
-    optimizer = torch.optim.AdamW(model.parameters(), options.lr, weight_decay=weight_decay, betas=(0.9, 0.98), fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), options.lr, weight_decay=weight_decay, betas=(0.9, 0.98), fused=True
+    )
     warmup = max(1, options.steps // 20)
     generator = torch.Generator().manual_seed(options.seed)
     print(f"{options_name()}: gate {options.gate}, seed {options.seed}, {count(model)} parameters", flush=True)
@@ -124,7 +130,9 @@ def classification(logits, labels, bins=15):
     right = (predicted == labels).double()
     at = (confidence * bins).long().clamp(max=bins - 1)
     inside = [at == b for b in range(bins)]
-    table = [(n, *((x[i].mean().item() if n else 0.0) for x in (confidence, right))) for i in inside for n in [int(i.sum())]]
+    table = [
+        (n, *((x[i].mean().item() if n else 0.0) for x in (confidence, right))) for i in inside for n in [int(i.sum())]
+    ]
     return {
         "loss_nats": F.nll_loss(log_p, labels).item(),
         "accuracy": right.mean().item(),

@@ -558,7 +558,7 @@ HEADGATE_API headgate_status headgate_cache_move_to(headgate_cache* cache, const
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */
 
-/* "0.2.0": the library's; HEADGATE_VERSION is the header's. */
+/* Returns the version of the library that is loaded, "MAJOR.MINOR.PATCH"; HEADGATE_VERSION is the header's. */
 HEADGATE_API const char* headgate_version(void);
 
 /* Vector targets, best first: "avx3" (AVX-512), "avx2", "sse4", "neon", "emu128" or "scalar". *count becomes the number

@@ -20,8 +20,7 @@
 //
 // Backward, either
 // (a) attention_merge_backward makes dattn_i, dlse_i and dgate of dy, and attention_backward of each range takes
-// dattn_i
-//     and dlse_i as dy and dlse, its own attn_i and lse_i as y and lse, and no gate; or
+//     dattn_i and dlse_i as dy and dlse, its own attn_i and lse_i as y and lse, and no gate; or
 // (b) attention_backward of each range takes the gate, dy, dlse, and y, attn and lse of the whole: the weights
 //     exp(s − lse) and Δ are then those of the whole, which no part has to know. dgate and dsinks depend on nothing
 //     else and come out whole from any range: ask for them once, with the sinks.

@@ -14,7 +14,7 @@
 
 namespace headgate {
 
-/// "0.1.0".
+/// Returns HEADGATE_VERSION (headgate/version.h) of the library that is loaded, "MAJOR.MINOR.PATCH".
 HEADGATE_API const char* version();
 
 /// Targets in this build, best first.
@@ -47,7 +47,7 @@ HEADGATE_API std::vector<std::string> supported_native16_products();
 HEADGATE_API std::string native16_products();
 
 /// Makes native16 use `name` in every later call of this process, and exact calls avx512_bf16 alone, where nothing is
-/// lost by it (docs/NUMERICS.md); "" returns to the default choice. Throws headgate::Error if it is not in
+/// lost by it (docs/reference/numerics.md); "" returns to the default choice. Throws headgate::Error if it is not in
 /// supported_native16_products(). Not to be called while a kernel runs.
 HEADGATE_API void set_native16_products(const std::string& name);
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that `headgate` reads, what they do on a text, worked problems, and runs of `headgate train`.
 
-A text is a str, or a pathlib.Path of a file or directory. Reports are those of the command line: docs/XRAY.md and
-docs/TRAINING.md say what each figure means.
+A text is a str, or a pathlib.Path of a file or directory. Reports are those of the command line:
+docs/reference/xray.md and docs/reference/training.md say what each figure means.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -105,7 +106,7 @@ class Evaluation:
 
     def head_frame(self):
         """Heads as rows, by layer and head."""
-        rows = [{"layer": l, "head": h, **f} for l, heads in enumerate(self.heads) for h, f in enumerate(heads)]
+        rows = [{"layer": layer, "head": h, **f} for layer, heads in enumerate(self.heads) for h, f in enumerate(heads)]
         return _frame(rows).set_index(["layer", "head"])
 
 
@@ -154,7 +155,9 @@ class Xray:
 
     def head_frame(self):
         """Heads as rows, by layer and head."""
-        rows = [{"layer": l, "head": h, **f} for l, of in enumerate(self.head_figures) for h, f in enumerate(of)]
+        rows = [
+            {"layer": layer, "head": h, **f} for layer, of in enumerate(self.head_figures) for h, f in enumerate(of)
+        ]
         return _frame(rows).set_index(["layer", "head"])
 
 

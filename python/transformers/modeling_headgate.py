@@ -280,8 +280,18 @@ class HeadgateModel(HeadgatePreTrainedModel):
         visible = visible.view(1, 1, T, -1)
         return visible if attention_mask is None else visible & attention_mask[:, None, None, :].bool()
 
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
-                use_cache=None, output_attentions=False, output_hidden_states=False, **_):
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        past_key_values=None,
+        inputs_embeds=None,
+        use_cache=None,
+        output_attentions=False,
+        output_hidden_states=False,
+        **_,
+    ):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         T, past = x.shape[1], 0
         if use_cache and past_key_values is None:
@@ -323,8 +333,18 @@ class HeadgateForCausalLM(HeadgatePreTrainedModel, GenerationMixin):
     def get_output_embeddings(self):
         return None if self.config.tie_word_embeddings else self.lm_head
 
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
-                labels=None, use_cache=None, logits_to_keep=0, **more):
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        past_key_values=None,
+        inputs_embeds=None,
+        labels=None,
+        use_cache=None,
+        logits_to_keep=0,
+        **more,
+    ):
         out = self.model(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **more)
         x = out.last_hidden_state[:, -logits_to_keep:] if logits_to_keep else out.last_hidden_state
         tied = self.config.tie_word_embeddings

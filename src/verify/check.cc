@@ -282,7 +282,7 @@ std::optional<std::string> check_on_every_target(
 
 bool Implementation::takes(const CaseSpec& spec) const {
   if (spec.precision == Precision::native16) return products.empty() == supported_native16_products().empty();
-  // Exact calls take dot products for some scores of bf16 (library/attention/cpu/dot_scores-inl.hpp).
+  // Exact calls take dot products for some scores of bf16 (library/attention/cpu/x86/dot_scores-inl.hpp).
   return products.empty() || (products == "avx512_bf16" && spec.dtype == DType::bf16);
 }
 

@@ -28,7 +28,7 @@ struct WorstError {
 };
 
 /// Runs the forward pass on poisoned outputs and compares all that it wrote with the oracle, by the rule of
-/// docs/NUMERICS.md. Returns a description of the first mismatch; nullopt when all is right.
+/// docs/reference/numerics.md. Returns a description of the first mismatch; nullopt when all is right.
 std::optional<std::string> check_forward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
 
 /// Runs a forward pass for the saved outputs, then the backward pass, and compares the gradients with the oracle's.

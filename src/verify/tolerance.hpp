@@ -7,7 +7,7 @@
 
 #include "headgate/tensor.hpp"
 
-// The tolerance rule of docs/NUMERICS.md, "Tolerances".
+// The tolerance rule of docs/reference/numerics.md, "Tolerances".
 
 namespace headgate::verify {
 

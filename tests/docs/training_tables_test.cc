@@ -15,7 +15,7 @@
 #include "models/train/choices.hpp"
 #include "models/train/settings.hpp"
 
-// The tables of docs/TRAINING.md say what the rows in the code say.
+// The tables of docs/reference/training.md say what the rows in the code say.
 
 namespace headgate {
 namespace {
@@ -41,7 +41,7 @@ void expect_table(const std::string& heading, const Lines& expected) {
     return rule;
   }();
   for (const std::string& line : expected) text += "\n" + line;
-  EXPECT_TRUE(table_of_document(heading) == expected) << "docs/TRAINING.md should have:\n" << text;
+  EXPECT_TRUE(table_of_document(heading) == expected) << "docs/reference/training.md should have:\n" << text;
 }
 
 std::string code(std::string_view text) { return text.empty() ? "" : fmt::format("`{}`", text); }

@@ -34,10 +34,17 @@ raw = data.read_bytes()
 facts = {"file": data.name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest(), "packages": 1}
 reliability = [[0, 0.0, 0.0], [10 * options["seed"], 0.75, 0.5], [20, 1.0, 0.9]]
 result = {
-    "options": options, "seed": options["seed"], "parameters": 12, "steps": options["steps"], "seconds": 2.0,
-    "train_loss": 0.123456789, "data": facts, "versions": {"headgate": "9.9", "torch": "8.8", "python": "3"},
+    "options": options,
+    "seed": options["seed"],
+    "parameters": 12,
+    "steps": options["steps"],
+    "seconds": 2.0,
+    "train_loss": 0.123456789,
+    "data": facts,
+    "versions": {"headgate": "9.9", "torch": "8.8", "python": "3"},
     "metrics": {
-        "loss_nats": options["seed"] + options["lr"], "reliability": reliability,
+        "loss_nats": options["seed"] + options["lr"],
+        "reliability": reliability,
         "at": {"8": {"loss_nats": 1.0 * options["seed"]}, "16": {"loss_nats": 2.0 * options["seed"]}},
     },
 }

@@ -17,8 +17,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 EXPERIMENTS = HERE.parent.parent / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
 
-import plan  # noqa: E402
-import table  # noqa: E402
+import plan
+import table
 
 CONFIG = {
     "program": str(HERE / "fake_program.py"),
@@ -35,9 +35,22 @@ CONFIG = {
     ],
     "tables": [
         {"name": "settings", "kind": "program-settings"},
-        {"name": "at", "kind": "values", "title": "length", "x": [8, 16], "value": "eval.at.{x}.loss_nats", "digits": 1},
-        {"name": "f", "kind": "values-figure", "title": "loss", "x-title": "length", "x": [8, 16],
-         "value": "eval.at.{x}.loss_nats"},
+        {
+            "name": "at",
+            "kind": "values",
+            "title": "length",
+            "x": [8, 16],
+            "value": "eval.at.{x}.loss_nats",
+            "digits": 1,
+        },
+        {
+            "name": "f",
+            "kind": "values-figure",
+            "title": "loss",
+            "x-title": "length",
+            "x": [8, 16],
+            "value": "eval.at.{x}.loss_nats",
+        },
         {"name": "r", "kind": "reliability-figure", "title": "reliability"},
     ],
 }
@@ -57,14 +70,27 @@ class Program(unittest.TestCase):
         self.log = self.scratch / "log"
         self.log.touch()
         (self.directory / "README.md").write_text(PAGE)
+        self.path = self.directory / "records.jsonl"
         self.configure()
 
     def configure(self, **change):
         (self.directory / "config.json").write_text(json.dumps({**CONFIG, **change}))
 
     def start(self, *arguments, **environment):
-        command = [sys.executable, EXPERIMENTS / "run.py", self.directory, "--data", self.data, "--python", sys.executable,
-                   "--work", self.scratch / "work", "--jobs", "2", *arguments]
+        command = [
+            sys.executable,
+            EXPERIMENTS / "run.py",
+            self.directory,
+            "--data",
+            self.data,
+            "--python",
+            sys.executable,
+            "--work",
+            self.scratch / "work",
+            "--jobs",
+            "2",
+            *arguments,
+        ]
         environment = {**os.environ, "FAKE_LOG": str(self.log), **environment}
         return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
@@ -85,9 +111,9 @@ class Program(unittest.TestCase):
             self.assertIn(word, err)
 
     def record(self, name):
-        return json.loads((self.directory / "results" / f"{name}.json").read_text())
+        return plan.read_records(self.path)[name]
 
-    def test_a_record_holds_what_was_run_and_what_came_of_it(self):
+    def test_record_finished_run_holds_options_and_results(self):
         self.succeed()
         record = self.record("headwise-seed2")
         self.assertEqual(
@@ -104,28 +130,32 @@ class Program(unittest.TestCase):
         self.assertIn("commit", record["program"])
         self.assertTrue(all(line.endswith("; threads 1") for line in self.log.read_text().splitlines()))
 
-    def test_what_is_recorded_is_not_run_again_but_on_other_data(self):
+    def test_run_recorded_runs_again_only_on_other_data(self):
         self.succeed()
         self.assertIn("4 runs, 4 recorded already", self.succeed())
         self.assertEqual(len(self.log.read_text().splitlines()), 4)
         self.data.write_text(STANZA.replace("one", "two"))
         self.assertIn("4 runs, 0 recorded already", self.succeed())
 
-    def test_trials_are_small_and_leave_no_record(self):
+    def test_trial_is_small_and_leaves_no_record(self):
         self.succeed("--trial")
-        self.assertFalse((self.directory / "results").exists())
-        self.assertTrue(all("--steps 4" in line and "--packages 2000" in line for line in self.log.read_text().splitlines()))
+        self.assertFalse(self.path.exists())
+        self.assertTrue(
+            all("--steps 4" in line and "--packages 2000" in line for line in self.log.read_text().splitlines())
+        )
 
-    def test_a_divergence_is_a_result_and_other_failures_are_not(self):
+    def test_run_diverged_is_recorded_and_failed_is_not(self):
         self.configure(train={"lr": 2, "steps": 6})
         self.assertIn("diverged at step 3", self.succeed())
         record = self.record("none-seed1")
         self.assertEqual((record["status"], record["eval"], record["diverged"]["step"]), ("diverged", None, 3))
-        self.configure(train={"lr": 0.5, "steps": 6, "gate": "none"},
-                       blocks=[{**CONFIG["blocks"][0], "variants": [{"name": "b", "train": {"gate": "broken"}}]}])
-        self.fail_with(["b-seed1", "status 1", "gate broken is broken"])
+        self.configure(
+            train={"lr": 0.5, "steps": 6, "gate": "none"},
+            blocks=[{**CONFIG["blocks"][0], "variants": [{"name": "b", "train": {"gate": "broken"}}]}],
+        )
+        self.fail_with(["b-seed", "status 1", "gate broken is broken"])
 
-    def test_an_interrupted_run_starts_again(self):
+    def test_run_interrupted_starts_again(self):
         hold = self.scratch / "hold"
         hold.touch()
         process = self.start(FAKE_HOLD=str(hold))
@@ -140,7 +170,7 @@ class Program(unittest.TestCase):
         self.assertEqual(len(self.log.read_text().splitlines()), 6)
         self.assertEqual(self.record("none-seed1")["eval"]["loss_nats"], 1.5)
 
-    def test_the_page_is_what_the_records_give(self):
+    def test_check_edited_record_is_refused(self):
         self.succeed()
         page = (self.directory / "README.md").read_text()
         self.assertIn("| data | 1 packages; some_Packages; SHA-256 `", page)
@@ -151,26 +181,26 @@ class Program(unittest.TestCase):
         table.check(plan.read_experiment(self.directory))
         record = self.record("none-seed1")
         record["eval"]["at"]["8"]["loss_nats"] = 7.0
-        (self.directory / "results" / "none-seed1.json").write_text(json.dumps(record))
+        plan.put_record(self.path, record)
         with self.assertRaisesRegex(plan.ExperimentError, "not what the records give"):
             table.check(plan.read_experiment(self.directory))
 
-    def test_settings_that_no_option_names_are_the_same_in_all_records(self):
+    def test_check_default_that_differs_is_refused(self):
         self.succeed()
         record = self.record("none-seed1")
         record["settings"]["packages"] = 5
-        (self.directory / "results" / "none-seed1.json").write_text(json.dumps(record))
+        plan.put_record(self.path, record)
         with self.assertRaisesRegex(plan.ExperimentError, "differ in packages, which no option sets"):
             table.check(plan.read_experiment(self.directory))
 
-    def test_what_is_missing_is_named(self):
+    def test_run_missing_file_is_named(self):
         self.fail_with(["no Python", "nowhere"], "--python", "/nowhere/python")
         self.data.write_text("nothing\n")
         self.fail_with(["some_Packages: package 1 has no Package"])
         self.configure(program="examples/python/nowhere.py")
         self.fail_with(["no program examples/python/nowhere.py"])
         self.configure(eval={"tokens": 1})
-        self.fail_with(["a program evaluates by itself"])
+        self.fail_with(["programs evaluate by themselves"])
         self.configure(train={"json": "x"})
         self.fail_with(["option json is set by run.py"])
 

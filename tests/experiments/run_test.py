@@ -19,7 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 RUN = HERE.parent.parent / "experiments" / "run.py"
 sys.path.insert(0, str(RUN.parent))
 
-import run  # noqa: E402
+import plan
+import run
 
 CONFIG = {
     "train": {"task": "text", "lr": 0.5, "steps": 6},
@@ -61,6 +62,7 @@ class Bench(unittest.TestCase):
         self.hold.touch()
         self.configure(CONFIG)
         (self.directory / "README.md").write_text(PAGE)
+        self.path = self.directory / "records.jsonl"
 
     def configure(self, config):
         (self.directory / "config.json").write_text(json.dumps(config))
@@ -109,10 +111,11 @@ class Bench(unittest.TestCase):
         return [line for line in self.log.read_text().splitlines() if line.startswith(verb)]
 
     def record(self, name):
-        return json.loads((self.directory / "results" / f"{name}.json").read_text())
+        return plan.read_records(self.path)[name]
 
-    def records(self):
-        return sorted(path.name for path in (self.directory / "results").glob("*"))
+    def recorded(self):
+        """The names of the runs, in the order of their lines."""
+        return list(plan.read_records(self.path))
 
     def start_and_hold(self):
         """A call whose first two trainings stand after their second step."""
@@ -137,11 +140,9 @@ class Bench(unittest.TestCase):
 
 
 class Records(Bench):
-    def test_a_record_holds_what_was_run_and_what_came_of_it(self):
+    def test_record_finished_run_holds_options_and_results(self):
         self.succeed()
-        self.assertEqual(
-            self.records(), ["headwise-seed1.json", "headwise-seed2.json", "none-seed1.json", "none-seed2.json"]
-        )
+        self.assertEqual(self.recorded(), ["headwise-seed1", "headwise-seed2", "none-seed1", "none-seed2"])
         record = self.record("headwise-seed2")
         self.assertEqual(
             record["train"], {"task": "text", "lr": 0.5, "steps": 6, "gate": "headwise", "match-params": True}
@@ -168,13 +169,13 @@ class Records(Bench):
         self.assertEqual(record["settings"]["clip"], 1.0)
         self.assertIn("--tokens 100", self.calls("eval")[0])
 
-    def test_the_page_gets_its_tables_and_keeps_its_prose(self):
+    def test_page_after_runs_has_tables_and_the_same_prose(self):
         self.succeed()
         page = (self.directory / "README.md").read_text()
         self.assertIn("| no gate | 1.735 ± 0.000 |", page)
         self.assertTrue(page.startswith("# Page\n") and page.endswith("<!-- /table -->\n\nProse.\n"))
 
-    def test_what_is_recorded_is_not_run_again(self):
+    def test_run_recorded_is_skipped(self):
         self.succeed()
         before = len(self.calls())
         self.assertIn("4 runs, 4 recorded already", self.succeed())
@@ -182,7 +183,7 @@ class Records(Bench):
         self.succeed("--force", "--only", "none-seed1")
         self.assertEqual(len(self.calls()), before + 2)
 
-    def test_other_options_or_other_data_run_again(self):
+    def test_run_with_other_options_or_data_runs_again(self):
         self.succeed("--only", "seed1")
         changed = json.loads(json.dumps(CONFIG))
         changed["blocks"][0]["variants"][1]["train"]["dim"] = 32
@@ -192,19 +193,19 @@ class Records(Bench):
         self.data.write_text("other words\n")
         self.assertIn("2 runs, 0 recorded already", self.succeed("--only", "seed1"))
 
-    def test_a_sweep_multiplies_the_runs(self):
+    def test_sweep_two_values_doubles_the_runs(self):
         swept = json.loads(json.dumps(CONFIG))
         swept["blocks"][0].update(name="hot", seeds=[1], sweep={"lr": [0.002, 0.25]})
         swept["tables"] = [{"name": "t", "kind": "sweep", "block": "hot", "value": "eval.loss_nats"}]
         self.configure(swept)
         self.succeed()
         self.assertEqual(
-            self.records(),
-            [f"hot-{variant}-lr{lr}-seed1.json" for variant in ("headwise", "none") for lr in ("0.002", "0.25")],
+            self.recorded(),
+            [f"hot-{variant}-lr{lr}-seed1" for variant in ("headwise", "none") for lr in ("0.002", "0.25")],
         )
         self.assertEqual(self.record("hot-none-lr0.25-seed1")["settings"]["lr"], 0.25)
 
-    def test_a_divergence_is_a_result(self):
+    def test_run_diverged_is_recorded(self):
         hot = json.loads(json.dumps(CONFIG))
         hot["blocks"][0]["variants"][0]["train"]["lr"] = 2
         self.configure(hot)
@@ -215,21 +216,21 @@ class Records(Bench):
         self.assertEqual((record["steps"], record["spikes"]), (2, 1))
         self.assertIn("| no gate (2 of 2 diverged) | – |", (self.directory / "README.md").read_text())
 
-    def test_trials_leave_no_record(self):
+    def test_trial_leaves_no_record(self):
         out = self.succeed("--trial")
         self.assertIn("headwise (1 of 2 runs)", out)
-        self.assertFalse((self.directory / "results").exists())
+        self.assertFalse(self.path.exists())
         self.assertEqual((self.directory / "README.md").read_text(), PAGE)
         self.assertTrue(all("--steps 4" in call and "--seed 1" in call for call in self.calls("train")))
 
-    def test_a_dry_run_runs_nothing(self):
+    def test_dry_run_prints_commands_and_runs_nothing(self):
         out = self.succeed("--dry-run")
         self.assertEqual(out.count("headgate train"), 4)
         self.assertEqual(self.calls(), [])
 
 
 class Signals(unittest.TestCase):
-    def test_the_echo_of_a_signal_is_not_passed_on_but_a_second_one_is(self):
+    def test_interrupt_repeated_within_a_second_is_forwarded_once(self):
         passed = []
         scheduler = run.Scheduler(None, [], 1, None)
         scheduler.jobs = [types.SimpleNamespace(forward=passed.append)]
@@ -242,7 +243,7 @@ class Signals(unittest.TestCase):
 
 
 class Interruptions(Bench):
-    def test_an_interrupted_run_goes_on(self):
+    def test_run_interrupted_resumes(self):
         self.interrupt_under_way()
         self.assertEqual(len(self.calls("train")), 2)
         self.succeed()
@@ -252,27 +253,27 @@ class Interruptions(Bench):
         cut, whole = self.record("none-seed1"), self.record("none-seed2")
         self.assertEqual((cut["steps"], cut["curve"], cut["eval"]), (whole["steps"], whole["curve"], whole["eval"]))
 
-    def test_another_program_starts_again(self):
+    def test_run_interrupted_of_another_program_starts_again(self):
         self.interrupt_under_way()
         with open(self.program, "a", encoding="utf-8") as program:
             program.write("# changed\n")
         self.succeed()
         self.assertFalse([call for call in self.calls("train") if call.endswith("--resume")])
 
-    def test_other_options_start_again(self):
+    def test_run_interrupted_of_other_options_starts_again(self):
         self.interrupt_under_way()
         self.configure({**CONFIG, "train": {**CONFIG["train"], "steps": 5}})
         self.succeed()
         self.assertFalse([call for call in self.calls("train") if call.endswith("--resume")])
         self.assertEqual(self.record("none-seed1")["steps"], 5)
 
-    def test_without_its_record_a_run_starts_again(self):
+    def test_run_whose_record_is_deleted_starts_again(self):
         self.succeed("--only", "none-seed1")
-        (self.directory / "results" / "none-seed1.json").unlink()
+        self.path.unlink()
         self.succeed("--only", "none-seed1")
         self.assertFalse([call for call in self.calls("train") if call.endswith("--resume")])
 
-    def test_two_calls_do_not_share_a_directory(self):
+    def test_call_beside_another_call_is_refused(self):
         work = self.scratch / "work" / "sample"
         work.mkdir(parents=True)
         with open(work / "lock", "w", encoding="utf-8") as lock:
@@ -280,7 +281,7 @@ class Interruptions(Bench):
             self.fail_with(["in use"])
         self.assertEqual(self.calls(), [])
 
-    def test_nor_does_one_start_beside_trainers_of_a_call_that_was_killed(self):
+    def test_call_beside_trainers_of_a_killed_call_is_refused(self):
         process = self.start_and_hold()
         process.kill()
         process.communicate(timeout=TIMEOUT)
@@ -290,22 +291,70 @@ class Interruptions(Bench):
             fcntl.flock(lock, fcntl.LOCK_EX)  # until the last trainer is gone
 
 
+class RecordFiles(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "records.jsonl"
+
+    def put(self, name, **figures):
+        plan.put_record(self.path, {"run": name, "train": {}, "seed": 1, "status": "finished", **figures})
+
+    def test_put_record_any_order_gives_the_same_bytes(self):
+        texts = set()
+        for names in ("abc", "cab", "bca"):
+            self.path.unlink(missing_ok=True)
+            for name in names:
+                self.put(name)
+            texts.add(self.path.read_text())
+        self.assertEqual(len(texts), 1)
+        self.assertEqual(list(plan.read_records(self.path)), ["a", "b", "c"])
+
+    def test_put_record_of_a_recorded_run_replaces_its_line(self):
+        self.put("a", loss=1)
+        self.put("b", loss=2)
+        self.put("a", loss=3)
+        self.assertEqual(
+            {name: record["loss"] for name, record in plan.read_records(self.path).items()}, {"a": 3, "b": 2}
+        )
+
+    def test_put_record_two_processes_keep_each_others_records(self):
+        put = "plan.put_record(pathlib.Path(sys.argv[1]), {'run': f'{sys.argv[2]}{n}', 'train': {}, 'seed': 1, 'status': ''})"
+        code = f"import pathlib, plan, sys\nfor n in range(20): {put}"
+        environment = {**os.environ, "PYTHONPATH": str(RUN.parent)}
+        writers = [subprocess.Popen([sys.executable, "-c", code, self.path, name], env=environment) for name in "ab"]
+        self.assertEqual([writer.wait(timeout=TIMEOUT) for writer in writers], [0, 0])
+        self.assertEqual(len(plan.read_records(self.path)), 40)
+
+    def test_put_record_into_a_cut_file_keeps_the_file(self):
+        self.put("a")
+        self.path.write_text(self.path.read_text()[:20])
+        with self.assertRaises(plan.ExperimentError):
+            self.put("b")
+        self.assertEqual(len(self.path.read_text()), 20)
+
+
 class Failures(Bench):
-    def test_a_failure_names_the_run_and_gives_the_reason(self):
+    def test_run_failed_is_named_with_the_reason(self):
         broken = json.loads(json.dumps(CONFIG))
         for gate, words in (("broken", ["status 2", "--gate is 'broken'"]), ("odd", ["status 1", "something else"])):
             broken["blocks"][0]["variants"][1]["train"]["gate"] = gate
             self.configure(broken)
             self.fail_with(["headwise-seed1", *words])
-            self.assertNotIn("headwise-seed1.json", self.records())
+            self.assertNotIn("headwise-seed1", self.recorded())
 
-    def test_a_cut_record_is_refused_by_name(self):
+    def test_records_cut_file_is_refused_with_its_line(self):
         self.succeed()
-        path = self.directory / "results" / "none-seed1.json"
-        path.write_text(path.read_text()[:100])
-        self.fail_with(["none-seed1.json"])
+        self.path.write_text(self.path.read_text()[:-100])
+        self.fail_with(["records.jsonl:4: "])
 
-    def test_bad_configs_are_refused(self):
+    def test_records_run_that_stands_twice_is_refused(self):
+        self.succeed()
+        lines = self.path.read_text().splitlines(keepends=True)
+        self.path.write_text("".join([*lines, lines[0]]))
+        self.fail_with(["records.jsonl:5: a second record of headwise-seed1"])
+
+    def test_config_bad_value_is_named(self):
         def with_block(**change):
             return {**CONFIG, "blocks": [{**CONFIG["blocks"][0], **change}]}
 
@@ -316,7 +365,7 @@ class Failures(Bench):
             (with_block(seeds=[]), ["seeds"]),
             (with_block(sweep={"lr": ["x"]}), ["numbers"]),
             (with_block(variants=[{"name": "a"}, {"name": "a"}]), ["two runs are named a-seed1"]),
-            (with_block(variants=[{"name": "../a"}]), ["name is '../a'"]),
+            (with_block(variants=[{"name": "../a"}]), ["name must match", "got '../a'"]),
         ):
             self.configure(config)
             with self.subTest(words):
@@ -324,7 +373,7 @@ class Failures(Bench):
         (self.directory / "config.json").write_text("{")
         self.fail_with(["config.json"])
 
-    def test_a_missing_program_or_text_is_named(self):
+    def test_call_missing_program_or_text_is_named(self):
         self.fail_with(["no program", "nowhere"], "--headgate", "nowhere")
         self.fail_with(["--data", "not a file"], "--data", self.scratch)
         self.fail_with(["--only xyz"], "--only", "xyz")

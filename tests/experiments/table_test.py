@@ -16,17 +16,17 @@ import xml.etree.ElementTree
 EXPERIMENTS = pathlib.Path(__file__).resolve().parent.parent.parent / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
 
-import plan  # noqa: E402
-import plot  # noqa: E402
-import record  # noqa: E402
-import table  # noqa: E402
-import tables  # noqa: E402
+import plan
+import plot
+import record
+import table
+import tables
 
 SETTINGS = {"steps": 10, "lr": 0.1, "clip": 1.0}
 
 
 class Cells(unittest.TestCase):
-    def test_mean_and_sample_standard_deviation(self):
+    def test_cell_values_by_hand_mean_and_sample_deviation(self):
         self.assertEqual(tables.cell([1.0, 2.0, 3.0], 2), "2.00 ± 1.00")  # √((1 + 0 + 1)/2)
         self.assertEqual(tables.cell([2.0, 4.0], 1), "3.0 ± 1.4")  # √(2/1)
         self.assertEqual(tables.cell([1.0, 4.0, None], 0, "range"), "2 (1 to 4)")
@@ -35,7 +35,7 @@ class Cells(unittest.TestCase):
         self.assertEqual(tables.cell([None], 3), tables.NOTHING)
         self.assertEqual(tables.cell([70464.0], 0), "70 464")
 
-    def test_values_by_path(self):
+    def test_value_at_path_with_dots_in_keys_is_found(self):
         found = {
             "eval": {"gate_below_0.1": 0.5, "backcopy": {"gate_other": 0.25}, "gate_mean": None},
             "status": "finished",
@@ -47,13 +47,13 @@ class Cells(unittest.TestCase):
 
 
 class Thinning(unittest.TestCase):
-    def test_even_and_with_the_last(self):
+    def test_thinned_points_are_even_and_keep_the_last(self):
         self.assertEqual(record.thinned(list(range(1, 11)), 4), [1, 4, 7, 10])
         self.assertEqual(record.thinned(list(range(1, 10)), 4), [3, 6, 9])
         self.assertEqual(record.thinned([1, 2], 4), [1, 2])
         self.assertEqual(record.thinned([], 4), [])
 
-    def test_rounding_keeps_six_digits_and_no_infinities(self):
+    def test_rounded_has_six_digits_and_null_for_nan(self):
         self.assertEqual(
             record.rounded({"a": [1.23456789, float("nan")], "b": 12345678, "c": 1234567.8}),
             {"a": [1.23457, None], "b": 12345678, "c": 1234570.0},
@@ -72,7 +72,7 @@ class Figures(unittest.TestCase):
     def words(self, drawn):
         return [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
 
-    def test_lines_go_through_the_means(self):
+    def test_lines_series_go_through_the_means(self):
         (axes,) = plot.lines_figure("x", "y", self.SERIES, **self.OPTIONS).axes
         first, third, diverged, *crosses = axes.lines
         self.assertEqual(first.get_xydata().tolist(), [[1, 2], [8, 10]])
@@ -86,14 +86,14 @@ class Figures(unittest.TestCase):
         self.assertEqual(axes.get_xscale(), "log")
         self.assertEqual([tick.get_text() for tick in axes.get_xticklabels()], ["1", "2", "4", "8"])
 
-    def test_a_series_keeps_the_colour_of_its_place(self):
+    def test_lines_series_beside_empty_ones_keep_their_colours(self):
         (axes,) = plot.lines_figure("x", "y", self.SERIES, **self.OPTIONS).axes
         colours = [line.get_color() for line in axes.lines]
         self.assertEqual(colours, [plot.COLOURS[index] for index in (0, 2, 3, 0, 3)])
         labels = [label.get_text() for label in axes.get_legend().get_texts()]
         self.assertEqual(labels, ["a <b>", "c & d", "diverged"])
 
-    def test_bars_begin_at_nought_and_reach_their_figure(self):
+    def test_bars_reach_from_zero_to_the_mean(self):
         (axes,) = plot.bars_figure("x", [("a", 0.5, 0.25, 1.0), ("b", 0.0, 0.0, 0.0)], most=1.0).axes
         bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
         self.assertEqual(bars, [(0, 0.5), (0, 0.0)])
@@ -104,7 +104,7 @@ class Figures(unittest.TestCase):
         low, high = axes.get_ylim()
         self.assertGreater(low, high, "the first row is on top")
 
-    def test_the_same_figures_give_the_same_bytes(self):
+    def test_lines_same_input_in_another_process_same_bytes(self):
         drawn = plot.lines("t", "x & y", "y", self.SERIES, **self.OPTIONS)
         with tempfile.TemporaryDirectory() as elsewhere:  # another process, another day, another user's settings
             pathlib.Path(elsewhere, "matplotlibrc").write_text("font.size: 20\nlines.linewidth: 9\n")
@@ -121,7 +121,7 @@ class Figures(unittest.TestCase):
         for word in ("a <b>", "c & d", "x & y"):
             self.assertIn(word, self.words(drawn))
 
-    def test_nothing_to_draw_draws_nothing(self):
+    def test_lines_without_points_draw_nothing(self):
         self.assertIsNone(plot.lines("t", "x", "y", [("a", [])]))
         self.assertIsNone(plot.bars("t", "x", []))
 
@@ -157,7 +157,7 @@ class Bench(unittest.TestCase):
             "diverged": loss is None and {"step": 7} or None,
             **fields,
         }
-        plan.write_whole(self.directory / "results" / f"{run.name}.json", json.dumps(content))
+        plan.put_record(self.directory / "records.jsonl", content)
 
     def put_all(self, experiment, losses):
         runs = list(experiment.runs())
@@ -166,7 +166,7 @@ class Bench(unittest.TestCase):
             self.put(run, losses[run.name])
 
     def rows(self, experiment):
-        (text,), _ = (part.values() for part in table.render(experiment, experiment.results))
+        (text,), _ = (part.values() for part in table.render(experiment, experiment.records))
         return text.splitlines()[2:]
 
 
@@ -177,7 +177,7 @@ class Tables(Bench):
     }
     SWEEP = {"seeds": [1, 2], "sweep": {"lr": [0.1, 0.2, 0.4, 0.8]}, "variants": [{"name": "a"}]}
 
-    def test_variants(self):
+    def test_variants_table_values_by_hand(self):
         columns = [
             {"title": "loss", "value": "eval.loss_nats", "digits": 1},
             {"title": "to A", "value": "eval.loss_nats", "digits": 1, "minus": "a"},
@@ -188,7 +188,7 @@ class Tables(Bench):
         # Differences by seed: 0.5 and 1.5, of mean 1 and deviation √0.5.
         self.assertEqual(self.rows(experiment), ["| A | 2.0 ± 1.4 | – | – |", "| b | 3.0 ± 2.1 | 1.0 ± 0.7 | 5.9 |"])
 
-    def test_diverged_and_missing_runs_are_counted(self):
+    def test_variants_table_diverged_and_missing_runs_are_counted(self):
         experiment = self.make(
             self.VARIANTS,
             [{"name": "t", "kind": "variants", "columns": [{"title": "loss", "value": "eval.loss_nats", "digits": 1}]}],
@@ -199,7 +199,7 @@ class Tables(Bench):
         self.put(runs["b-seed2"], 2.0)
         self.assertEqual(self.rows(experiment), ["| A (1 of 2 diverged) | 3.0 |", "| b (1 of 2 runs) | 2.0 |"])
 
-    def test_sweep_sums_and_highest(self):
+    def test_sweep_tables_values_by_hand(self):
         losses = {
             "a-lr0.1-seed1": 0.9,
             "a-lr0.1-seed2": 1.1,
@@ -231,7 +231,7 @@ class Tables(Bench):
             self.put_all(experiment, losses)
             self.assertEqual(self.rows(experiment), expected)
 
-    def test_curve(self):
+    def test_curve_table_values_by_hand(self):
         experiment = self.make(
             {"seeds": [1, 2], "curve": True, "variants": [{"name": "a"}]},
             [{"name": "t", "kind": "curve", "value": "loss", "digits": 1, "rows": 2}],
@@ -240,7 +240,7 @@ class Tables(Bench):
             self.put(run, 1.0, curve=[{"step": 10 * (i + 1), "loss": loss} for i, loss in enumerate(losses)])
         self.assertEqual(self.rows(experiment), ["| 20 | 5.0 ± 1.4 |", "| 40 | 3.0 ± 1.4 |"])
 
-    def test_settings(self):
+    def test_settings_table_values_by_hand(self):
         experiment = self.make(
             {"seeds": [1], "sweep": {"lr": [0.1, 0.2]}, "variants": [{"name": "a"}]},
             [{"name": "t", "kind": "settings"}],
@@ -318,13 +318,13 @@ class Pages(Bench):
         self.assertIn(words, err)
         self.assertEqual(err.count("\n"), 1)
 
-    def test_check_fails_until_the_page_is_written(self):
+    def test_check_page_without_tables_is_refused(self):
         self.assert_refused("not what the records give", "--check")
         self.assertEqual(self.call(), (0, ""))
         self.assertEqual(self.call("--check"), (0, ""))
         self.assertIn("| a | 1.000 |\n| b | 2.000 |\n", self.page.read_text())
 
-    def test_check_fails_on_an_edited_figure_or_record(self):
+    def test_check_edited_page_or_record_is_refused(self):
         self.call()
         written = self.page.read_text()
         self.page.write_text(written.replace("1.000", "0.900"))
@@ -333,7 +333,7 @@ class Pages(Bench):
         self.put(self.a, 1.5)
         self.assert_refused("not what the records give", "--check")
 
-    def test_check_fails_on_an_edited_figure_file(self):
+    def test_check_edited_figure_file_is_refused(self):
         self.make(
             {"seeds": [1], "variants": [{"name": "a", "train": {"lr": 0.1}}, {"name": "b"}]},
             [{"name": "t", "kind": "bars-figure", "title": "loss", "value": "eval.loss_nats"}],
@@ -345,20 +345,22 @@ class Pages(Bench):
         figure.write_text(figure.read_text().replace(plot.BAR_COLOUR, "#56b4ea"))
         self.assert_refused("t.svg: not what the records give", "--check")
 
-    def test_places_and_tables_must_match(self):
+    def test_check_page_without_place_for_a_table_is_refused(self):
         self.page.write_text("nothing\n")
         self.assert_refused("no place for table t")
         self.page.write_text("<!-- table:t -->\n<!-- /table --><!-- table:u -->\n<!-- /table -->")
         self.assert_refused("no table u")
 
-    def test_records_must_be_of_the_config(self):
+    def test_check_record_of_other_options_is_refused(self):
         self.put(self.a, 1.0, train={"lr": 0.2})
-        self.assert_refused("a-seed1.json is of other options")
+        self.assert_refused("the record of a-seed1 has other options than config.json")
         self.put(self.a, 1.0)
-        plan.write_whole(self.directory / "results" / "c-seed1.json", "{}")
+        plan.put_record(
+            self.directory / "records.jsonl", {"run": "c-seed1", "train": {}, "seed": 1, "status": "finished"}
+        )
         self.assert_refused("no run of config.json makes c-seed1")
 
-    def test_records_must_be_of_one_recipe(self):
+    def test_check_records_of_other_defaults_are_refused(self):
         self.put(self.a, 1.0, settings={**SETTINGS, "lr": 0.3})  # an option of this run
         self.call()
         self.assertEqual(self.call("--check"), (0, ""))

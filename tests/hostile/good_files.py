@@ -8,7 +8,9 @@ import random
 import struct
 from collections.abc import Iterable
 
-TEXT = ("The quick brown fox jumps over the lazy dog. Zwölf Boxkämpfer jagen Viktor quer über den Sylter Deich. " * 6).encode()
+TEXT = (
+    "The quick brown fox jumps over the lazy dog. Zwölf Boxkämpfer jagen Viktor quer über den Sylter Deich. " * 6
+).encode()
 
 
 def floats(count: int, seed: int = 1, scale: float = 0.3) -> list[float]:
@@ -37,18 +39,28 @@ def npy(shape: tuple[int, ...], values: Iterable = (), descr: str = "<f4", versi
 def attend_files() -> dict[str, bytes]:
     """One call with every input of a plain batch: B 2, Hq 2, Hkv 1, T 3, S 4, D 4."""
     return {
-        "q.npy": npy((2, 2, 3, 4)), "k.npy": npy((2, 1, 4, 4), floats(32, 2)), "v.npy": npy((2, 1, 4, 4), floats(32, 3)),
-        "z.npy": npy((2, 2, 3, 4), floats(48, 4)), "bias.npy": npy((3, 4)), "mask.npy": npy((3, 4), [1, 1, 1, 0] * 3, "|b1"),
-        "lengths.npy": npy((2,), [4, 3], "<i4"), "offsets.npy": npy((2,), [1, 0], "<i8"),
-        "alibi.npy": npy((2,), [0.5, 0.25]), "sinks.npy": npy((2,), [0.1, -0.1]), "dy.npy": npy((2, 2, 3, 4), floats(48, 5)),
+        "q.npy": npy((2, 2, 3, 4)),
+        "k.npy": npy((2, 1, 4, 4), floats(32, 2)),
+        "v.npy": npy((2, 1, 4, 4), floats(32, 3)),
+        "z.npy": npy((2, 2, 3, 4), floats(48, 4)),
+        "bias.npy": npy((3, 4)),
+        "mask.npy": npy((3, 4), [1, 1, 1, 0] * 3, "|b1"),
+        "lengths.npy": npy((2,), [4, 3], "<i4"),
+        "offsets.npy": npy((2,), [1, 0], "<i8"),
+        "alibi.npy": npy((2,), [0.5, 0.25]),
+        "sinks.npy": npy((2,), [0.1, -0.1]),
+        "dy.npy": npy((2, 2, 3, 4), floats(48, 5)),
     }
 
 
 def packed_files() -> dict[str, bytes]:
     """Two sequences of 3 and 2 queries over 3 and 4 keys."""
     return {
-        "q.npy": npy((1, 2, 5, 4)), "k.npy": npy((1, 1, 7, 4), floats(28, 2)), "v.npy": npy((1, 1, 7, 4), floats(28, 3)),
-        "cq.npy": npy((3,), [0, 3, 5], "<i4"), "ck.npy": npy((3,), [0, 3, 7], "<i8"),
+        "q.npy": npy((1, 2, 5, 4)),
+        "k.npy": npy((1, 1, 7, 4), floats(28, 2)),
+        "v.npy": npy((1, 1, 7, 4), floats(28, 3)),
+        "cq.npy": npy((3,), [0, 3, 5], "<i4"),
+        "ck.npy": npy((3,), [0, 3, 7], "<i8"),
     }
 
 
@@ -56,9 +68,13 @@ def paged_files() -> dict[str, bytes]:
     """Keys and values in int8, in three pages of 4 rows."""
     numbers = [i % 100 - 50 for i in range(48)]
     return {
-        "q.npy": npy((2, 2, 1, 4)), "k.npy": npy((3, 1, 4, 4), numbers, "|i1"), "v.npy": npy((3, 1, 4, 4), numbers, "|i1"),
-        "ks.npy": npy((3, 1, 4, 1), [0.01] * 12), "vs.npy": npy((3, 1, 4, 1), [0.02] * 12),
-        "table.npy": npy((2, 2), [0, 1, 2, 0], "<i4"), "lengths.npy": npy((2,), [6, 3], "<i4"),
+        "q.npy": npy((2, 2, 1, 4)),
+        "k.npy": npy((3, 1, 4, 4), numbers, "|i1"),
+        "v.npy": npy((3, 1, 4, 4), numbers, "|i1"),
+        "ks.npy": npy((3, 1, 4, 1), [0.01] * 12),
+        "vs.npy": npy((3, 1, 4, 1), [0.02] * 12),
+        "table.npy": npy((2, 2), [0, 1, 2, 0], "<i4"),
+        "lengths.npy": npy((2,), [6, 3], "<i4"),
     }
 
 
@@ -76,7 +92,11 @@ class Tensor:
 def safetensors_header(tensors: list[Tensor]) -> dict:
     out, at = {}, 0
     for tensor in tensors:
-        out[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [at, at + len(tensor.data)]}
+        out[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + len(tensor.data)],
+        }
         at += len(tensor.data)
     return out
 
@@ -114,20 +134,44 @@ FAMILIES = {
     "qwen2": ("Qwen2ForCausalLM", {"use_sliding_window": False}),
     "qwen3": ("Qwen3ForCausalLM", {}),
     "qwen3-gated": ("Qwen3ForCausalLM", {"headwise_attn_output_gate": True}),
-    "headgate": ("HeadgateForCausalLM", {
-        "norm_kind": "plain", "norm_placement": "pre", "qk_norm": "per_head", "gate_site": "g1", "gate_grain": "headwise",
-        "gate_source": "input", "gate_fn": "sigmoid", "gate_op": "mul", "gate_bias": "none"}),
+    "headgate": (
+        "HeadgateForCausalLM",
+        {
+            "norm_kind": "plain",
+            "norm_placement": "pre",
+            "qk_norm": "per_head",
+            "gate_site": "g1",
+            "gate_grain": "headwise",
+            "gate_source": "input",
+            "gate_fn": "sigmoid",
+            "gate_op": "mul",
+            "gate_bias": "none",
+        },
+    ),
 }
 
 
 def config_of(family: str, sizes: Sizes) -> dict:
     model_class, more = FAMILIES[family]
     return {
-        "architectures": [model_class], "model_type": family.split("-")[0], "vocab_size": sizes.vocab, "hidden_size": sizes.dim,
-        "num_hidden_layers": sizes.layers, "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim, "intermediate_size": sizes.ffn, "max_position_embeddings": sizes.seq_len,
-        "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": True,
-        "attention_bias": False, "initializer_range": 0.02, "torch_dtype": "float32", **more,
+        "architectures": [model_class],
+        "model_type": family.split("-")[0],
+        "vocab_size": sizes.vocab,
+        "hidden_size": sizes.dim,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+        "intermediate_size": sizes.ffn,
+        "max_position_embeddings": sizes.seq_len,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "initializer_range": 0.02,
+        "torch_dtype": "float32",
+        **more,
     }
 
 
@@ -137,10 +181,15 @@ def shapes_of(family: str, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (sizes.vocab, dim)}
     for n in range(sizes.layers):
         layer = {
-            "input_layernorm.weight": (dim,), "self_attn.q_proj.weight": (q, dim), "self_attn.k_proj.weight": (kv, dim),
-            "self_attn.v_proj.weight": (kv, dim), "self_attn.o_proj.weight": (dim, q),
-            "post_attention_layernorm.weight": (dim,), "mlp.gate_proj.weight": (sizes.ffn, dim),
-            "mlp.up_proj.weight": (sizes.ffn, dim), "mlp.down_proj.weight": (dim, sizes.ffn),
+            "input_layernorm.weight": (dim,),
+            "self_attn.q_proj.weight": (q, dim),
+            "self_attn.k_proj.weight": (kv, dim),
+            "self_attn.v_proj.weight": (kv, dim),
+            "self_attn.o_proj.weight": (dim, q),
+            "post_attention_layernorm.weight": (dim,),
+            "mlp.gate_proj.weight": (sizes.ffn, dim),
+            "mlp.up_proj.weight": (sizes.ffn, dim),
+            "mlp.down_proj.weight": (dim, sizes.ffn),
         }
         if family in ("qwen3", "qwen3-gated", "headgate"):
             layer |= {"self_attn.q_norm.weight": (sizes.head_dim,), "self_attn.k_norm.weight": (sizes.head_dim,)}
@@ -166,7 +215,8 @@ def tensors_of(family: str, sizes: Sizes) -> list[Tensor]:
 def model(family: str = "qwen3", sizes: Sizes = Sizes()) -> dict[str, bytes]:
     return {
         "m/config.json": json.dumps(config_of(family, sizes), indent=2).encode(),
-        "m/model.safetensors": safetensors(tensors_of(family, sizes)), "book.txt": TEXT,
+        "m/model.safetensors": safetensors(tensors_of(family, sizes)),
+        "book.txt": TEXT,
     }
 
 
@@ -203,19 +253,43 @@ def byte_spellings() -> list[str]:
 MERGES = ["t h", "th e", "Ġ the"]
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 TOKENS = byte_spellings() + [merge.replace(" ", "") for merge in MERGES] + SPECIAL
-CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
-          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 
 
 def tokenizer_json() -> dict:
-    added = [{"id": TOKENS.index(token), "content": token, "single_word": False, "lstrip": False, "rstrip": False,
-              "normalized": False, "special": True} for token in SPECIAL]
+    added = [
+        {
+            "id": TOKENS.index(token),
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for token in SPECIAL
+    ]
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": {"type": "NFC"},
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "post_processor": None, "decoder": {"type": "ByteLevel"},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "fuse_unk": False, "ignore_merges": False,
-                  "vocab": {token: n for n, token in enumerate(TOKENS[:-len(SPECIAL)])}, "merges": MERGES},
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel"},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "fuse_unk": False,
+            "ignore_merges": False,
+            "vocab": {token: n for n, token in enumerate(TOKENS[: -len(SPECIAL)])},
+            "merges": MERGES,
+        },
     }
 
 
@@ -225,19 +299,43 @@ def tokenized_model() -> dict[str, bytes]:
     return files | {
         "m/tokenizer.json": json.dumps(tokenizer_json()).encode(),
         "m/tokenizer_config.json": json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}).encode(),
-        "m/generation_config.json": json.dumps({"eos_token_id": [TOKENS.index("<|im_end|>")], "do_sample": False}).encode(),
+        "m/generation_config.json": json.dumps(
+            {"eos_token_id": [TOKENS.index("<|im_end|>")], "do_sample": False}
+        ).encode(),
     }
 
 
 # --- GGUF ------------------------------------------------------------------------------------------------------------
 
-GGUF_TYPES = {"u8": (0, "B"), "i8": (1, "b"), "u16": (2, "H"), "i16": (3, "h"), "u32": (4, "I"), "i32": (5, "i"),
-              "f32": (6, "f"), "bool": (7, "?"), "string": (8, ""), "list": (9, ""), "u64": (10, "Q"), "i64": (11, "q"),
-              "f64": (12, "d")}
+GGUF_TYPES = {
+    "u8": (0, "B"),
+    "i8": (1, "b"),
+    "u16": (2, "H"),
+    "i16": (3, "h"),
+    "u32": (4, "I"),
+    "i32": (5, "i"),
+    "f32": (6, "f"),
+    "bool": (7, "?"),
+    "string": (8, ""),
+    "list": (9, ""),
+    "u64": (10, "Q"),
+    "i64": (11, "q"),
+    "f64": (12, "d"),
+}
 # Word: id, numbers of a block, its bytes, where scales in f16 stand in it.
-GGUF_FORMATS = {"F32": (0, 1, 4, ()), "F16": (1, 1, 2, (0,)), "BF16": (30, 1, 2, ()), "Q8_0": (8, 32, 34, (0,)),
-                "Q4_0": (2, 32, 18, (0,)), "Q4_1": (3, 32, 20, (0, 2)), "Q5_0": (6, 32, 22, (0,)), "Q5_1": (7, 32, 24, (0, 2)),
-                "Q4_K": (12, 256, 144, (0, 2)), "Q5_K": (13, 256, 176, (0, 2)), "Q6_K": (14, 256, 210, (208,))}
+GGUF_FORMATS = {
+    "F32": (0, 1, 4, ()),
+    "F16": (1, 1, 2, (0,)),
+    "BF16": (30, 1, 2, ()),
+    "Q8_0": (8, 32, 34, (0,)),
+    "Q4_0": (2, 32, 18, (0,)),
+    "Q4_1": (3, 32, 20, (0, 2)),
+    "Q5_0": (6, 32, 22, (0,)),
+    "Q5_1": (7, 32, 24, (0, 2)),
+    "Q4_K": (12, 256, 144, (0, 2)),
+    "Q5_K": (13, 256, 176, (0, 2)),
+    "Q6_K": (14, 256, 210, (208,)),
+}
 
 
 def gguf_string(text: str | bytes) -> bytes:
@@ -314,11 +412,21 @@ class Gguf:
         return b"".join(self.parts())
 
 
-GGUF_NAMES = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
-              "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-              "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-              "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+GGUF_NAMES = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 
 
 def gguf_name(name: str) -> str:
@@ -334,33 +442,41 @@ def blocks(word: str, count: int, seed: int) -> bytes:
     draw = random.Random(seed)
     if word in ("F32", "BF16"):
         whole = struct.pack(f"<{count}f", *floats(count, seed))
-        return whole if word == "F32" else b"".join(whole[i + 2:i + 4] for i in range(0, len(whole), 4))
+        return whole if word == "F32" else b"".join(whole[i + 2 : i + 4] for i in range(0, len(whole), 4))
     out = bytearray(draw.randbytes(count // numbers * size))
     for block in range(0, len(out), size):
         for at in scales:
-            out[block + at:block + at + 2] = struct.pack("<e", draw.uniform(1e-4, 1e-3))
+            out[block + at : block + at + 2] = struct.pack("<e", draw.uniform(1e-4, 1e-3))
     return bytes(out)
 
 
-def gguf_file(architecture: str = "llama", sizes: Sizes = Sizes(vocab=len(TOKENS), seq_len=64),
-              formats: tuple[str, ...] = ("F32",)) -> Gguf:
+SIZES_OF_TOKENS = Sizes(vocab=len(TOKENS), seq_len=64)
+
+
+def gguf_file(architecture: str = "llama", sizes: Sizes = SIZES_OF_TOKENS, formats: tuple[str, ...] = ("F32",)) -> Gguf:
     """Matrices take the formats in turn; vectors are F32."""
     a = architecture
     values = [
-        GgufValue("general.architecture", "string", a), GgufValue(f"{a}.block_count", "u32", sizes.layers),
-        GgufValue(f"{a}.context_length", "u32", sizes.seq_len), GgufValue(f"{a}.embedding_length", "u32", sizes.dim),
-        GgufValue(f"{a}.feed_forward_length", "u32", sizes.ffn), GgufValue(f"{a}.attention.head_count", "u32", sizes.heads),
+        GgufValue("general.architecture", "string", a),
+        GgufValue(f"{a}.block_count", "u32", sizes.layers),
+        GgufValue(f"{a}.context_length", "u32", sizes.seq_len),
+        GgufValue(f"{a}.embedding_length", "u32", sizes.dim),
+        GgufValue(f"{a}.feed_forward_length", "u32", sizes.ffn),
+        GgufValue(f"{a}.attention.head_count", "u32", sizes.heads),
         GgufValue(f"{a}.attention.head_count_kv", "u32", sizes.kv_heads),
         GgufValue(f"{a}.attention.key_length", "u32", sizes.head_dim),
         GgufValue(f"{a}.attention.value_length", "u32", sizes.head_dim),
-        GgufValue(f"{a}.attention.layer_norm_rms_epsilon", "f32", 1e-6), GgufValue(f"{a}.rope.freq_base", "f32", 10000.0),
+        GgufValue(f"{a}.attention.layer_norm_rms_epsilon", "f32", 1e-6),
+        GgufValue(f"{a}.rope.freq_base", "f32", 10000.0),
         GgufValue("general.alignment", "u32", 32),
-        GgufValue("tokenizer.ggml.model", "string", "gpt2"), GgufValue("tokenizer.ggml.pre", "string", "gpt2"),
+        GgufValue("tokenizer.ggml.model", "string", "gpt2"),
+        GgufValue("tokenizer.ggml.pre", "string", "gpt2"),
         GgufValue("tokenizer.ggml.tokens", "list", ("string", TOKENS)),
         GgufValue("tokenizer.ggml.token_type", "list", ("i32", [1] * (len(TOKENS) - 2) + [3, 3])),
         GgufValue("tokenizer.ggml.merges", "list", ("string", MERGES)),
         GgufValue("tokenizer.ggml.eos_token_id", "u32", len(TOKENS) - 1),
-        GgufValue("tokenizer.ggml.add_bos_token", "bool", False), GgufValue("tokenizer.chat_template", "string", CHATML),
+        GgufValue("tokenizer.ggml.add_bos_token", "bool", False),
+        GgufValue("tokenizer.chat_template", "string", CHATML),
     ]
     for value in values:
         value.raw = value.body()
@@ -383,8 +499,16 @@ def quantised_gguf() -> Gguf:
 # --- others ----------------------------------------------------------------------------------------------------------
 
 PROBLEM = {
-    "X": [[1.0, 0.5], [0.25, -1.0]], "W_q": [[1.0, 0.0], [0.0, 1.0]], "W_k": [[0.5, 0.0], [0.0, 0.5]],
-    "W_v": [[1.0, 0.0], [0.0, 1.0]], "W_g": [[0.1, 0.2], [0.3, 0.4]], "causal": True, "heads": 1, "gate_fn": "sigmoid",
+    "X": [[1.0, 0.5], [0.25, -1.0]],
+    "W_q": [[1.0, 0.0], [0.0, 1.0]],
+    "W_k": [[0.5, 0.0], [0.0, 0.5]],
+    "W_v": [[1.0, 0.0], [0.0, 1.0]],
+    "W_g": [[0.1, 0.2], [0.3, 0.4]],
+    "causal": True,
+    "heads": 1,
+    "gate_fn": "sigmoid",
 }
-TRAIN = ("train --data book.txt --out run --layers 1 --dim 8 --heads 2 --seq-len 16 --batch 2 --steps 4 --eval-every 2 "
-         "--eval-tokens 32 --save-every 2 --threads 1")
+TRAIN = (
+    "train --data book.txt --out run --layers 1 --dim 8 --heads 2 --seq-len 16 --batch 2 --steps 4 --eval-every 2 "
+    "--eval-tokens 32 --save-every 2 --threads 1"
+)

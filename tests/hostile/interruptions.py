@@ -90,7 +90,9 @@ class Judge:
 
 def large_model() -> dict[str, bytes]:
     """Takes a while to write."""
-    return good_file.model("qwen3", good_file.Sizes(vocab=256, dim=256, layers=6, heads=4, kv_heads=2, head_dim=64, ffn=512))
+    return good_file.model(
+        "qwen3", good_file.Sizes(vocab=256, dim=256, layers=6, heads=4, kv_heads=2, head_dim=64, ffn=512)
+    )
 
 
 def trials(run: dict[str, bytes], seed: int, machine: Machine) -> Iterator[Trial]:
@@ -108,6 +110,15 @@ def trials(run: dict[str, bytes], seed: int, machine: Machine) -> Iterator[Trial
             for moment in range(MOMENTS):
                 sender = Sender(machine, good, command, getattr(signal, "SIG" + signal_name), draw.uniform(0.0, 1.1))
                 yield Trial(
-                    f"signal-{signal_name}/{moment}/{name}", good, command, Expect.EITHER, (), prepare=sender.measure, meanwhile=sender,
-                    judge=Judge(machine, sender, name), unchecked=command.writes, one_line=False,
-                    also_statuses=(-sender.number, 128 + sender.number))
+                    f"signal-{signal_name}/{moment}/{name}",
+                    good,
+                    command,
+                    Expect.EITHER,
+                    (),
+                    prepare=sender.measure,
+                    meanwhile=sender,
+                    judge=Judge(machine, sender, name),
+                    unchecked=command.writes,
+                    one_line=False,
+                    also_statuses=(-sender.number, 128 + sender.number),
+                )

@@ -13,11 +13,11 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import good_files as good_file  # noqa: E402
-import mutations  # noqa: E402
-import readers  # noqa: E402
-from interruptions import Judge, Sender  # noqa: E402
-from trial import Command, Expect, Limits, Machine, Settings, Trial  # noqa: E402
+import good_files as good_file
+import mutations
+import readers
+from interruptions import Judge, Sender
+from trial import Command, Expect, Limits, Machine, Settings, Trial
 
 REFUSAL = "echo 'headgate verb: in.txt: not a file of any kind' >&2; exit 2"
 
@@ -33,7 +33,9 @@ class JudgeTest(unittest.TestCase):
         program.write_text("#!/bin/sh\n" + script + "\n", encoding="utf-8")
         program.chmod(0o755)
         machine = Machine(Settings(str(program), pathlib.Path(self.folder.name) / "work", timeout=2.0, slack=32 << 20))
-        trial = Trial("row/variant/verb", {"in.txt": b"text"}, Command("verb in.txt", writes), expect, ("in.txt",), **more)
+        trial = Trial(
+            "row/variant/verb", {"in.txt": b"text"}, Command("verb in.txt", writes), expect, ("in.txt",), **more
+        )
         return "; ".join(machine.run(trial)[0])
 
     def test_refusal_inOneLineThatNamesTheFile_isRight(self):
@@ -59,22 +61,32 @@ class JudgeTest(unittest.TestCase):
 
     def test_messages_thatAreNotOneLineAboutTheFile_areFaults(self):
         for script, fault in {
-            "exit 2": "without a whole line", "printf 'headgate: in.txt' >&2; exit 2": "without a whole line",
+            "exit 2": "without a whole line",
+            "printf 'headgate: in.txt' >&2; exit 2": "without a whole line",
             "echo 'headgate: in.txt is bad' >&2; echo more >&2; exit 2": "2 lines",
             "echo 'headgate: something is wrong' >&2; exit 2": "names none of in.txt",
             "echo 'in.txt: bad' >&2; exit 2": "does not begin with headgate",
-            "printf 'headgate: in.txt \\033[31m\\n' >&2; exit 2": "not printable", "printf 'headgate: in.txt \\377\\n' >&2; exit 2": "not UTF-8",
+            "printf 'headgate: in.txt \\033[31m\\n' >&2; exit 2": "not printable",
+            "printf 'headgate: in.txt \\377\\n' >&2; exit 2": "not UTF-8",
         }.items():
             self.assertIn(fault, self.faults(script), script)
 
     def test_sanitizerReport_isAFault(self):
-        self.assertIn("sanitizer", self.faults("echo '==1==ERROR: AddressSanitizer: heap-use-after-free' >&2; exit 0", Expect.EITHER))
-        self.assertIn("sanitizer", self.faults("echo 'a.cc:1:2: runtime error: signed integer overflow' >&2; exit 0", Expect.EITHER))
+        self.assertIn(
+            "sanitizer",
+            self.faults("echo '==1==ERROR: AddressSanitizer: heap-use-after-free' >&2; exit 0", Expect.EITHER),
+        )
+        self.assertIn(
+            "sanitizer",
+            self.faults("echo 'a.cc:1:2: runtime error: signed integer overflow' >&2; exit 0", Expect.EITHER),
+        )
 
     def test_changedInputs_areFaults(self):
         self.assertIn("'in.txt' is changed", self.faults("echo more >> in.txt; " + REFUSAL))
         self.assertIn("'in.txt' is gone", self.faults("rm in.txt; " + REFUSAL))
-        self.assertIn("'in.txt' is changed", self.faults("rm in.txt; ln -s /dev/null in.txt; exit 0", Expect.EITHER, ("out",)))
+        self.assertIn(
+            "'in.txt' is changed", self.faults("rm in.txt; ln -s /dev/null in.txt; exit 0", Expect.EITHER, ("out",))
+        )
 
     def test_filesLeftBehind_areFaults(self):
         self.assertIn("'.out.tmp' is left behind", self.faults("echo part > .out.tmp; " + REFUSAL))
@@ -84,31 +96,60 @@ class JudgeTest(unittest.TestCase):
     def test_memoryBeyondTheBound_isAFault(self):
         hungry = f"exec {sys.executable} -c 'text = b\"x\" * (160 << 20)'"
         good = Trial("row/good/verb", {}, Command("verb"), Expect.ACCEPTED, ())
-        self.assertIn("MiB of memory, more than", self.faults(f"[ -e in.txt ] || exit 0; {hungry}", Expect.EITHER, good=good))
+        self.assertIn(
+            "MiB of memory, more than", self.faults(f"[ -e in.txt ] || exit 0; {hungry}", Expect.EITHER, good=good)
+        )
         self.assertEqual(self.faults("exit 0", Expect.EITHER, good=good), "")
 
     def test_limits_reachTheProgram(self):
-        self.assertEqual(self.faults("[ $(ulimit -v) = 400000 ] || exit 9", Expect.ACCEPTED, limits=Limits(address_space=400000 * 1024)), "")
-        self.assertIn("SIGXFSZ", self.faults("ulimit -c 0; head -c 5000 /dev/zero > out; kill -XFSZ $$", Expect.EITHER, ("out",),
-                                             limits=Limits(file_size=512)))
+        self.assertEqual(
+            self.faults(
+                "[ $(ulimit -v) = 400000 ] || exit 9", Expect.ACCEPTED, limits=Limits(address_space=400000 * 1024)
+            ),
+            "",
+        )
+        self.assertIn(
+            "SIGXFSZ",
+            self.faults(
+                "ulimit -c 0; head -c 5000 /dev/zero > out; kill -XFSZ $$",
+                Expect.EITHER,
+                ("out",),
+                limits=Limits(file_size=512),
+            ),
+        )
 
     def test_partsLeftByASignal_areFaults(self):
         program = pathlib.Path(self.folder.name) / "program"
-        script = "#!/bin/sh\ntrap 'exit 143' TERM\nmkdir .out.new\n[ -e slow ] && { sleep 1.5 & wait; }\nmv .out.new out\n"
+        script = (
+            "#!/bin/sh\ntrap 'exit 143' TERM\nmkdir .out.new\n[ -e slow ] && { sleep 1.5 & wait; }\nmv .out.new out\n"
+        )
         program.write_text(script, encoding="utf-8")
         program.chmod(0o755)
         machine = Machine(Settings(str(program), pathlib.Path(self.folder.name) / "work"))
         sender = Sender(machine, {}, Command("verb", ("out",)), signal.SIGTERM, 0.0, seconds=0.5)
-        trial = Trial("signal/0/verb", {"slow": b""}, sender.command, Expect.EITHER, (), meanwhile=sender, also_statuses=(143,),
-                      judge=Judge(machine, sender, "verb"), unchecked=("out",))
+        trial = Trial(
+            "signal/0/verb",
+            {"slow": b""},
+            sender.command,
+            Expect.EITHER,
+            (),
+            meanwhile=sender,
+            also_statuses=(143,),
+            judge=Judge(machine, sender, "verb"),
+            unchecked=("out",),
+        )
         self.assertIn("'.out.new' is left behind", "; ".join(machine.run(trial)[0]))
 
 
 class TableTest(unittest.TestCase):
-    RUN = {"run/checkpoint/trainer_state.json": b'{"a": 1}', "run/checkpoint/config.json": b'{"a": 1}',
-           "run/checkpoint/model.safetensors": good_file.model()["m/model.safetensors"],
-           "run/checkpoint/optimizer.safetensors": good_file.model()["m/model.safetensors"],
-           "run/metrics.jsonl": b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n', "book.txt": good_file.TEXT}
+    RUN = {
+        "run/checkpoint/trainer_state.json": b'{"a": 1}',
+        "run/checkpoint/config.json": b'{"a": 1}',
+        "run/checkpoint/model.safetensors": good_file.model()["m/model.safetensors"],
+        "run/checkpoint/optimizer.safetensors": good_file.model()["m/model.safetensors"],
+        "run/metrics.jsonl": b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n',
+        "book.txt": good_file.TEXT,
+    }
 
     def test_names_areUnique(self):
         names = [trial.name for row in readers.all_readers(self.RUN) for trial in row.fixed_trials()]

@@ -45,7 +45,19 @@ def files_of(run: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
 # Without products of matrices nothing needs more than the program and its libraries.
 SMALL_VERBS = ("version", "help")
 SMALL_LIMIT = 200000 * 1024
-MEMORY = (64 * MIB, 100 * MIB, 150 * MIB, SMALL_LIMIT, 256 * MIB, 320 * MIB, 400 * MIB, 500 * MIB, 700 * MIB, 1024 * MIB, 2048 * MIB)
+MEMORY = (
+    64 * MIB,
+    100 * MIB,
+    150 * MIB,
+    SMALL_LIMIT,
+    256 * MIB,
+    320 * MIB,
+    400 * MIB,
+    500 * MIB,
+    700 * MIB,
+    1024 * MIB,
+    2048 * MIB,
+)
 LOADER_STATUS = 127  # the dynamic loader has no room for the libraries; it says so
 
 
@@ -55,8 +67,15 @@ def memory_trials(run: dict[str, bytes]) -> Iterator[Trial]:
         for limit in MEMORY:
             must = name in SMALL_VERBS and limit >= SMALL_LIMIT
             yield Trial(
-                f"memory/{limit // 1024}-KiB/{name}", files[which], command, Expect.ACCEPTED if must else Expect.EITHER, (),
-                limits=Limits(address_space=limit), also_statuses=() if limit >= SMALL_LIMIT else (LOADER_STATUS,), judge=one_line_of_loader)
+                f"memory/{limit // 1024}-KiB/{name}",
+                files[which],
+                command,
+                Expect.ACCEPTED if must else Expect.EITHER,
+                (),
+                limits=Limits(address_space=limit),
+                also_statuses=() if limit >= SMALL_LIMIT else (LOADER_STATUS,),
+                judge=one_line_of_loader,
+            )
 
 
 def one_line_of_loader(_: Trial, outcome: Outcome, __: pathlib.Path) -> list[str]:
@@ -73,9 +92,17 @@ def file_size_trials(run: dict[str, bytes]) -> Iterator[Trial]:
     for name in WRITING:
         which, command = VERBS[name]
         for limit in (0, 1, 100, 1000, 4096, 20000, 60000, 1 << 20):
-            yield Trial(f"file-size/{limit}/{name}", files[which], command, Expect.EITHER, ("out", *command.writes),
-                        limits=Limits(file_size=limit), one_line=name != "train", judge=nothing_left if name != "train" else None,
-                        unchecked=("out",) if name == "train" else ())
+            yield Trial(
+                f"file-size/{limit}/{name}",
+                files[which],
+                command,
+                Expect.EITHER,
+                ("out", *command.writes),
+                limits=Limits(file_size=limit),
+                one_line=name != "train",
+                judge=nothing_left if name != "train" else None,
+                unchecked=("out",) if name == "train" else (),
+            )
 
 
 def nothing_left(trial: Trial, outcome: Outcome, folder: pathlib.Path) -> list[str]:
@@ -90,23 +117,39 @@ def full_disk_trials(run: dict[str, bytes]) -> Iterator[Trial]:
     for name in WRITING:
         which, command = VERBS[name]
         if name == "attend":
-            command = Command("attend --q q.npy --k k.npy --v v.npy --gate z.npy --out disk/y.npy --stats disk/statistics")
+            command = Command(
+                "attend --q q.npy --k k.npy --v v.npy --gate z.npy --out disk/y.npy --stats disk/statistics"
+            )
         elif name == "train":
             command = Command(good_file.TRAIN.replace("--out run", "--out disk/out"))
         else:
             command = Command(command.line.replace(" out", " disk/out"))
         for kib in (4, 16, 64, 4096):
             command = Command(command.line, ("disk", "disk/out"))
-            yield Trial(f"full-disk/{kib}-KiB/{name}", files[which], command, Expect.EITHER, ("disk",), one_line=name != "train",
-                        prepare=lambda folder, kib=kib: mount(folder / "disk", kib), cleanup=lambda folder: unmount(folder / "disk"),
-                        judge=nothing_left, unchecked=("disk",) if name == "train" else ())
+            yield Trial(
+                f"full-disk/{kib}-KiB/{name}",
+                files[which],
+                command,
+                Expect.EITHER,
+                ("disk",),
+                one_line=name != "train",
+                prepare=lambda folder, kib=kib: mount(folder / "disk", kib),
+                cleanup=lambda folder: unmount(folder / "disk"),
+                judge=nothing_left,
+                unchecked=("disk",) if name == "train" else (),
+            )
 
 
 def mount(path: pathlib.Path, kib: int) -> None:
     path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "hostile", str(path)], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "hostile", str(path)], capture_output=True, check=False
+    )
     if done.returncode != 0:
-        raise Skipped("a small file system cannot be mounted: " + done.stderr.decode(errors="replace").strip().split("\n")[0][-80:])
+        raise Skipped(
+            "a small file system cannot be mounted: "
+            + done.stderr.decode(errors="replace").strip().split("\n")[0][-80:]
+        )
 
 
 def unmount(path: pathlib.Path) -> None:
@@ -116,8 +159,16 @@ def unmount(path: pathlib.Path) -> None:
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 
-STREAMS = {"stdin-closed": "<&-", "stdout-closed": ">&-", "stderr-closed": "2>&-", "all-closed": "<&- >&- 2>&-",
-           "stdout-full": ">/dev/full", "stderr-full": "2>/dev/full", "both-full": ">/dev/full 2>/dev/full", "no-reader": NO_READER}
+STREAMS = {
+    "stdin-closed": "<&-",
+    "stdout-closed": ">&-",
+    "stderr-closed": "2>&-",
+    "all-closed": "<&- >&- 2>&-",
+    "stdout-full": ">/dev/full",
+    "stderr-full": "2>/dev/full",
+    "both-full": ">/dev/full 2>/dev/full",
+    "no-reader": NO_READER,
+}
 PRINTING = ("version", "help", "info", "explain", "tokenize")  # whose result is what they print
 CHANGING = ("train", "resume")  # whose files have times in them
 
@@ -132,10 +183,25 @@ def stream_trials(run: dict[str, bytes], machine: Machine) -> Iterator[Trial]:
             expect = Expect.REFUSED if lost and name in PRINTING else Expect.EITHER if lost else Expect.ACCEPTED
             # Files are written before a lost text is noticed; generation ends when nobody reads its text.
             judge = None if name in CHANGING or (lost and name == "generate") else SameFiles(machine)
-            yield Trial(f"stream-{stream}/good/{name}", files[which], command, expect, (), redirect=redirect, judge=judge,
-                        also_statuses=also, unchecked=command.writes)
-        for name, line in {"convert": "convert nowhere out", "explain": "explain nowhere", "train": "train --data nowhere --out new"}.items():
-            yield Trial(f"stream-{stream}/refused/{name}", files["model"], Command(line), Expect.REFUSED, (), redirect=redirect)
+            yield Trial(
+                f"stream-{stream}/good/{name}",
+                files[which],
+                command,
+                expect,
+                (),
+                redirect=redirect,
+                judge=judge,
+                also_statuses=also,
+                unchecked=command.writes,
+            )
+        for name, line in {
+            "convert": "convert nowhere out",
+            "explain": "explain nowhere",
+            "train": "train --data nowhere --out new",
+        }.items():
+            yield Trial(
+                f"stream-{stream}/refused/{name}", files["model"], Command(line), Expect.REFUSED, (), redirect=redirect
+            )
 
 
 class SameFiles:
@@ -148,7 +214,11 @@ class SameFiles:
         reference = self.machine.reference(trial.files, trial.command)
         found = contents(folder, trial.command.writes)
         paths = found if outcome.status != DONE else reference.files.keys() | found.keys()
-        faults = [f"{path!r} is not what it is otherwise" for path in sorted(paths) if reference.files.get(path) != found.get(path)]
+        faults = [
+            f"{path!r} is not what it is otherwise"
+            for path in sorted(paths)
+            if reference.files.get(path) != found.get(path)
+        ]
         if outcome.status == DONE and self.printed and outcome.out != reference.out:
             faults.append("it prints something else than otherwise")
         return faults[:4]

@@ -51,10 +51,28 @@ def trials(run: dict[str, bytes], machine: Machine) -> Iterator[Trial]:
             if verb in UNSTABLE:
                 continue
             judge = None if verb in CHANGING else SameFiles(machine, printed=verb not in WITHOUT_PRINT)
-            yield Trial(f"locale-{name[:20]}/{verb}/{command.verb}", files[which], command, Expect.ACCEPTED, (), prepare=prepare,
-                        limits=Limits(environment=tuple(environment)), judge=judge)
-        for verb, line in {"eval": "eval m --text book.txt --tokens 32 --gate-threshold 0,5", "attend": "attend --q q.npy --k k.npy --v v.npy "
-                           "--scale 0,5 --out y.npy", "train": "train --data book.txt --out out --lr 1,5"}.items():
+            yield Trial(
+                f"locale-{name[:20]}/{verb}/{command.verb}",
+                files[which],
+                command,
+                Expect.ACCEPTED,
+                (),
+                prepare=prepare,
+                limits=Limits(environment=tuple(environment)),
+                judge=judge,
+            )
+        for verb, line in {
+            "eval": "eval m --text book.txt --tokens 32 --gate-threshold 0,5",
+            "attend": "attend --q q.npy --k k.npy --v v.npy --scale 0,5 --out y.npy",
+            "train": "train --data book.txt --out out --lr 1,5",
+        }.items():
             option = line.split(" 0,5")[0].split(" 1,5")[0].split()[-1]
-            yield Trial(f"locale-{name[:20]}/comma/{verb}", files["attend" if verb == "attend" else "model"], Command(line), Expect.REFUSED,
-                        (option,), prepare=prepare, limits=Limits(environment=tuple(environment)))
+            yield Trial(
+                f"locale-{name[:20]}/comma/{verb}",
+                files["attend" if verb == "attend" else "model"],
+                Command(line),
+                Expect.REFUSED,
+                (option,),
+                prepare=prepare,
+                limits=Limits(environment=tuple(environment)),
+            )

@@ -68,34 +68,71 @@ def random_splice(good: bytes, draw: random.Random) -> bytes:
     end = min(len(good), begin + 1 + int(draw.expovariate(1 / 32)))
     part, rest = good[begin:end], good[:begin] + good[end:]
     at = draw.randrange(len(rest) + 1)
-    return draw.choice((rest, good[:end] + part + good[end:], good[:begin] + bytes(end - begin) + good[end:],
-                        rest[:at] + part + rest[at:]))
+    return draw.choice(
+        (
+            rest,
+            good[:end] + part + good[end:],
+            good[:begin] + bytes(end - begin) + good[end:],
+            rest[:at] + part + rest[at:],
+        )
+    )
 
 
 def random_number(good: bytes, draw: random.Random) -> bytes:
     """Bytes that may be a count or an offset become one that no file has room for."""
     size = draw.choice((2, 4, 8))
     at = draw.randrange(max(1, min(len(good) - size, 8192)))
-    value = draw.choice((0, 1, 2 ** (8 * size) - 1, 2 ** (8 * size - 1), 2 ** (8 * size - 1) - 1, draw.getrandbits(8 * size)))
-    return good[:at] + value.to_bytes(size, "little") + good[at + size:]
+    value = draw.choice(
+        (0, 1, 2 ** (8 * size) - 1, 2 ** (8 * size - 1), 2 ** (8 * size - 1) - 1, draw.getrandbits(8 * size))
+    )
+    return good[:at] + value.to_bytes(size, "little") + good[at + size :]
 
 
-RANDOM = {"random-truncation": random_truncation, "random-flips": random_flips, "random-splice": random_splice,
-          "random-number": random_number}
+RANDOM = {
+    "random-truncation": random_truncation,
+    "random-flips": random_flips,
+    "random-splice": random_splice,
+    "random-number": random_number,
+}
 
-GARBAGE = (Variant("empty", b"", EITHER), Variant("one-byte", b"\0"), Variant("newline", b"\n"),
-           Variant("zeros", bytes(4096)), Variant("ones", b"\xff" * 4096), Variant("random-bytes", random.Random(1).randbytes(4096)))
+GARBAGE = (
+    Variant("empty", b"", EITHER),
+    Variant("one-byte", b"\0"),
+    Variant("newline", b"\n"),
+    Variant("zeros", bytes(4096)),
+    Variant("ones", b"\xff" * 4096),
+    Variant("random-bytes", random.Random(1).randbytes(4096)),
+)
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 RAW = "raw:"  # a string with this in front of it is written as JSON source
 HOSTILE_VALUES = {
-    "null": None, "true": True, "minus-one": -1, "zero": 0, "half": 0.5, "one": 1, "infinite": RAW + "1e999",
-    "minus-infinite": RAW + "-1e999", "nan": RAW + "NaN", "tiny": RAW + "1e-320", "two-to-31": 2**31, "two-to-63": 2**63,
-    "two-to-64": 2**64, "many-digits": RAW + "9" * 400, "empty-string": "", "control-characters": "\0\n\x1b[2J\x7f",
-    "long-string": "x" * 70000, "path": "../../etc/passwd", "lone-surrogate": RAW + '"\\ud800"', "empty-list": [],
-    "empty-object": {}, "list-of-null": [None], "nested": RAW + "[" * 50 + "]" * 50, "many": [0] * 3000,
+    "null": None,
+    "true": True,
+    "minus-one": -1,
+    "zero": 0,
+    "half": 0.5,
+    "one": 1,
+    "infinite": RAW + "1e999",
+    "minus-infinite": RAW + "-1e999",
+    "nan": RAW + "NaN",
+    "tiny": RAW + "1e-320",
+    "two-to-31": 2**31,
+    "two-to-63": 2**63,
+    "two-to-64": 2**64,
+    "many-digits": RAW + "9" * 400,
+    "empty-string": "",
+    "control-characters": "\0\n\x1b[2J\x7f",
+    "long-string": "x" * 70000,
+    "path": "../../etc/passwd",
+    "lone-surrogate": RAW + '"\\ud800"',
+    "empty-list": [],
+    "empty-object": {},
+    "list-of-null": [None],
+    "nested": RAW + "[" * 50 + "]" * 50,
+    "many": [0] * 3000,
 }
 
 
@@ -109,7 +146,7 @@ def json_source(value) -> bytes:
     if isinstance(value, list):
         return b"[" + b",".join(map(json_source, value)) + b"]"
     if isinstance(value, str) and value.startswith(RAW):
-        return value[len(RAW):].encode("utf-8", "surrogateescape")
+        return value[len(RAW) :].encode("utf-8", "surrogateescape")
     return text.encode()
 
 
@@ -124,15 +161,32 @@ def json_syntax(good: bytes, empty: Expect = REFUSED) -> Iterator[Variant]:
     first = json_source(next(iter(json.loads(good))))
     yield Variant("empty", b"", empty)
     for name, source in {
-        "white-space": b" \n", "null": b"null", "number": b"1", "string": b'"text"', "list": b"[]", "nan": b"NaN",
-        "deep-lists": deep(100000), "deep-open": b"[" * 100000, "deep-objects": deep(100000, '{"a":', "}").replace(b":}", b":1}"),
-        "single-quotes": stripped.replace(b'"', b"'"), "trailing-comma": stripped[:-1] + b",}",
-        "trailing-text": stripped + b"x", "two-documents": stripped + stripped, "comment": b"/* c */" + stripped,
-        "utf-16": stripped.decode().encode("utf-16"), "not-utf-8": stripped[:brace] + b'"\xff\xfe":1,' + stripped[brace:],
-        "nul-byte": stripped[:brace] + b'"\0":1,' + stripped[brace:], "raw-newline-in-key": stripped[:brace] + b'"a\nb":1,' + stripped[brace:],
-        "zeros": bytes(4096), "duplicate-key": stripped[:brace] + first + b":0," + stripped[brace:],
+        "white-space": b" \n",
+        "null": b"null",
+        "number": b"1",
+        "string": b'"text"',
+        "list": b"[]",
+        "nan": b"NaN",
+        "deep-lists": deep(100000),
+        "deep-open": b"[" * 100000,
+        "deep-objects": deep(100000, '{"a":', "}").replace(b":}", b":1}"),
+        "single-quotes": stripped.replace(b'"', b"'"),
+        "trailing-comma": stripped[:-1] + b",}",
+        "trailing-text": stripped + b"x",
+        "two-documents": stripped + stripped,
+        "comment": b"/* c */" + stripped,
+        "utf-16": stripped.decode().encode("utf-16"),
+        "not-utf-8": stripped[:brace] + b'"\xff\xfe":1,' + stripped[brace:],
+        "nul-byte": stripped[:brace] + b'"\0":1,' + stripped[brace:],
+        "raw-newline-in-key": stripped[:brace] + b'"a\nb":1,' + stripped[brace:],
+        "zeros": bytes(4096),
+        "duplicate-key": stripped[:brace] + first + b":0," + stripped[brace:],
         "duplicate-key-at-end": stripped[:-1] + b"," + first + b":0}",
-        "key-twice-by-escapes": stripped[:brace] + b'"\\u%04x' % ord(first.decode()[1]) + first[2:] + b":0," + stripped[brace:],
+        "key-twice-by-escapes": stripped[:brace]
+        + b'"\\u%04x' % ord(first.decode()[1])
+        + first[2:]
+        + b":0,"
+        + stripped[brace:],
     }.items():
         yield Variant(name, source, REFUSED)
     yield Variant("byte-order-mark", b"\xef\xbb\xbf" + stripped)
@@ -205,8 +259,13 @@ def of_text(good: bytes, invalid: Expect) -> Iterator[Variant]:
     yield Variant("longest-characters", "\U0010ffff".encode() * 500, ACCEPTED)
     yield Variant("special-tokens", b"<|im_start|><|im_end|>" * 200, ACCEPTED)
     for name, part in {
-        "nul": b"\0", "lone-continuation": b"\x80", "never-a-byte": b"\xff", "overlong": b"\xc0\xaf", "surrogate": b"\xed\xa0\x80",
-        "beyond-unicode": b"\xf4\x90\x80\x80", "cut-character": b"\xe2\x82",
+        "nul": b"\0",
+        "lone-continuation": b"\x80",
+        "never-a-byte": b"\xff",
+        "overlong": b"\xc0\xaf",
+        "surrogate": b"\xed\xa0\x80",
+        "beyond-unicode": b"\xf4\x90\x80\x80",
+        "cut-character": b"\xe2\x82",
     }.items():
         yield Variant(f"{name}-at-start", part + good, invalid)
         yield Variant(f"{name}-within", good[:50] + part + b" " + good[50:], invalid)

@@ -143,7 +143,10 @@ def read_only_directory(path: pathlib.Path) -> None:
 
 def of_output_file() -> Iterator[tuple[str, str, object, bool]]:
     """(name, argument, what stands there first, whether it is for a user without permissions): all to be refused."""
-    nothing = lambda path: None
+
+    def nothing(path):
+        pass
+
     yield "directory", "out", directory_with_file, False
     yield "missing-directory", "no/where/out", nothing, False
     yield "dev-full", "/dev/full", nothing, False
@@ -173,7 +176,10 @@ def beside_fifo(path: pathlib.Path) -> None:
 
 def of_output_directory() -> Iterator[tuple[str, str, object, bool]]:
     """The same for outputs that are directories."""
-    nothing = lambda path: None
+
+    def nothing(path):
+        pass
+
     yield "file", "out", lambda path: path.write_bytes(b"unrelated"), False
     yield "fifo", "out", os.mkfifo, False
     yield "socket", "out", socket_at, False

@@ -2,6 +2,7 @@
 """The table of readers: each row has a good file, its mutations and the commands that read it."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -62,10 +63,17 @@ class Reader:
         figures = command.verb in ("eval", "xray", "train")
         files = {name: content for name, content in self.files.items() if name != self.file}
         return Trial(
-            name=f"{self.name}/{variant.name}/{label(command, self.commands)}", files=files, command=command,
-            expect=variant.expect, names=(self.file, *self.names), prepare=lambda folder: place(folder, self.file, variant),
-            limits=Limits(nobody=variant.nobody), growth=self.growth, good=self.good_trial(command),
-            also_statuses=(CHECK_FAILED,) if figures and variant.expect != Expect.REFUSED else ())
+            name=f"{self.name}/{variant.name}/{label(command, self.commands)}",
+            files=files,
+            command=command,
+            expect=variant.expect,
+            names=(self.file, *self.names),
+            prepare=lambda folder: place(folder, self.file, variant),
+            limits=Limits(nobody=variant.nobody),
+            growth=self.growth,
+            good=self.good_trial(command),
+            also_statuses=(CHECK_FAILED,) if figures and variant.expect != Expect.REFUSED else (),
+        )
 
     def good_trial(self, command: Command) -> Trial:
         name = f"{self.name}/good/{label(command, self.commands)}"
@@ -80,7 +88,7 @@ class Reader:
         for turn, variant in enumerate(itertools.chain(self.variants(self.good), paths)):
             if variant.name in self.without:
                 continue
-            commands = self.commands[turn % len(self.commands):][:1] if variant.in_turn else self.commands
+            commands = self.commands[turn % len(self.commands) :][:1] if variant.in_turn else self.commands
             for command in commands:
                 yield self.trial(variant, command)
 
@@ -113,12 +121,16 @@ def place(folder: pathlib.Path, file: str, variant: Variant) -> None:
 
 # --- rows ------------------------------------------------------------------------------------------------------------
 
-ATTEND = ("attend --q q.npy --k k.npy --v v.npy --gate z.npy --bias bias.npy --mask mask.npy --key-lengths lengths.npy "
-          "--query-offsets offsets.npy --alibi alibi.npy --sinks sinks.npy --grad-out dy.npy --grad-dir gradients --out y.npy "
-          "--lse lse.npy --weights weights.npy --stats statistics --top-k 2 --window-share 1 --rows 0,2")
+ATTEND = (
+    "attend --q q.npy --k k.npy --v v.npy --gate z.npy --bias bias.npy --mask mask.npy --key-lengths lengths.npy "
+    "--query-offsets offsets.npy --alibi alibi.npy --sinks sinks.npy --grad-out dy.npy --grad-dir gradients --out y.npy "
+    "--lse lse.npy --weights weights.npy --stats statistics --top-k 2 --window-share 1 --rows 0,2"
+)
 ATTEND_PACKED = "attend --q q.npy --k k.npy --v v.npy --cu-seqlens-q cq.npy --cu-seqlens-k ck.npy --out y.npy"
-ATTEND_PAGED = ("attend --q q.npy --k k.npy --v v.npy --block-table table.npy --key-lengths lengths.npy --k-scale ks.npy "
-                "--v-scale vs.npy --out y.npy")
+ATTEND_PAGED = (
+    "attend --q q.npy --k k.npy --v v.npy --block-table table.npy --key-lengths lengths.npy --k-scale ks.npy "
+    "--v-scale vs.npy --out y.npy"
+)
 ATTEND_OUTPUTS = ("y.npy", "lse.npy", "weights.npy", "statistics", "gradients")
 
 
@@ -128,14 +140,25 @@ def integers_of_npy(good: bytes) -> Iterator[Variant]:
     size = 8 if "<i8" in dictionary else 4
     front = good[: len(good) - len(data)]
     for at in (0, len(data) - size):
-        for name, value in {"minus-one": -1, "largest": 2 ** (8 * size - 1) - 1, "smallest": -(2 ** (8 * size - 1)), "million": 10**6}.items():
-            yield Variant(f"element-{at // size}-{name}", front + data[:at] + value.to_bytes(size, "little", signed=True) + data[at + size:])
-    yield Variant("reversed", front + b"".join(data[at:at + size] for at in reversed(range(0, len(data), size))))
+        for name, value in {
+            "minus-one": -1,
+            "largest": 2 ** (8 * size - 1) - 1,
+            "smallest": -(2 ** (8 * size - 1)),
+            "million": 10**6,
+        }.items():
+            yield Variant(
+                f"element-{at // size}-{name}",
+                front + data[:at] + value.to_bytes(size, "little", signed=True) + data[at + size :],
+            )
+    yield Variant("reversed", front + b"".join(data[at : at + size] for at in reversed(range(0, len(data), size))))
 
 
 def attend_rows() -> Iterator[Reader]:
-    for name, line, files in (("plain", ATTEND, good_file.attend_files()), ("packed", ATTEND_PACKED, good_file.packed_files()),
-                              ("paged", ATTEND_PAGED, good_file.paged_files())):
+    for name, line, files in (
+        ("plain", ATTEND, good_file.attend_files()),
+        ("packed", ATTEND_PACKED, good_file.packed_files()),
+        ("paged", ATTEND_PAGED, good_file.paged_files()),
+    ):
         options = re.findall(r"(--[\w-]+) (\S+\.npy)", line)
         for option, file in options:
             if file not in files or (name != "plain" and file == "v.npy"):
@@ -148,43 +171,97 @@ def attend_rows() -> Iterator[Reader]:
                 if whole:
                     yield from integers_of_npy(good)
 
-            yield Reader(f"npy-{name}{option[1:]}", files, file, (Command(line, ATTEND_OUTPUTS),), variants, (option, plain_name))
+            yield Reader(
+                f"npy-{name}{option[1:]}", files, file, (Command(line, ATTEND_OUTPUTS),), variants, (option, plain_name)
+            )
 
 
 def model_rows() -> Iterator[Reader]:
     files = good_file.model()
-    yield Reader("safetensors", files, "m/model.safetensors", (CONVERT, EVAL, XRAY, GENERATE), format_mutations.of_safetensors,
-                 ("m:", "m/config.json", *IN_WORDS))
+    yield Reader(
+        "safetensors",
+        files,
+        "m/model.safetensors",
+        (CONVERT, EVAL, XRAY, GENERATE),
+        format_mutations.of_safetensors,
+        ("m:", "m/config.json", *IN_WORDS),
+    )
     sharded = good_file.sharded_model()
     for n, shard in enumerate(good_file.SHARDS):
-        yield Reader(f"shard-{n + 1}", sharded, f"m/{shard}", (CONVERT,), format_mutations.of_safetensors,
-                     ("m/model.safetensors",))
-    yield Reader("index-json", sharded, "m/model.safetensors.index.json", (CONVERT, EVAL), of_index,
-                 ("m/model", "m/"), growth=JSON_GROWTH)
+        yield Reader(
+            f"shard-{n + 1}",
+            sharded,
+            f"m/{shard}",
+            (CONVERT,),
+            format_mutations.of_safetensors,
+            ("m/model.safetensors",),
+        )
+    yield Reader(
+        "index-json",
+        sharded,
+        "m/model.safetensors.index.json",
+        (CONVERT, EVAL),
+        of_index,
+        ("m/model", "m/"),
+        growth=JSON_GROWTH,
+    )
     for family in good_file.FAMILIES:
-        yield Reader(f"config-{family}", good_file.model(family), "m/config.json", (CONVERT, EVAL), mutations.of_json,
-                     ("m:", "m/model.safetensors", "config.json"), growth=JSON_GROWTH)
-    yield Reader("config-of-training", good_file.model("headgate"), "m/config.json",
-                 (Command("train --config m/config.json --data book.txt --out run --steps 1 --batch 1 --threads 1", ("run",)),),
-                 mutations.of_json, ("--config",), growth=JSON_GROWTH)
+        yield Reader(
+            f"config-{family}",
+            good_file.model(family),
+            "m/config.json",
+            (CONVERT, EVAL),
+            mutations.of_json,
+            ("m:", "m/model.safetensors", "config.json"),
+            growth=JSON_GROWTH,
+        )
+    yield Reader(
+        "config-of-training",
+        good_file.model("headgate"),
+        "m/config.json",
+        (Command("train --config m/config.json --data book.txt --out run --steps 1 --batch 1 --threads 1", ("run",)),),
+        mutations.of_json,
+        ("--config",),
+        growth=JSON_GROWTH,
+    )
     ids = files | {"ids.npy": good_file.npy((40,), [n * 7 % 256 for n in range(40)], "<i4")}
 
     def of_ids(good: bytes) -> Iterator[Variant]:
         yield from format_mutations.of_npy(good)
         yield from integers_of_npy(good)
 
-    yield Reader("token-ids", ids, "ids.npy", (Command("eval m --token-ids ids.npy --tokens 32 --json"),), of_ids, ("--token-ids", "token id"))
+    yield Reader(
+        "token-ids",
+        ids,
+        "ids.npy",
+        (Command("eval m --token-ids ids.npy --tokens 32 --json"),),
+        of_ids,
+        ("--token-ids", "token id"),
+    )
 
 
 def of_index(good: bytes) -> Iterator[Variant]:
     """Indices whose file names lead elsewhere, and mutations of the JSON."""
     yield from mutations.of_json(good)
     index = json.loads(good)
-    for name, target in {"dots": "../m/x.safetensors", "absolute": "/etc/passwd", "nul": "a\0.safetensors", "newline": "a\nb.safetensors",
-                         "escape": "\x1b[31m.safetensors", "itself": "model.safetensors.index.json", "long": "n" * 300 + ".safetensors",
-                         "missing": "none.safetensors", "device": "/dev/zero", "empty": "", "only-suffix": ".safetensors"}.items():
+    for name, target in {
+        "dots": "../m/x.safetensors",
+        "absolute": "/etc/passwd",
+        "nul": "a\0.safetensors",
+        "newline": "a\nb.safetensors",
+        "escape": "\x1b[31m.safetensors",
+        "itself": "model.safetensors.index.json",
+        "long": "n" * 300 + ".safetensors",
+        "missing": "none.safetensors",
+        "device": "/dev/zero",
+        "empty": "",
+        "only-suffix": ".safetensors",
+    }.items():
         for which in ("first", "all"):
-            names = {tensor: file if n and which == "first" else target for n, (tensor, file) in enumerate(index["weight_map"].items())}
+            names = {
+                tensor: file if n and which == "first" else target
+                for n, (tensor, file) in enumerate(index["weight_map"].items())
+            }
             yield Variant(f"file-{name}-{which}", json.dumps({"weight_map": names}).encode(), Expect.REFUSED)
     many = {f"t{n}": f"s{n}.safetensors" for n in range(5000)}
     yield Variant("5000-files", json.dumps({"weight_map": many}).encode(), Expect.REFUSED)
@@ -202,19 +279,36 @@ def gguf_rows() -> Iterator[Reader]:
         variants = format_mutations.of_gguf if whole else format_mutations.gguf_values
         yield Reader(f"gguf-{architecture}", files, "m.gguf", commands, lambda good, f=variants, g=gguf: f(g), IN_WORDS)
         if whole:
-            yield Reader("gguf-vocabulary", files, "m.gguf", commands_on("m.gguf", TOKENIZE), lambda good, g=gguf: of_vocabulary(g))
+            yield Reader(
+                "gguf-vocabulary",
+                files,
+                "m.gguf",
+                commands_on("m.gguf", TOKENIZE),
+                lambda good, g=gguf: of_vocabulary(g),
+            )
     gguf = good_file.quantised_gguf()
     files = {"m.gguf": gguf.bytes(), "book.txt": good_file.TEXT}
-    yield Reader("gguf-quantised", files, "m.gguf", commands_on("m.gguf", CONVERT, EVAL), lambda good: format_mutations.of_blocks(gguf),
-                 paths=False)
+    yield Reader(
+        "gguf-quantised",
+        files,
+        "m.gguf",
+        commands_on("m.gguf", CONVERT, EVAL),
+        lambda good: format_mutations.of_blocks(gguf),
+        paths=False,
+    )
 
 
 def of_vocabulary(gguf) -> Iterator[Variant]:
     """A tokenizer needs the whole header, and no model: what tensors are called and hold does not matter to it."""
-    for variant in itertools.chain(format_mutations.gguf_headers(gguf), format_mutations.gguf_values(gguf),
-                                   format_mutations.gguf_tensors(gguf)):
+    for variant in itertools.chain(
+        format_mutations.gguf_headers(gguf), format_mutations.gguf_values(gguf), format_mutations.gguf_tensors(gguf)
+    ):
         fewer_tensors = variant.name in ("tensor-count-zero", "tensor-count-1")
-        of_model = fewer_tensors or variant.name == "unknown-key" or not variant.name.startswith(("value-", "key-", "tensor-count", "version", "magic"))
+        of_model = (
+            fewer_tensors
+            or variant.name == "unknown-key"
+            or not variant.name.startswith(("value-", "key-", "tensor-count", "version", "magic"))
+        )
         yield dataclasses.replace(variant, expect=Expect.EITHER) if of_model else variant
 
 
@@ -228,28 +322,68 @@ def tokenizer_rows() -> Iterator[Reader]:
             for name, value in mutations.HOSTILE_VALUES.items():
                 changed = mutations.replaced(document, ("model", key), value)
                 yield Variant(f"model.{key}-{name}", mutations.json_source(changed))
-        for name, merges in {"cycle": ["a b", "b a"], "unknown": ["\u0394 \u0394"], "twice": ["t h", "t h"], "three": ["a b c"],
-                             "empty": [" "], "pairs": [["t", "h"]], "numbers": [[1, 2]]}.items():
-            yield Variant(f"merges-{name}", json.dumps(mutations.replaced(document, ("model", "merges"), merges)).encode())
-        for name, pattern in {"backtracking": "(a+)+$|(a|aa)+b", "open": "(", "nested": "(" * 5000 + ")" * 5000, "empty": "",
-                              "reference": "(?<n>a)\\k<n>", "recursion": "(?R)", "repeat": "a{1,65535}{1,65535}", "verb": "(*LIMIT_MATCH=1)a",
-                              "lookbehind": "(?<=a.*)b", "everything": "[\\s\\S]"}.items():
+        for name, merges in {
+            "cycle": ["a b", "b a"],
+            "unknown": ["\u0394 \u0394"],
+            "twice": ["t h", "t h"],
+            "three": ["a b c"],
+            "empty": [" "],
+            "pairs": [["t", "h"]],
+            "numbers": [[1, 2]],
+        }.items():
+            yield Variant(
+                f"merges-{name}", json.dumps(mutations.replaced(document, ("model", "merges"), merges)).encode()
+            )
+        for name, pattern in {
+            "backtracking": "(a+)+$|(a|aa)+b",
+            "open": "(",
+            "nested": "(" * 5000 + ")" * 5000,
+            "empty": "",
+            "reference": "(?<n>a)\\k<n>",
+            "recursion": "(?R)",
+            "repeat": "a{1,65535}{1,65535}",
+            "verb": "(*LIMIT_MATCH=1)a",
+            "lookbehind": "(?<=a.*)b",
+            "everything": "[\\s\\S]",
+        }.items():
             step = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
             steps = {"type": "Sequence", "pretokenizers": [step, document["pre_tokenizer"]]}
             yield Variant(f"pattern-{name}", json.dumps({**document, "pre_tokenizer": steps}).encode())
         huge = {**document["added_tokens"][0], "id": 2**31 - 2, "content": "<huge>"}
         yield Variant("huge-id", json.dumps({**document, "added_tokens": [huge]}).encode())
 
-    yield Reader("tokenizer-json", files, "m/tokenizer.json", (TOKENIZE, EVAL, GENERATE), of_tokenizer, ("m:", "m/"), optional=True,
-                 growth=JSON_GROWTH)
+    yield Reader(
+        "tokenizer-json",
+        files,
+        "m/tokenizer.json",
+        (TOKENIZE, EVAL, GENERATE),
+        of_tokenizer,
+        ("m:", "m/"),
+        optional=True,
+        growth=JSON_GROWTH,
+    )
     # convert copies these files as they are, so that it reads each of them as bytes.
     for file in ("tokenizer_config.json", "generation_config.json"):
-        yield Reader(file.replace(".", "-").replace("_", "-"), files, f"m/{file}", (CHAT,), mutations.of_json, ("chat template", "chat_template"),
-                     optional=True, growth=JSON_GROWTH)
+        yield Reader(
+            file.replace(".", "-").replace("_", "-"),
+            files,
+            f"m/{file}",
+            (CHAT,),
+            mutations.of_json,
+            ("chat template", "chat_template"),
+            optional=True,
+            growth=JSON_GROWTH,
+        )
     with_template = files | {"m/chat_template.jinja": good_file.CHATML.encode()}
-    yield Reader("chat-template", with_template, "m/chat_template.jinja", (CHAT, CONVERT),
-                 of_template, ("chat template", "chat_template"),
-                 optional=True)
+    yield Reader(
+        "chat-template",
+        with_template,
+        "m/chat_template.jinja",
+        (CHAT, CONVERT),
+        of_template,
+        ("chat template", "chat_template"),
+        optional=True,
+    )
 
 
 def of_template(good: bytes) -> Iterator[Variant]:
@@ -262,17 +396,48 @@ def of_template(good: bytes) -> Iterator[Variant]:
 def run_rows(run: dict[str, bytes]) -> Iterator[Reader]:
     """Of a run that headgate train wrote."""
     state = "run/checkpoint/trainer_state.json"
-    yield Reader("trainer-state", run, state, (RESUME, EVAL_RUN), lambda good: mutations.of_json(good, 1), ("run/checkpoint", "run:"),
-                 optional=True, growth=JSON_GROWTH)
-    yield Reader("checkpoint-config", run, "run/checkpoint/config.json", (RESUME, EVAL_RUN), lambda good: mutations.of_json(good, 1),
-                 ("run:", "run/checkpoint"), optional=True, growth=JSON_GROWTH)
+    yield Reader(
+        "trainer-state",
+        run,
+        state,
+        (RESUME, EVAL_RUN),
+        lambda good: mutations.of_json(good, 1),
+        ("run/checkpoint", "run:"),
+        optional=True,
+        growth=JSON_GROWTH,
+    )
+    yield Reader(
+        "checkpoint-config",
+        run,
+        "run/checkpoint/config.json",
+        (RESUME, EVAL_RUN),
+        lambda good: mutations.of_json(good, 1),
+        ("run:", "run/checkpoint"),
+        optional=True,
+        growth=JSON_GROWTH,
+    )
     for file in ("model", "optimizer"):
         commands = (RESUME, EVAL_RUN) if file == "model" else (RESUME,)
-        yield Reader(f"checkpoint-{file}", run, f"run/checkpoint/{file}.safetensors", commands, format_mutations.of_safetensors,
-                     ("run/checkpoint",))
+        yield Reader(
+            f"checkpoint-{file}",
+            run,
+            f"run/checkpoint/{file}.safetensors",
+            commands,
+            format_mutations.of_safetensors,
+            ("run/checkpoint",),
+        )
     yield Reader("metrics-jsonl", run, "run/metrics.jsonl", (COMPARE,), of_metrics, ("run:",), growth=JSON_GROWTH)
-    yield Reader("metrics-of-resumed", run, "run/metrics.jsonl", (RESUME_BY_LINK,), of_metrics, ("run:",), growth=JSON_GROWTH, optional=True,
-                 without=("proc-mem",))  # which opens for writing, so that training runs and cannot log
+    yield Reader(
+        "metrics-of-resumed",
+        run,
+        "run/metrics.jsonl",
+        (RESUME_BY_LINK,),
+        of_metrics,
+        ("run:",),
+        growth=JSON_GROWTH,
+        optional=True,
+        without=("proc-mem",),
+    )  # which opens for writing, so that training runs and cannot log
 
 
 def of_metrics(good: bytes) -> Iterator[Variant]:
@@ -285,7 +450,9 @@ def of_metrics(good: bytes) -> Iterator[Variant]:
         yield Variant(f"line-{variant.name}", variant.put.rstrip(b"\n") + b"\n" + b"".join(lines[1:]), Expect.EITHER)
     for variant in mutations.json_values(lines[1], 2):
         yield Variant(f"line-2-{variant.name}", lines[0] + variant.put + b"\n" + b"".join(lines[2:]), in_turn=True)
-    yield from mutations.truncations(good, [len(b"".join(lines[:n])) for n in range(1, len(lines))] + [1, 5, 30], Expect.EITHER)
+    yield from mutations.truncations(
+        good, [len(b"".join(lines[:n])) for n in range(1, len(lines))] + [1, 5, 30], Expect.EITHER
+    )
     yield Variant("line-of-17-MiB", lines[0][:-2] + b',"x":"' + b"y" * (17 << 20) + b'"}\n')
     yield Variant("last-line-of-17-MiB", good + b'{"step":' + b" " * (17 << 20))
     yield Variant("no-newline-at-all", b"x" * (20 << 20), Expect.REFUSED)
@@ -297,27 +464,44 @@ def of_metrics(good: bytes) -> Iterator[Variant]:
 
 def text_rows() -> Iterator[Reader]:
     files = good_file.tokenized_model()
-    of_data = lambda good: mutations.of_text(good, Expect.REFUSED)
+    of_data = functools.partial(mutations.of_text, invalid=Expect.REFUSED)
     byte_model = good_file.model()
     # Models of bytes and those with a tokenizer read texts in different ways.
-    yield Reader("text-of-bytes", byte_model, "book.txt", (EVAL, XRAY, Command(good_file.TRAIN, ("run",))), of_long_enough(of_data),
-                 ("--data", "--text"))
+    yield Reader(
+        "text-of-bytes",
+        byte_model,
+        "book.txt",
+        (EVAL, XRAY, Command(good_file.TRAIN, ("run",))),
+        of_long_enough(of_data),
+        ("--data", "--text"),
+    )
     yield Reader("text-of-tokens", files, "book.txt", (EVAL, XRAY), of_long_enough(of_data), ("--text",))
 
     def of_stream(good: bytes) -> Iterator[Variant]:
-        yield from (dataclasses.replace(variant, expect=Expect.EITHER) for variant in mutations.of_text(good, Expect.EITHER))
+        yield from (
+            dataclasses.replace(variant, expect=Expect.EITHER) for variant in mutations.of_text(good, Expect.EITHER)
+        )
         yield Variant("hole-of-3-GiB", lambda path: format_mutations.sparse(path, good, 3 << 30), Expect.REFUSED)
         yield Variant("64-MiB", lambda path: path.write_bytes(good * ((64 << 20) // len(good))))
 
     yield Reader("text-to-tokenize", files, "book.txt", (TOKENIZE,), of_stream, ("--text",), stream=True)
 
     def of_prompt(good: bytes) -> Iterator[Variant]:
-        yield from (dataclasses.replace(variant, expect=Expect.EITHER) for variant in mutations.of_text(good, Expect.EITHER))
+        yield from (
+            dataclasses.replace(variant, expect=Expect.EITHER) for variant in mutations.of_text(good, Expect.EITHER)
+        )
         yield Variant("hole-of-3-GiB", lambda path: format_mutations.sparse(path, good, 3 << 30), Expect.REFUSED)
 
     prompt = files | {"prompt.txt": b"The quick"}
-    yield Reader("prompt", prompt, "prompt.txt", (Command("generate m --prompt-file prompt.txt --max-tokens 3"),), of_prompt,
-                 ("--prompt-file", "the prompt"), stream=True)
+    yield Reader(
+        "prompt",
+        prompt,
+        "prompt.txt",
+        (Command("generate m --prompt-file prompt.txt --max-tokens 3"),),
+        of_prompt,
+        ("--prompt-file", "the prompt"),
+        stream=True,
+    )
 
 
 def of_long_enough(variants):
@@ -333,12 +517,27 @@ def of_long_enough(variants):
 
 def problem_rows() -> Iterator[Reader]:
     files = {"problem.json": json.dumps(good_file.PROBLEM).encode()}
-    yield Reader("problem", files, "problem.json", (EXPLAIN, Command("explain --json problem.json")), mutations.of_json, stream=True,
-                 growth=JSON_GROWTH)
+    yield Reader(
+        "problem",
+        files,
+        "problem.json",
+        (EXPLAIN, Command("explain --json problem.json")),
+        mutations.of_json,
+        stream=True,
+        growth=JSON_GROWTH,
+    )
 
 
 def all_readers(run: dict[str, bytes]) -> list[Reader]:
-    return [*attend_rows(), *model_rows(), *gguf_rows(), *tokenizer_rows(), *run_rows(run), *text_rows(), *problem_rows()]
+    return [
+        *attend_rows(),
+        *model_rows(),
+        *gguf_rows(),
+        *tokenizer_rows(),
+        *run_rows(run),
+        *text_rows(),
+        *problem_rows(),
+    ]
 
 
 # --- paths in arguments ----------------------------------------------------------------------------------------------
@@ -346,15 +545,31 @@ def all_readers(run: dict[str, bytes]) -> list[Reader]:
 
 def argument_trials(run: dict[str, bytes]) -> Iterator[Trial]:
     """Texts in place of a path, for each argument that is read."""
-    files = good_file.tokenized_model() | run | good_file.attend_files() | {"problem.json": json.dumps(good_file.PROBLEM).encode()}
+    files = (
+        good_file.tokenized_model()
+        | run
+        | good_file.attend_files()
+        | {"problem.json": json.dumps(good_file.PROBLEM).encode()}
+    )
     for option, line in {
-        "attend--q": "attend --q {} --k k.npy --v v.npy --out y.npy", "eval-MODEL": "eval {} --text book.txt", "eval--text": "eval m --text {}",
-        "eval--token-ids": "eval m --token-ids {}", "xray-MODEL": "xray {} --text book.txt", "xray--text": "xray m --text {}",
-        "generate-MODEL": "generate {} --prompt Hi", "generate--prompt-file": "generate m --prompt-file {}",
-        "tokenize-MODEL": "tokenize {} --text book.txt", "tokenize--text": "tokenize m --text {}", "convert-IN": "convert {} out",
-        "compare-RUN": "compare {}", "explain-FILE": "explain {}", "train--data": "train --data {} --out new",
-        "train--config": "train --config {} --data book.txt --out new", "train--resume--out": "train --resume --out {}",
-        "demo--data": "demo --only text --data {}", "demo--model": "demo --only model --model {} --data book.txt",
+        "attend--q": "attend --q {} --k k.npy --v v.npy --out y.npy",
+        "eval-MODEL": "eval {} --text book.txt",
+        "eval--text": "eval m --text {}",
+        "eval--token-ids": "eval m --token-ids {}",
+        "xray-MODEL": "xray {} --text book.txt",
+        "xray--text": "xray m --text {}",
+        "generate-MODEL": "generate {} --prompt Hi",
+        "generate--prompt-file": "generate m --prompt-file {}",
+        "tokenize-MODEL": "tokenize {} --text book.txt",
+        "tokenize--text": "tokenize m --text {}",
+        "convert-IN": "convert {} out",
+        "compare-RUN": "compare {}",
+        "explain-FILE": "explain {}",
+        "train--data": "train --data {} --out new",
+        "train--config": "train --config {} --data book.txt --out new",
+        "train--resume--out": "train --resume --out {}",
+        "demo--data": "demo --only text --data {}",
+        "demo--model": "demo --only model --model {} --data book.txt",
         "demo--examples": "demo --only worked --examples {}",
     }.items():
         for name, text in path_kinds.hostile_names("book.txt"):

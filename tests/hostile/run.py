@@ -26,13 +26,13 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import interruptions  # noqa: E402
-import limits  # noqa: E402
-import locales  # noqa: E402
-import outputs  # noqa: E402
-import readers  # noqa: E402
-from mutations import RANDOM  # noqa: E402
-from trial import Machine, Settings, Skipped, Trial, remove_tree  # noqa: E402
+import interruptions
+import limits
+import locales
+import outputs
+import readers
+from mutations import RANDOM
+from trial import Machine, Settings, Skipped, Trial, remove_tree
 
 RANDOM_NAME = re.compile(r"^(?P<row>[^/]+)/(?P<kind>random-[a-z]+)-(?P<index>\d+)(/|$)")
 
@@ -40,11 +40,20 @@ RANDOM_NAME = re.compile(r"^(?P<row>[^/]+)/(?P<kind>random-[a-z]+)-(?P<index>\d+
 def options() -> argparse.Namespace:
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--headgate", default=str(root / "build/headgate"), help="the program (default: build/headgate)")
-    parser.add_argument("--seed", type=int, help="of random trials and moments (default: another one each time, printed)")
+    parser.add_argument(
+        "--headgate", default=str(root / "build/headgate"), help="the program (default: build/headgate)"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of random trials and moments (default: another one each time, printed)"
+    )
     parser.add_argument("--seconds", type=float, default=120.0, help="of random trials, after the others (default 120)")
-    parser.add_argument("--only", action="append", default=[], metavar="ROW[/VARIANT[/VERB]]",
-                        help="only these, with * and ?; may be repeated")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ROW[/VARIANT[/VERB]]",
+        help="only these, with * and ?; may be repeated",
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="only N trials, drawn by the seed, and no random ones")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trials at a time (default: one a core)")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds that a command may take (default 30)")
@@ -71,8 +80,13 @@ class Suite:
     def fixed(self):
         """Yields trials one by one: the files of all would fill the memory."""
         rows = [row.fixed_trials() for row in self.readers if self.may_have_wanted(row.name)]
-        others = [readers.argument_trials(self.run_files), outputs.trials(self.run_files), limits.trials(self.run_files, self.machine),
-                  interruptions.trials(self.run_files, self.seed, self.machine), locales.trials(self.run_files, self.machine)]
+        others = [
+            readers.argument_trials(self.run_files),
+            outputs.trials(self.run_files),
+            limits.trials(self.run_files, self.machine),
+            interruptions.trials(self.run_files, self.seed, self.machine),
+            locales.trials(self.run_files, self.machine),
+        ]
         return (trial for trial in itertools.chain(*rows, *others) if self.wanted(trial.name))
 
     def random(self):
@@ -105,7 +119,19 @@ class Report:
         self.failures += 1
         self.rows[trial.name.split("/")[0]] += 1
         here = os.path.relpath(__file__)
-        again = shlex.join(["python3", here, "--headgate", self.chosen.headgate, "--seed", str(self.seed), "--keep", "--only", trial.name])
+        again = shlex.join(
+            [
+                "python3",
+                here,
+                "--headgate",
+                self.chosen.headgate,
+                "--seed",
+                str(self.seed),
+                "--keep",
+                "--only",
+                trial.name,
+            ]
+        )
         print(f"FAILED {trial.name}")
         for fault in faults:
             print(f"    {fault}")
@@ -119,7 +145,9 @@ class Report:
             print(f"skipped {count}: {reason}")
         if self.rows:
             print("failures by row: " + ", ".join(f"{row} {count}" for row, count in self.rows.most_common()))
-        print(f"{self.trials} trials, {self.failures} failures, {self.skipped.total()} skipped; seed {self.seed}, {seconds:.0f} s")
+        print(
+            f"{self.trials} trials, {self.failures} failures, {self.skipped.total()} skipped; seed {self.seed}, {seconds:.0f} s"
+        )
         return 1 if self.failures or self.trials == 0 else 0
 
 
@@ -172,7 +200,10 @@ def main() -> int:
     chosen = options()
     seed = random.SystemRandom().randrange(2**31) if chosen.seed is None else chosen.seed
     if not os.access(chosen.headgate, os.X_OK):
-        print(f"hostile: {chosen.headgate} is not a program; `make tool` builds it, --headgate names another", file=sys.stderr)
+        print(
+            f"hostile: {chosen.headgate} is not a program; `make tool` builds it, --headgate names another",
+            file=sys.stderr,
+        )
         return 2
     work = pathlib.Path(tempfile.mkdtemp(prefix="headgate-hostile-", dir=chosen.work))
     work.chmod(0o755)

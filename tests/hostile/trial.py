@@ -201,15 +201,26 @@ class Machine:
 
     def _execute(self, trial: Trial, folder: pathlib.Path) -> Outcome:
         # Pipes, since files would be subject to a limit of their sizes.
+        stdout = pipe_without_reader() if trial.redirect == NO_READER else subprocess.PIPE
         child = subprocess.Popen(
-            self.command_line(trial), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=self._environment(trial.limits), start_new_session=True)
+            self.command_line(trial),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=self._environment(trial.limits),
+            start_new_session=True,
+        )
         begin = time.monotonic()
         descriptor = os.pidfd_open(child.pid)
         if trial.redirect == NO_READER:
-            child.stdout.close()
+            os.close(stdout)
         texts = [bytearray(), bytearray()]
-        helpers = [threading.Thread(target=drain, args=(pipe, text)) for pipe, text in zip((child.stdout, child.stderr), texts)]
+        helpers = [
+            threading.Thread(target=drain, args=(pipe, text))
+            for pipe, text in zip((child.stdout, child.stderr), texts)
+            if pipe is not None
+        ]
         if trial.meanwhile is not None:
             helpers.append(threading.Thread(target=trial.meanwhile, args=(descriptor, folder)))
         for helper in helpers:
@@ -284,7 +295,9 @@ class Machine:
                 faults.append(f"took {outcome.peak >> 20} MiB of memory, more than {bound >> 20} MiB")
         writes = trial.command.writes if outcome.status in (DONE, CHECK_FAILED) else ()
         # Of a directory that was asked for, an empty one may stay.
-        empty = tuple(path for path in trial.command.writes if (folder / path).is_dir() and not any((folder / path).iterdir()))
+        empty = tuple(
+            path for path in trial.command.writes if (folder / path).is_dir() and not any((folder / path).iterdir())
+        )
         return faults + changes(before, after, writes + empty + trial.unchecked)
 
 
@@ -308,10 +321,15 @@ def broken_message_rules(trial: Trial, err: bytes) -> list[str]:
     return faults
 
 
+def pipe_without_reader() -> int:
+    """The writing end of a pipe whose reading end is closed before anything can be written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
 def drain(pipe, text: bytearray) -> None:
     """Reads a pipe to its end, and keeps the beginning."""
-    if pipe.closed:
-        return
     with pipe:
         while part := pipe.read(1 << 16):
             text += part[: max(0, MOST_OUTPUT - len(text))]

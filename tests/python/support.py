@@ -30,8 +30,21 @@ def visible(T, S, causality="none", window_left=-1, window_right=-1):
 
 
 def plain_attention(
-    q, k, v, gate=None, *, bias=None, mask=None, key_lengths=None, alibi_slopes=None, sinks=None, scale=None,
-    softcap=0.0, gate_fn="sigmoid", gate_op="mul", **positions
+    q,
+    k,
+    v,
+    gate=None,
+    *,
+    bias=None,
+    mask=None,
+    key_lengths=None,
+    alibi_slopes=None,
+    sinks=None,
+    scale=None,
+    softcap=0.0,
+    gate_fn="sigmoid",
+    gate_op="mul",
+    **positions,
 ):
     """y, lse, the output before the gate and the weights, of tensors (B,H,T,D)."""
     (B, Hq, T, D), (Hkv, S) = q.shape, k.shape[1:3]

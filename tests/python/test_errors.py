@@ -62,8 +62,10 @@ def test_arrays(message, arguments):
             )
             for threads in (-1, 0, headgate.max_threads() + 1, 10**9)
         ),
-        ("attention: mask has shape (7) but must be (B,H,T,S), (H,T,S) or (T,S), each but S full or 1",
-         dict(mask=torch.ones(7, dtype=torch.bool))),
+        (
+            "attention: mask has shape (7) but must be (B,H,T,S), (H,T,S) or (T,S), each but S full or 1",
+            dict(mask=torch.ones(7, dtype=torch.bool)),
+        ),
     ),
 )
 def test_options(message, options):
@@ -71,10 +73,14 @@ def test_options(message, options):
 
 
 def test_types_of_options():
-    refused("attention: softcap is 'x' but must be a number", lambda: headgate.attention(Q, K, V, softcap="x"), TypeError)
+    refused(
+        "attention: softcap is 'x' but must be a number", lambda: headgate.attention(Q, K, V, softcap="x"), TypeError
+    )
     refused("attention: there is no argument 'causal'", lambda: headgate.attention(Q, K, V, causal=True), TypeError)
-    refused("attention_forward: outputs: 'z' is none of y, lse, attn, weights",
-            lambda: headgate.attention_forward(Q, K, V, outputs=["z"]))
+    refused(
+        "attention_forward: outputs: 'z' is none of y, lse, attn, weights",
+        lambda: headgate.attention_forward(Q, K, V, outputs=["z"]),
+    )
     refused("AttentionOutputs: there is no argument 'z'", lambda: headgate.AttentionOutputs(z=Q), TypeError)
 
 
@@ -86,9 +92,14 @@ def test_types_of_options():
         ("attention: takes 4 arguments by position but got 5", lambda: headgate.attention(Q, K, V, GATE, 1.0)),
         ("attention: q is given by position and by name", lambda: headgate.attention(Q, K, V, q=Q)),
         ("attention: layout is 5 but must be a word", lambda: headgate.attention(Q, K, V, layout=5)),
-        ("attention: layout is a ndarray but must be a word",
-         lambda: headgate.attention(Q, K, V, layout=np.zeros((9, 99)))),
-        ("attention_merge: parts is 5 but must be a sequence of pairs (attn, lse)", lambda: headgate.attention_merge(5)),
+        (
+            "attention: layout is a ndarray but must be a word",
+            lambda: headgate.attention(Q, K, V, layout=np.zeros((9, 99))),
+        ),
+        (
+            "attention_merge: parts is 5 but must be a sequence of pairs (attn, lse)",
+            lambda: headgate.attention_merge(5),
+        ),
         ("narrow_keys: begin is 'a' but must be a whole number", lambda: headgate.narrow_keys("a", 5, q=Q, k=K)),
         ("set_target: name is 5 but must be a str", lambda: headgate.set_target(5)),
         ("set_target: name is missing", headgate.set_target),
@@ -98,17 +109,23 @@ def test_types_of_options():
         ("KvCache: head_dim is 'a' but must be a whole number", lambda: headgate.KvCache(1, "a", 8, pages=4)),
         ("KvCache: pages is missing", lambda: headgate.KvCache(1, 8, 8)),
         ("KvCache: there is no argument 'size'", lambda: headgate.KvCache(1, 8, 8, pages=4, size=1)),
-        ("append: sequences is 0 but must be a sequence of whole numbers",
-         lambda: headgate.KvCache(1, 8, 8, pages=4).append(0, K, V)),
-        ("length: sequence is None but must be a whole number",
-         lambda: headgate.KvCache(1, 8, 8, pages=4).length(None)),
+        (
+            "append: sequences is 0 but must be a sequence of whole numbers",
+            lambda: headgate.KvCache(1, 8, 8, pages=4).append(0, K, V),
+        ),
+        (
+            "length: sequence is None but must be a whole number",
+            lambda: headgate.KvCache(1, 8, 8, pages=4).length(None),
+        ),
         ("AttentionOutputs: takes 0 arguments by position but got 1", lambda: headgate.AttentionOutputs(Q)),
         ("path is a int but must be a str or a pathlib.Path", lambda: headgate.load(5)),
         ("path is a bytes but must be a str or a pathlib.Path", lambda: headgate.load(b"run")),
         ("directory is None but must be a str or a pathlib.Path", lambda: headgate.runs(None)),
         ("problem is None but must be a dict, or the path of a JSON file", lambda: headgate.explain(None)),
-        ("problem: Q is a set but must be an array, nested lists, a number, a str or a bool",
-         lambda: headgate.explain({"Q": {1}})),
+        (
+            "problem: Q is a set but must be an array, nested lists, a number, a str or a bool",
+            lambda: headgate.explain({"Q": {1}}),
+        ),
     ),
 )
 def test_wrong_types_are_named_in_one_line(message, call):
@@ -118,8 +135,10 @@ def test_wrong_types_are_named_in_one_line(message, call):
 def test_backward():
     saved = headgate.attention_forward(Q, K, V)
     dy = torch.ones_like(saved.y)
-    refused("attention_backward: dgate is asked for but gate is None",
-            lambda: headgate.attention_backward(dy, Q, K, V, y=saved.y, lse=saved.lse, gradients=["dgate"]))
+    refused(
+        "attention_backward: dgate is asked for but gate is None",
+        lambda: headgate.attention_backward(dy, Q, K, V, y=saved.y, lse=saved.lse, gradients=["dgate"]),
+    )
     refused("attention_backward: y is required but absent", lambda: headgate.attention_backward(dy, Q, K, V))
 
 

@@ -88,7 +88,9 @@ def configured(tmp_path, *definitions):
     command = ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DSKBUILD=2", "-DHEADGATE_PYTHON=ON",
                "-DHEADGATE_TESTS=OFF", "-DHEADGATE_INSTALL=OFF", f"-DPython_EXECUTABLE={sys.executable}", *definitions]  # fmt: skip
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    return "".join(file.read_text() for file in (build / "build.ninja", *build.glob("CMakeFiles/rules.ninja"))), str(fake)
+    return "".join(file.read_text() for file in (build / "build.ninja", *build.glob("CMakeFiles/rules.ninja"))), str(
+        fake
+    )
 
 
 def test_wheel_is_compiled_through_ccache(tmp_path):
@@ -99,4 +101,5 @@ def test_wheel_is_compiled_through_ccache(tmp_path):
 
 
 def test_version():
-    assert re.fullmatch(r"\d+\.\d+\.\d+", headgate.__version__)
+    header = (ROOT / "include/headgate/version.h").read_text()
+    assert headgate.__version__ == ".".join(re.findall(r"define HEADGATE_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))

@@ -110,7 +110,9 @@ def test_beside_threads_of_pytorch():
 
 def test_targets():
     before = headgate.active_target()
-    assert before in headgate.supported_targets() and set(headgate.supported_targets()) <= set(headgate.compiled_targets())
+    assert before in headgate.supported_targets() and set(headgate.supported_targets()) <= set(
+        headgate.compiled_targets()
+    )
     headgate.set_target(headgate.supported_targets()[-1])
     assert headgate.active_target() == headgate.supported_targets()[-1]
     headgate.set_target("")

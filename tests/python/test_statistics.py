@@ -14,8 +14,17 @@ def test_every_figure():
     saved = headgate.attention_forward(q, k, v, gate, **options)
     weights = plain_attention(q, k, v, **options)[3]
     found = headgate.attention_statistics(
-        saved.lse, q, k, None, gate, keys=torch.tensor([3, 0]), queries=torch.tensor([7, 1]), window=2, top_keys=3,
-        outputs=[name for name in dir(headgate.AttentionStatistics) if not name.startswith("_")], **options
+        saved.lse,
+        q,
+        k,
+        None,
+        gate,
+        keys=torch.tensor([3, 0]),
+        queries=torch.tensor([7, 1]),
+        window=2,
+        top_keys=3,
+        outputs=[name for name in dir(headgate.AttentionStatistics) if not name.startswith("_")],
+        **options,
     )
     distance = (torch.arange(8)[:, None] - torch.arange(8)[None, :]).abs()
     figures = {

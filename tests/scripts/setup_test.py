@@ -49,10 +49,18 @@ class Setup(unittest.TestCase):
             path.chmod(0o755)
 
     def run_setup(self, *arguments, apt_fails=""):
-        environment = dict(os.environ, STATE=str(self.state), PATH=f"{self.state}:{os.environ['PATH']}",
-                           APT_FAILS=apt_fails)
-        return subprocess.run([SETUP, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, check=False)
+        environment = dict(
+            os.environ, STATE=str(self.state), PATH=f"{self.state}:{os.environ['PATH']}", APT_FAILS=apt_fails
+        )
+        return subprocess.run(
+            [SETUP, *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
 
     def calls(self):
         return (self.state / "calls").read_text(encoding="utf-8")
@@ -60,7 +68,7 @@ class Setup(unittest.TestCase):
     def packages(self, group):
         return self.run_setup("--list", group).stdout.split()
 
-    def test_installs_the_named_groups_and_no_other(self):
+    def test_setup_named_groups_installs_them_alone(self):
         result = self.run_setup("build", "tool")
         self.assertEqual(result.returncode, 0, result.stdout)
         for package in self.packages("build") + self.packages("tool"):
@@ -68,7 +76,7 @@ class Setup(unittest.TestCase):
         for package in ("libgtest-dev", "clang", "qemu-user", ":arm64", "dict-gcide"):
             self.assertNotIn(package, self.calls())
 
-    def test_a_second_run_changes_nothing(self):
+    def test_setup_second_run_changes_nothing(self):
         self.run_setup("tests", "aarch64")
         before = self.calls()
         result = self.run_setup("tests", "aarch64")
@@ -76,30 +84,30 @@ class Setup(unittest.TestCase):
         self.assertIn("are installed", result.stdout)
         self.assertEqual(self.calls(), before)
 
-    def test_adds_another_architecture_only_for_packages_of_it_and_says_so(self):
+    def test_setup_package_of_another_architecture_adds_it(self):
         result = self.run_setup("build", "tool", "tests", "lint", "clang", "experiments")
         self.assertNotIn("architecture", result.stdout + self.calls())
         result = self.run_setup("aarch64")
         self.assertIn("adding the architecture arm64", result.stdout)
         self.assertEqual(self.calls().count("dpkg --add-architecture arm64"), 1)
 
-    def test_a_package_of_another_architecture_does_not_stand_for_this_machines(self):
+    def test_setup_package_installed_for_another_architecture_is_missing(self):
         (self.state / "installed").write_text("libfmt-dev arm64\n", encoding="utf-8")
         self.run_setup("build")
         self.assertIn(" libfmt-dev", self.calls())
 
-    def test_interrupted_installation_is_finished_first(self):
+    def test_setup_interrupted_installation_is_finished_first(self):
         (self.state / "interrupted").touch()
         result = self.run_setup("build")
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertIn(" ccache", self.calls())
 
-    def test_what_cannot_be_had_is_named(self):
+    def test_setup_unavailable_package_is_named(self):
         result = self.run_setup("lint", apt_fails="yes")
         self.assertEqual(result.returncode, 1)
         self.assertIn("setup: cannot be had: clang-format clang-tidy python3 (E: no network", result.stdout)
 
-    def test_an_unknown_group_is_refused(self):
+    def test_setup_unknown_group_is_refused(self):
         result = self.run_setup("build", "coffee")
         self.assertEqual(result.returncode, 1)
         self.assertIn("no group 'coffee'", result.stdout)

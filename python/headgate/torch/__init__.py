@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headgate for PyTorch: the operation with autograd and torch.compile, and layers (docs/PYTORCH.md)."""
+"""headgate for PyTorch: the operation with autograd and torch.compile, and layers (docs/reference/pytorch.md)."""
 
 from ..extras import require
 

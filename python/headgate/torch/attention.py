@@ -21,8 +21,20 @@ NAME = "gated_attention"
 
 # The arguments of the operation that are tensors, as headgate.attention_forward has them.
 REQUIRED = ("q", "k", "v")
-OPTIONAL = ("gate", "bias", "mask", "key_lengths", "alibi_slopes", "sinks", "query_offsets", "cu_seqlens_q",
-            "cu_seqlens_k", "block_table", "k_scale", "v_scale")
+OPTIONAL = (
+    "gate",
+    "bias",
+    "mask",
+    "key_lengths",
+    "alibi_slopes",
+    "sinks",
+    "query_offsets",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "block_table",
+    "k_scale",
+    "v_scale",
+)
 TENSORS = REQUIRED + OPTIONAL
 FORWARD_ONLY = ("block_table", "k_scale", "v_scale")
 """With these there are no gradients at all."""
@@ -84,8 +96,15 @@ def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -
 
 
 @_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, keep_attn: bool = False, layout: str = "bhtd",
-      **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *tensors: Tensor | None,
+    keep_attn: bool = False,
+    layout: str = "bhtd",
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
     y = q.new_empty([*q.shape[:-1], v.shape[-1]])
     lse = q.new_empty(_rows_shape(q, layout), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     return y, lse, q.new_empty(y.shape if keep_attn else 0)
@@ -109,8 +128,16 @@ def _set(options: dict[str, Any]) -> dict[str, Any]:
     f"-> ({', '.join('Tensor d' + name for name in DIFFERENTIABLE)})",
 )
 @in_words_of(NAME, GATE_LOGITS)
-def _backward(dy: Tensor, dlse: Tensor | None, y: Tensor, lse: Tensor, attn: Tensor | None, *tensors: Tensor | None,
-              wanted: list[bool], **options: Any) -> tuple[Tensor, ...]:
+def _backward(
+    dy: Tensor,
+    dlse: Tensor | None,
+    y: Tensor,
+    lse: Tensor,
+    attn: Tensor | None,
+    *tensors: Tensor | None,
+    wanted: list[bool],
+    **options: Any,
+) -> tuple[Tensor, ...]:
     names = ["d" + name for name, asked in zip(DIFFERENTIABLE, wanted) if asked]
     saved = {"y": y, "lse": lse, "attn": attn, "dlse": dlse}
     found = headgate.attention_backward(dy, *tensors[:4], gradients=names, **saved, **_given(tensors), **_set(options))
@@ -119,8 +146,16 @@ def _backward(dy: Tensor, dlse: Tensor | None, y: Tensor, lse: Tensor, attn: Ten
 
 
 @_backward.register_fake
-def _(dy: Tensor, dlse: Tensor | None, y: Tensor, lse: Tensor, attn: Tensor | None, *tensors: Tensor | None,
-      wanted: list[bool], **options: Any) -> tuple[Tensor, ...]:
+def _(
+    dy: Tensor,
+    dlse: Tensor | None,
+    y: Tensor,
+    lse: Tensor,
+    attn: Tensor | None,
+    *tensors: Tensor | None,
+    wanted: list[bool],
+    **options: Any,
+) -> tuple[Tensor, ...]:
     inputs = dict(zip(TENSORS, tensors))
     return tuple(
         inputs[name].new_empty(inputs[name].shape) if asked else dy.new_empty(0)
@@ -143,8 +178,14 @@ def _gradients(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | Non
     needed = dict(zip(TENSORS, ctx.needs_input_grad))
     wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
     gradients = torch.ops.headgate.gated_attention_backward(
-        torch.zeros_like(y) if dy is None else dy, dlse, y, lse, attn if ctx.keeps_attn else None, *inputs,
-        wanted=wanted, **ctx.options
+        torch.zeros_like(y) if dy is None else dy,
+        dlse,
+        y,
+        lse,
+        attn if ctx.keeps_attn else None,
+        *inputs,
+        wanted=wanted,
+        **ctx.options,
     )
     by_name = {name: gradient for name, gradient, asked in zip(DIFFERENTIABLE, gradients, wanted) if asked}
     return tuple(by_name.get(name) for name in TENSORS)
@@ -229,8 +270,10 @@ def checked_options(what: str, options: dict[str, Any]) -> dict[str, Any]:
             except (TypeError, ValueError, OverflowError, RuntimeError):
                 raise ValueError(f"{what}: {name} is {value!r} but must be {_WANTED[kind]}") from None
             if name == "threads" and isinstance(checked[name], int) and checked[name] == 0:
-                raise ValueError(f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
-                                 "headgate.default_threads()")
+                raise ValueError(
+                    f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "
+                    "headgate.default_threads()"
+                )
     return checked
 
 
@@ -273,9 +316,7 @@ def _unnest(tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
             continue
         if name not in nested or tensor.layout != torch.jagged or tensor.dim() != 4 or tensor._ragged_idx != ragged:
             letters = "(N,T*,H,D)" if layout == "bthd" else "(N,H,T*,D)"
-            raise ValueError(
-                f"{NAME}: {name} must be a jagged nested tensor {letters} like q, k, v and gate beside it"
-            )
+            raise ValueError(f"{NAME}: {name} must be a jagged nested tensor {letters} like q, k, v and gate beside it")
         if tensor.lengths() is not None:
             raise ValueError(f"{NAME}: {name} is a nested tensor with holes: make it contiguous")
     others = [name for name in nested if name not in ("q", "k", "v", "gate")]
@@ -335,14 +376,36 @@ def gated_attention(
     where they are not float32. Raises ValueError, in one line, on arguments that do not fit.
     """
     tensors = {
-        "q": q, "k": k, "v": v, "gate": gate_logits, "bias": bias, "mask": mask, "key_lengths": key_lengths,
-        "alibi_slopes": alibi_slopes, "sinks": sinks, "query_offsets": query_offsets, "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k, "block_table": block_table, "k_scale": k_scale, "v_scale": v_scale,
+        "q": q,
+        "k": k,
+        "v": v,
+        "gate": gate_logits,
+        "bias": bias,
+        "mask": mask,
+        "key_lengths": key_lengths,
+        "alibi_slopes": alibi_slopes,
+        "sinks": sinks,
+        "query_offsets": query_offsets,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "block_table": block_table,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
     }
     options = {
-        "layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
-        "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "gate_threshold": gate_threshold,
-        "precision": precision, "threads": threads, "target": target, "backend": backend,
+        "layout": layout,
+        "scale": scale,
+        "softcap": softcap,
+        "causality": causality,
+        "window_left": window_left,
+        "window_right": window_right,
+        "gate_fn": gate_fn,
+        "gate_op": gate_op,
+        "gate_threshold": gate_threshold,
+        "precision": precision,
+        "threads": threads,
+        "target": target,
+        "backend": backend,
     }
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
     refuse_transforms(NAME, {**tensors, **options})

@@ -13,8 +13,14 @@ from typing import Any
 import torch
 
 # The functions below a public one, whose names begin their messages.
-_INNER = ("attention_forward", "attention_backward", "attention_merge", "attention_statistics", "gated_attention",
-          "ring_attention")
+_INNER = (
+    "attention_forward",
+    "attention_backward",
+    "attention_merge",
+    "attention_statistics",
+    "gated_attention",
+    "ring_attention",
+)
 GATE_LOGITS = {"gate": "gate_logits"}
 """How gated_attention and ring_attention name what the package's functions name `gate`."""
 

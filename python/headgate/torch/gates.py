@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate's functions by their words, as PyTorch computes them."""
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F

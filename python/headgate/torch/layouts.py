@@ -81,7 +81,10 @@ def split_blocks(fused: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor, T
 def join_blocks(q: Tensor, gate: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
     """What split_blocks splits."""
     for name, tensor, rows in (
-        ("q", q, heads.q_rows), ("gate", gate, heads.gate_rows), ("k", k, heads.kv_rows), ("v", v, heads.kv_rows)
+        ("q", q, heads.q_rows),
+        ("gate", gate, heads.gate_rows),
+        ("k", k, heads.kv_rows),
+        ("v", v, heads.kv_rows),
     ):
         _require_rows("join_blocks", name, tensor, rows)
     return torch.cat((q, gate, k, v), dim=0)

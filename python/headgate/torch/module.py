@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated attention layer of docs/TRAINING.md as a module: every site, grain, function and control, with a cache.
+"""The gated attention layer of docs/reference/training.md as a module: every site, grain, function and control, and a
+cache.
 
 Its arguments are the keys that config.json has for them, and its parameters have the names of the files' tensors.
 Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
@@ -338,8 +339,13 @@ class GatedAttention(nn.Module):
         if h.is_nested:
             raise ValueError("GatedAttention: statistics of a nested h are those of its values (1,T,C) with cu_seqlens")
         q, k, v, z = self._inputs(h, None, positions, cu_seqlens)
-        rules = {"key_lengths": key_lengths, "mask": mask, "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens,
-                 **self._rules(causality)}
+        rules = {
+            "key_lengths": key_lengths,
+            "mask": mask,
+            "cu_seqlens_q": cu_seqlens,
+            "cu_seqlens_k": cu_seqlens,
+            **self._rules(causality),
+        }
         _, lse = gated_attention(q, k, v, layout="bthd", return_lse=True, **rules)
         if self.variant.gate_site == "g1":
             gate = self.variant.kernel_arguments(z)
@@ -347,8 +353,9 @@ class GatedAttention(nn.Module):
         given = {name: value for name, value in rules.items() if value is not None}
         return headgate.attention_statistics(lse, q, k, layout="bthd", outputs=list(outputs), **given, **selection)
 
-    def _inputs(self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None,
-                cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def _inputs(
+        self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """What attention reads: q (B,T,Hq,D); k and v (B,S,Hkv,D), the cache's before those of h; the gate's logits."""
         q, z = self._queries_and_logits(h)
         k, v = (x.unflatten(-1, (self.Hkv, self.D)) for x in (self.k_proj(h), self.v_proj(h)))
@@ -373,8 +380,9 @@ class GatedAttention(nn.Module):
         window = self.keys["attention_window"]
         return {"sinks": self._sinks(), "causality": causality, "window_left": window - 1 if window > 0 else -1}
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, causality: str,
-                rules: dict[str, Any]) -> Tensor:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, causality: str, rules: dict[str, Any]
+    ) -> Tensor:
         """Attention with the gate of g1, and the control: (B,T,Hq,D)."""
         gate = self.variant.kernel_arguments(z) if self.variant.gate_site == "g1" else {}
         attention = ring_attention if "group" in rules else gated_attention
@@ -385,8 +393,9 @@ class GatedAttention(nn.Module):
             return self.head_norm(y)
         return F.silu(y) if self.variant.attention_output_control == "output_silu" else y
 
-    def _angles(self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None,
-                cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _angles(
+        self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """cos and sin (B|1,T,1,R/2) of the tokens' angles."""
         if positions is None:
             first = 0 if cache is None else cache.length

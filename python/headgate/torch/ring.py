@@ -2,11 +2,13 @@
 """Attention over a sequence that is sharded over the processes of a torch.distributed group.
 
 Each rank keeps the queries of its tokens. Keys and values go round the ring of ranks; a rank computes attention over
-those that it has while the next come in. The parts are merged by their log-sum-exp (docs/MATH.md, section 6), and the
-gate acts once, on the whole. Backward, keys and values go round again with the sums of their gradients behind them.
+those that it has while the next come in. The parts are merged by their log-sum-exp (docs/reference/math.md, section 6),
+and the gate acts once, on the whole. Backward, keys and values go round again with the sums of their gradients behind
+them.
 """
 
-from typing import Any, Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -85,10 +87,12 @@ class Ring(NamedTuple):
         """Starts to send to the rank `distance` further on, and to receive from the one as far back."""
         to, source = (self.rank + distance) % self.ranks, (self.rank - distance) % self.ranks
         group = dist.group.WORLD if self.group is None else self.group
-        return dist.batch_isend_irecv([
-            dist.P2POp(dist.isend, sent, group=group, tag=tag, group_peer=to),
-            dist.P2POp(dist.irecv, received, group=group, tag=tag, group_peer=source),
-        ])
+        return dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, sent, group=group, tag=tag, group_peer=to),
+                dist.P2POp(dist.irecv, received, group=group, tag=tag, group_peer=source),
+            ]
+        )
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
@@ -162,8 +166,12 @@ class Call(NamedTuple):
 
     def options(self, block: Block, batch: int) -> dict[str, Any]:
         """Of attention over a block: positions, lengths and offsets are those of the whole, counted from its keys."""
-        options = {**self.scoring, "layout": self.layout, "threads": self.threads,
-                   "query_offsets": torch.full((batch,), block.offset)}
+        options = {
+            **self.scoring,
+            "layout": self.layout,
+            "threads": self.threads,
+            "query_offsets": torch.full((batch,), block.offset),
+        }
         if self.plan.rules.key_lengths is not None:
             lengths = torch.tensor(self.plan.rules.key_lengths) - block.keys_begin
             options["key_lengths"] = lengths.clamp(0, block.k.end - block.k.begin)
@@ -179,8 +187,9 @@ def _widened(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _forward(call: Call, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, sinks: Tensor | None,
-             keep_attn: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+def _forward(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, sinks: Tensor | None, keep_attn: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """y, lse and, where it is kept, attn, all in f32 or better."""
     parts: dict[Span, list[tuple[Tensor, Tensor]]] = {}
     settings = {"layout": call.layout, "threads": call.threads}
@@ -189,8 +198,12 @@ def _forward(call: Call, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, s
         keys, values = map(_widened, visitor)
         for block in call.plan.blocks(call.ring.rank, call.ring.rank - n):
             out = headgate.attention_forward(
-                call.rows(wide, block.q), call.rows(keys, block.k), call.rows(values, block.k), outputs=["y", "lse"],
-                sinks=sinks if block.own else None, **call.options(block, _batch(q)),
+                call.rows(wide, block.q),
+                call.rows(keys, block.k),
+                call.rows(values, block.k),
+                outputs=["y", "lse"],
+                sinks=sinks if block.own else None,
+                **call.options(block, _batch(q)),
             )
             found = parts.setdefault(block.q, [])
             if len(found) == 2:  # no more than two parts of a row are held
@@ -202,14 +215,21 @@ def _forward(call: Call, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, s
     lse = wide.new_empty([*q.shape[:-3], heads, T])
     attn = torch.empty_like(y) if keep_attn else None
     for span, found in parts.items():
-        whole = headgate.AttentionOutputs(y=call.rows(y, span), lse=lse[..., span.begin : span.end],
-                                          attn=call.rows(attn, span))
+        whole = headgate.AttentionOutputs(
+            y=call.rows(y, span), lse=lse[..., span.begin : span.end], attn=call.rows(attn, span)
+        )
         headgate.attention_merge(found, call.rows(_widened(gate), span), out=whole, **call.gating, **settings)
     return y, lse, attn
 
 
-def _backward(call: Call, dy: Tensor, dlse: Tensor | None, tensors: list[Tensor | None], saved: list[Tensor | None],
-              wanted: dict[str, bool]) -> dict[str, Tensor]:
+def _backward(
+    call: Call,
+    dy: Tensor,
+    dlse: Tensor | None,
+    tensors: list[Tensor | None],
+    saved: list[Tensor | None],
+    wanted: dict[str, bool],
+) -> dict[str, Tensor]:
     """The gradients of q, k, v, gate and sinks that are wanted, in f32 or better. The weights of a block are made of
     the whole's lse, so that its gradients are its share of the whole's."""
     q, k, v, gate, sinks = tensors
@@ -228,13 +248,27 @@ def _backward(call: Call, dy: Tensor, dlse: Tensor | None, tensors: list[Tensor 
                 continue
             part = [call.rows(x, block.q) for x in (dy, q, gate, y, attn)]
             found = headgate.attention_backward(
-                part[0], part[1], call.rows(keys, block.k), call.rows(values, block.k), part[2], y=part[3],
-                attn=part[4], lse=lse[..., block.q.begin : block.q.end], sinks=sinks if block.own else None,
+                part[0],
+                part[1],
+                call.rows(keys, block.k),
+                call.rows(values, block.k),
+                part[2],
+                y=part[3],
+                attn=part[4],
+                lse=lse[..., block.q.begin : block.q.end],
+                sinks=sinks if block.own else None,
                 dlse=None if dlse is None else dlse[..., block.q.begin : block.q.end],
-                gradients=["d" + name for name in named], **call.gating, **call.options(block, _batch(q)),
+                gradients=["d" + name for name in named],
+                **call.gating,
+                **call.options(block, _batch(q)),
             )
-            places = {"q": call.rows(sums.get("q"), block.q), "gate": call.rows(sums.get("gate"), block.q),
-                      "k": call.rows(dk, block.k), "v": call.rows(dv, block.k), "sinks": sums.get("sinks")}
+            places = {
+                "q": call.rows(sums.get("q"), block.q),
+                "gate": call.rows(sums.get("gate"), block.q),
+                "k": call.rows(dk, block.k),
+                "v": call.rows(dv, block.k),
+                "sinks": sums.get("sinks"),
+            }
             for name in named:
                 places[name] += getattr(found, "d" + name)
         if moving:
@@ -262,8 +296,10 @@ class _RingAttention(torch.autograd.Function):
         wanted = dict(zip(RING_DIFFERENTIABLE, ctx.needs_input_grad[2:]))
         dy = torch.zeros_like(y) if dy is None else dy
         found = _backward(ctx.call, dy, dlse, tensors, [y, lse, attn], wanted)
-        return None, None, *(
-            found[name].to(x.dtype) if wanted[name] else None for name, x in zip(RING_DIFFERENTIABLE, tensors)
+        return (
+            None,
+            None,
+            *(found[name].to(x.dtype) if wanted[name] else None for name, x in zip(RING_DIFFERENTIABLE, tensors)),
         )
 
 
@@ -332,8 +368,9 @@ def _refuse_others(others: dict[str, Any]) -> None:
         raise ValueError(f"{NAME}: {name} is not supported")
 
 
-def _facts(call: Call, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any],
-           recorded: bool) -> dict[str, str]:
+def _facts(
+    call: Call, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any], recorded: bool
+) -> dict[str, str]:
     """What must be the same on every rank, as errors name it."""
     moving = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
     return {
@@ -345,8 +382,14 @@ def _facts(call: Call, sharding: str, tensors: dict[str, Tensor | None], options
     }
 
 
-def _prepare(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any],
-             others: dict[str, Any], recorded: bool) -> tuple[Call, dict[str, str]]:
+def _prepare(
+    ring: Ring,
+    sharding: str,
+    tensors: dict[str, Tensor | None],
+    options: dict[str, Any],
+    others: dict[str, Any],
+    recorded: bool,
+) -> tuple[Call, dict[str, str]]:
     """The call, and the facts that must be the same on every rank. Casts `tensors` under autocast."""
     _refuse_others(others)
     check_tensors(NAME, tensors, recorded)
@@ -395,10 +438,26 @@ def ring_attention(
     shards of keys and values, and backward three of their gradients in f32.
     """
     ring = Ring(group, *own_rank(NAME, group))
-    tensors = {"q": q, "k": k, "v": v, "gate": gate_logits, "sinks": sinks, "key_lengths": key_lengths,
-               "alibi_slopes": alibi_slopes}
-    options = {"layout": layout, "scale": scale, "softcap": softcap, "causality": causality, "window_left": window_left,
-               "window_right": window_right, "gate_fn": gate_fn, "gate_op": gate_op, "threads": threads}
+    tensors = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "gate": gate_logits,
+        "sinks": sinks,
+        "key_lengths": key_lengths,
+        "alibi_slopes": alibi_slopes,
+    }
+    options = {
+        "layout": layout,
+        "scale": scale,
+        "softcap": softcap,
+        "causality": causality,
+        "window_left": window_left,
+        "window_right": window_right,
+        "gate_fn": gate_fn,
+        "gate_op": gate_op,
+        "threads": threads,
+    }
     refuse_transforms(NAME, {**tensors, **options})  # before the ranks communicate
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}

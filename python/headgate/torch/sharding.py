@@ -68,8 +68,9 @@ def described(x: Tensor | None) -> str:
     return "absent" if x is None else f"{str(x.dtype).removeprefix('torch.')} ({','.join(map(str, x.shape))})"
 
 
-def shard_sequence(x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None,
-                   sharding: str = "balanced") -> Tensor:
+def shard_sequence(
+    x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced"
+) -> Tensor:
     """This rank's tokens of x, which has those of the whole sequence in dimension `dim`.
 
     Contiguous: the rank's part of as many as there are ranks, a view. Balanced: of 2·ranks chunks number r and number
@@ -97,8 +98,9 @@ def shard_positions(length: int, *, group: "dist.ProcessGroup | None" = None, sh
         raise ValueError(f"shard_positions: {error}") from None
 
 
-def gather_sequence(x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None,
-                    sharding: str = "balanced") -> Tensor:
+def gather_sequence(
+    x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced"
+) -> Tensor:
     """The whole sequence, on every rank, of the shards x that the ranks have: undoes shard_sequence.
 
     Without gradients, of which ranks that go on differently would have different ones: x that requires one is refused.

@@ -21,8 +21,15 @@ from .sharding import described
 NAME = "headgate"
 # The interface's names of gated_attention's arguments.
 ARGUMENTS = {
-    "q": "query", "k": "key", "v": "value", "mask": "attention_mask", "bias": "attention_mask", "scale": "scaling",
-    "sinks": "s_aux", "cu_seqlens_q": "cu_seq_lens_q", "cu_seqlens_k": "cu_seq_lens_k",
+    "q": "query",
+    "k": "key",
+    "v": "value",
+    "mask": "attention_mask",
+    "bias": "attention_mask",
+    "scale": "scaling",
+    "sinks": "s_aux",
+    "cu_seqlens_q": "cu_seq_lens_q",
+    "cu_seqlens_k": "cu_seq_lens_k",
 }
 
 
@@ -112,8 +119,17 @@ def make_mask(
     plain = numbers is None and q_length == kv_length and not windowed and not padded  # None says it
     if not (ruled and aligned) or plain:
         return sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, local_size,
-            allow_is_causal_skip, config=config, **given,
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset,
+            kv_offset,
+            mask_function,
+            attention_mask,
+            local_size,
+            allow_is_causal_skip,
+            config=config,
+            **given,
         )
     keys = None
     if padded:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a layer is gated and how: the words of config.json and headgate train, with their rules (docs/TRAINING.md)."""
+"""Where a layer is gated and how: the words of config.json and headgate train, with their rules.
+
+docs/reference/training.md defines them.
+"""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any

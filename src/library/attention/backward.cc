@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "library/attention/backend.hpp"
+#include "library/attention/call_report.hpp"
 
 namespace headgate {
 
 void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs, const AttentionSaved& saved,
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
-  const BackwardProblem problem = check_backward(gradients, inputs, saved, incoming, options);
-  backend_for(problem).backward(problem);
+  BackwardProblem problem = check_backward(gradients, inputs, saved, incoming, options);
+  run_reported("attention_backward", problem, [&] { backend_for(problem).backward(problem); });
 }
 
 }  // namespace headgate

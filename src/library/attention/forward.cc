@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "library/attention/backend.hpp"
+#include "library/attention/call_report.hpp"
 
 namespace headgate {
 
 void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                        const AttentionOptions& options) {
-  const ForwardProblem problem = check_forward(outputs, inputs, options);
-  backend_for(problem).forward(problem);
+  ForwardProblem problem = check_forward(outputs, inputs, options);
+  run_reported("attention_forward", problem, [&] { backend_for(problem).forward(problem); });
 }
 
 }  // namespace headgate

@@ -20,6 +20,8 @@ struct Sequence {
   std::int64_t table = 0;           ///< its row of the block table, where k and v are paged
 };
 
+struct CallReport;
+
 /// The arguments that both passes share, checked and in normal form.
 struct Problem {
   std::int64_t B = 0, Hq = 0, Hkv = 0, T = 0, S = 0, D = 0, Dv = 0;
@@ -37,6 +39,7 @@ struct Problem {
   Precision precision = Precision::exact;
   std::int64_t page = 0;     ///< tokens of a page of k and v, which the block table orders; 0: not paged
   ExecutionContext context;  ///< resolved()
+  CallReport* report = nullptr;  ///< what the backend tells of the call; null: nothing
   /// As given, but for bias and mask, stretched to (B,Hq,T,S) by stride 0, and gate, absent where gate_fn is none.
   AttentionInputs inputs;
 

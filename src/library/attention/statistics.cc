@@ -2,13 +2,14 @@
 #include "headgate/statistics.hpp"
 
 #include "library/attention/backend.hpp"
+#include "library/attention/call_report.hpp"
 
 namespace headgate {
 
 void attention_statistics(const AttentionStatistics& outputs, const AttentionInputs& inputs, const ConstTensorView& lse,
                           const StatisticsSelection& selection, const AttentionOptions& options) {
-  const StatisticsProblem problem = check_statistics(outputs, inputs, lse, selection, options);
-  backend_for(problem).statistics(problem);
+  StatisticsProblem problem = check_statistics(outputs, inputs, lse, selection, options);
+  run_reported("attention_statistics", problem, [&] { backend_for(problem).statistics(problem); });
 }
 
 }  // namespace headgate

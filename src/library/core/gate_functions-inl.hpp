@@ -19,7 +19,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// One function: value g(z), derivative g′(z), and, where its row says that g has no zero, ratio g′(z)/g(z), which lets
 /// the backward pass read y = o ∘ g instead of o. A relative error of 8 + 2|z| units of roundoff at most
-/// (docs/NUMERICS.md).
+/// (docs/reference/numerics.md).
 template <GateFn kFn>
 struct Gate;
 

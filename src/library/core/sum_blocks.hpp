@@ -7,7 +7,7 @@
 // registers, then the blocks. They decide the bits of every result, and with them how far equal terms can round away,
 // which the tests' oracle takes into account. Fixed, so that results do not depend on the caches of the machine: with
 // them what a tile needs, its scores among it, stays in a second-level cache of 1 MiB (measured beside halves and
-// doubles in docs/notes/2026-11-21-constants.md).
+// doubles in docs/design/forward.md).
 
 namespace headgate {
 

@@ -33,7 +33,7 @@ class Turnstile {
  private:
   /// 6 µs on Zen 4, where a pause takes 24 ns: a third of what the backward pass needs for the dq of one tile (96 × 192
   /// × 64 multiply-adds), which is what is waited for; then yields, 0.5 µs each
-  /// (docs/notes/2026-11-21-constants.md).
+  /// (docs/design/backward.md).
   static constexpr int kSpins = 256;
   std::atomic_ref<std::int64_t> next_;
 };

@@ -113,7 +113,7 @@ inline constexpr SumsMaker kSumsOf{make_sums<MetricSums, float>, make_sums<Metri
 /// A row of the registry.
 struct Metric {
   std::string_view name{};        ///< for `headgate eval --metrics`
-  std::string_view definition{};  ///< formula and units, as docs/TRAINING.md has it
+  std::string_view definition{};  ///< formula and units, as docs/reference/training.md has it
   std::span<const Figure> figures{};
   Scope scope = Scope::layers_and_mean;
   Inputs inputs{};

@@ -34,7 +34,7 @@ namespace headgate::layers::HWY_NAMESPACE {
 
 inline constexpr std::int64_t kLine_bytes = 64;
 /// How far ahead of its use a cache line of w is asked for: within 4 to 32 KiB, 8 read fastest
-/// (docs/notes/2026-11-22-decoding-models.md).
+/// (docs/design/decoding.md).
 inline constexpr std::int64_t kAhead_bytes = 8192;
 
 /// Whether this is the first visit of rows of w, which has to wait for memory.

@@ -26,7 +26,7 @@ struct Parts {
 };
 
 /// Elementwise operations that a part has at least. On Zen 4 they take from 1.2 µs, additions in the second-level
-/// cache, to 5 µs from memory, and starting and joining two threads up to 0.9 µs (docs/notes/2026-11-21-constants.md).
+/// cache, to 5 µs from memory, and starting and joining two threads up to 0.9 µs (docs/design/training.md).
 inline constexpr std::int64_t kMinimumWork = 16384;
 
 /// Elements after which threads that write share no cache line, nor the pair of them that is fetched at once.

@@ -52,7 +52,7 @@ Verb add_compare(CommandLine& line) {
       "where a run does not have a figure.");
   verb.arguments("RUN", o->runs, "A run's directory; several stand side by side");
   verb.value("--out", o->out, "FILE.html", "Write a page with a chart of every figure: one file that needs no network");
-  declare_json(verb, o->json, "what the page shows (docs/TRAINING.md)", [](const std::string& word) {
+  declare_json(verb, o->json, "what the page shows (docs/reference/training.md)", [](const std::string& word) {
     std::error_code ignored;
     return std::filesystem::is_directory(word, ignored);
   });

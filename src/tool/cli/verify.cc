@@ -54,7 +54,7 @@ Verb add_verify(CommandLine& line) {
       "Runs a fixed list of problems and then random ones, forward, backward and statistics, on every vector target "
       "that this CPU can run, those of native16 on each kind of 16-bit products that it has, and compares every "
       "element "
-      "with the oracle by the rule of docs/NUMERICS.md, and the bits of one thread "
+      "with the oracle by the rule of docs/reference/numerics.md, and the bits of one thread "
       "with those of three. Stops at the first mismatch, with exit status 1.");
   const Option seconds =
       verb.value("--seconds", options->seconds, "N", "Time for the whole run (default 30); the list always runs whole")

@@ -38,7 +38,7 @@ struct XrayOptions {
 std::string override_help() {
   return fmt::format(
       "What each head, or all heads of each layer, is worth: how much the loss rises where the gate is held ({}) for "
-      "all tokens, a pass of the model each (docs/XRAY.md)",
+      "all tokens, a pass of the model each (docs/reference/xray.md)",
       list_words<xray::Override>());
 }
 
@@ -107,7 +107,7 @@ Verb add_xray(CommandLine& line) {
              "(default 2048)")
       .range(2, 1 << 16);
   verb.value("--out", o->out, "FILE.html", "Write the page: one file that needs no network");
-  declare_json(verb, o->json, "what the page shows (docs/XRAY.md)", is_model);
+  declare_json(verb, o->json, "what the page shows (docs/reference/xray.md)", is_model);
   verb.value("--map", o->choices.map_cells, "N",
              "Cells of a side of a head's map, at most (default 96); a cell of a longer text is a mean")
       .range(1, 1 << 10);

@@ -21,7 +21,7 @@ using models::DecoderConfig;
 using train::Task;
 using train::TrainSettings;
 
-constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late: docs/notes/2026-11-21-backcopy.md
+constexpr std::int64_t kLeastBackcopySteps = 800;  // sinks appear late: docs/design/training.md
 constexpr std::int64_t kLeastTextSteps = 500;
 
 /// Metrics of the whole model that the demo's tables have columns for, of those that tell triggers apart or of the

@@ -52,7 +52,7 @@ Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainS
 Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSettings settings);
 
 /// What the demo compares on bigram-backcopy. With separate embeddings, without QK-norm and in short sequences a model
-/// without a gate developed a sink for every seed that was tried (docs/notes/2026-11-21-backcopy.md); with the task's
+/// without a gate developed a sink for every seed that was tried (docs/design/training.md); with the task's
 /// defaults, not for every one.
 models::DecoderConfig demo_backcopy_model();
 train::TrainSettings demo_backcopy_settings();

@@ -188,7 +188,7 @@ bool show_layer(int threads) {
   print_speed("forward", speed.forward, speed);
   print_speed("backward", speed.backward, speed);
 
-  fmt::print("\n     Sampled rows against the f64 oracle, in units of the tolerance (docs/NUMERICS.md):\n\n");
+  fmt::print("\n     Sampled rows against the f64 oracle, in units of the tolerance (docs/reference/numerics.md):\n\n");
   fmt::print("     {:<9} {:>8} {:>22}\n", "", "elements", "largest error");
   std::fflush(stdout);
   const LayerCheck check = check_samples(layer.problem());

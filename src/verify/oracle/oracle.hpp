@@ -22,7 +22,8 @@ struct ForwardArrays {
 
 /// `magnitude` bounds what rounding can reach in each element: the sum of the absolute values of the terms that make
 /// it up, times 1 + A, where A bounds the absolute terms of the row's logits (a logit's absolute error is a relative
-/// error of its weight). Multiplied by a small count of unit roundoffs it is the error bound of docs/NUMERICS.md.
+/// error of its weight). Multiplied by a small count of unit roundoffs it is the error bound of
+/// docs/reference/numerics.md.
 ///
 /// `inherited`: how far an element moves, per unit roundoff of bf16, as native16 rounds what it multiplies.
 struct Forward : ForwardArrays {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass, fed by the forward pass, against the oracle, on every vector target, by the tolerance rule of
-// docs/NUMERICS.md.
+// docs/reference/numerics.md.
 
 #include "library/attention/property.hpp"
 

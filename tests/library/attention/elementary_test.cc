@@ -14,7 +14,7 @@
 #include "library/core/gate_functions.hpp"
 #include "verify/oracle/gates.hpp"
 
-// The bounds that docs/NUMERICS.md states for 2^x and the gate functions, on every vector target.
+// The bounds that docs/reference/numerics.md states for 2^x and the gate functions, on every vector target.
 
 namespace headgate::numerics {
 namespace {

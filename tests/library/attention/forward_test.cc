@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass against the oracle, on every vector target, by the tolerance rule of docs/NUMERICS.md.
+// The forward pass against the oracle, on every vector target, by the tolerance rule of docs/reference/numerics.md.
 
 #include "library/attention/property.hpp"
 

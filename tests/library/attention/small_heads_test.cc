@@ -2,9 +2,8 @@
 // Small heads, forward and backward, on every vector target: the sizes at which they are cut, what else they can be
 // asked for, and where they end and the other kernels begin.
 
-#include "library/attention/cpu/small_heads.hpp"
+#include "library/attention/cpu/small/small_heads.hpp"
 
-#include <array>
 #include <vector>
 
 #include "library/attention/property.hpp"
@@ -49,34 +48,6 @@ TEST(SmallHeads, HaveKernelsOfTheirOwnUpToTheirSizes) {
   EXPECT_FALSE(has_bits_of_its_own(257, 256, 64));
   EXPECT_FALSE(has_bits_of_its_own(256, 257, 64));
   EXPECT_FALSE(has_bits_of_its_own(100, 200, 272));
-}
-
-TEST(SmallHeads, AreTheSequencesThatAreShortAndPlain) {
-  BackwardProblem plain;
-  plain.B = 2;
-  plain.Hkv = 4;
-  plain.D = plain.Dv = 64;
-  const Sequence longest{.T = 256, .S = 256, .keys = 256};
-  EXPECT_TRUE(suits_small_heads(plain, longest));
-  for (const Sequence& other : {Sequence{.T = 257, .S = 256}, {.T = 256, .S = 257}, {.T = 0, .S = 9}, {.T = 9, .S = 0}})
-    EXPECT_FALSE(suits_small_heads(plain, other)) << other.T << " " << other.S;
-  std::array<BackwardProblem, 8> others;
-  others.fill(plain);
-  float number = 0;
-  const TensorView some(&number, DType::f32, Shape{1, 1, 1, 1}, Shape{1, 1, 1, 1});
-  others[0].D = 257;
-  others[1].Dv = 257;
-  others[2].softcap = 1.0;
-  others[3].inputs.alibi_slopes = some;
-  others[4].inputs.bias = some;
-  others[5].inputs.mask = some;
-  others[6].inputs.sinks = some;
-  others[7].Hkv = 3;  // fewer than eight heads of more than 192 keys
-  for (const BackwardProblem& other : others) {
-    EXPECT_FALSE(suits_small_heads(other, longest)) << &other - others.data();
-    EXPECT_EQ(has_small_heads(other, longest), &other >= &others[6]) << &other - others.data();
-  }
-  EXPECT_TRUE(suits_small_heads(others[7], {.T = 256, .S = 192}));
 }
 
 /// At the ends of panels, of register tiles and of their units, and of the sizes themselves.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_statistics against the oracle, on every vector target, by the tolerance rule of docs/NUMERICS.md.
+// attention_statistics against the oracle, on every vector target, by the tolerance rule of docs/reference/numerics.md.
 
 #include "headgate/statistics.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "library/attention/cpu/visibility.hpp"
+#include "library/attention/cpu/common/visibility.hpp"
 
 #include <gtest/gtest.h>
 

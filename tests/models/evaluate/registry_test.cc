@@ -130,7 +130,7 @@ TEST(ThatApply, LeavesOutTriggersWhereThereAreNone) {
   EXPECT_TRUE(that_apply(parse_metrics({"bos_attention"}), /*has_triggers=*/false).empty());
 }
 
-/// A row of the tables in docs/TRAINING.md, "Figures of an evaluation".
+/// A row of the tables in docs/reference/training.md, "Figures of an evaluation".
 std::string documented(const Metric& metric) {
   std::string keys;
   for (const Figure& figure : metric.figures) keys += (keys.empty() ? "`" : ", `") + std::string(figure.key) + '`';
@@ -138,7 +138,7 @@ std::string documented(const Metric& metric) {
 }
 
 TEST(Registry, IsWhatTheDocumentDefines) {
-  std::ifstream in(HEADGATE_DOCS "/TRAINING.md");
+  std::ifstream in(HEADGATE_DOCS "/reference/training.md");
   ASSERT_TRUE(in.is_open());
   std::vector<std::string> rows;
   bool inside = false;

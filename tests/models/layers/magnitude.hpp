@@ -13,9 +13,10 @@
 #include "headgate/tensor.hpp"
 #include "verify/tolerance.hpp"
 
-// The tolerance of layers and models (docs/NUMERICS.md, "Tolerances of layers and models"): plain formulas over Number
-// give a value and the magnitude that roundings act on; a Tape gives the same of gradients, and by jitter what
-// roundings make of results many operations deep; central_difference says how far a difference of losses may be off.
+// The tolerance of layers and models (docs/reference/numerics.md, "Tolerances of layers and models"): plain formulas
+// over Number give a value and the magnitude that roundings act on; a Tape gives the same of gradients, and by jitter
+// what roundings make of results many operations deep; central_difference says how far a difference of losses may be
+// off.
 
 namespace headgate::layers {
 

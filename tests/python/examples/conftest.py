@@ -29,7 +29,8 @@ def stanzas(count, seed=0):
             word = "".join(chance.choice("bdfgklmnprst") + chance.choice("aeiou") for _ in range(3)) + str(number)
         name, description, depends = (pattern.replace("{}", word) for pattern in SECTIONS[section])
         parts.append(
-            f"Package: {name}\nVersion: 1.0-1\n" + (f"Depends: {depends}\n" if depends else "")
+            f"Package: {name}\nVersion: 1.0-1\n"
+            + (f"Depends: {depends}\n" if depends else "")
             + f"Description: {description}\nTag: role::shared-lib,\n Depends: not a field\nSection: {section}\n"
         )
     return "\n".join(parts) + "\n"

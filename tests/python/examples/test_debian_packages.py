@@ -6,12 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import debian_packages
 import pytest
+
+import debian_packages
 from debian_packages import DataError, read_list
 
 
-def test_fields(packages_file):
+def test_read_stanza_fields(packages_file):
     found = read_list(packages_file)
     assert len(found.packages) == 400 and found.sections() == ["doc", "games", "libdevel", "libs"]
     library, development, document, game = found.packages[:4]
@@ -22,11 +23,14 @@ def test_fields(packages_file):
     assert game.depends[1] == game.name.removesuffix("-game") + "-doc"
     raw = packages_file.read_bytes()
     assert found.facts == {
-        "file": "excerpt_Packages", "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest(), "date": None
+        "file": "excerpt_Packages",
+        "bytes": len(raw),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "date": None,
     }
 
 
-def test_the_server_is_not_named(packages_file, tmp_path):
+def test_list_path_with_server_names_the_file_alone(packages_file, tmp_path):
     path = tmp_path / "deb.example.org_debian_dists_bookworm_main_binary-amd64_Packages"
     path.write_bytes(packages_file.read_bytes())
     assert read_list(path).facts["file"] == "bookworm_main_binary-amd64_Packages"
@@ -37,17 +41,21 @@ def test_splits_are_disjoint_and_of_about_the_sizes(packages_file):
     parts = [found.of(split) for split in ("train", "valid", "test")]
     assert sum(map(len, parts)) == 400
     assert 280 < len(parts[0]) < 350 and all(20 < len(part) < 70 for part in parts[1:])
-    assert [package.split for package in found.packages] == [package.split for package in read_list(packages_file).packages]
+    assert [package.split for package in found.packages] == [
+        package.split for package in read_list(packages_file).packages
+    ]
 
 
-def test_excerpts_and_repeated_names(packages_file, tmp_path):
-    assert [p.name for p in read_list(packages_file, 100).packages] == [p.name for p in read_list(packages_file).packages[::4]]
+def test_list_repeated_names_are_read_once(packages_file, tmp_path):
+    assert [p.name for p in read_list(packages_file, 100).packages] == [
+        p.name for p in read_list(packages_file).packages[::4]
+    ]
     twice = tmp_path / "twice_Packages"
     twice.write_text("Package: a\nSection: libs\nDescription: one\n\nPackage: a\nSection: doc\nDescription: two\n")
     assert [package.description for package in read_list(twice).packages] == ["one"]
 
 
-def test_date_of_the_release_file(tmp_path):
+def test_release_file_beside_list_gives_the_date(tmp_path):
     path = tmp_path / "host_dists_bookworm_main_binary-amd64_Packages"
     path.write_text("Package: a\nSection: libs\nDescription: one\n")
     (tmp_path / "host_dists_bookworm_InRelease").write_text("Suite: x\nDate: Sat, 11 Jul 2026 10:16:37 UTC\nX: y\n")
@@ -63,7 +71,7 @@ def test_date_of_the_release_file(tmp_path):
         (b"Package: \xff\n", "not UTF-8 at byte 9"),
     ],
 )
-def test_bad_lists(tmp_path, content, message):
+def test_list_malformed_is_refused(tmp_path, content, message):
     path = tmp_path / "bad_Packages"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as error:
@@ -71,7 +79,7 @@ def test_bad_lists(tmp_path, content, message):
     assert "\n" not in str(error.value)
 
 
-def test_missing_lists(tmp_path, monkeypatch):
+def test_list_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(debian_packages, "LISTS", tmp_path)
     with pytest.raises(DataError, match="no package list of Debian 12 .* apt-get update fetches it"):
         read_list()
@@ -82,7 +90,7 @@ def test_missing_lists(tmp_path, monkeypatch):
         read_list(tmp_path / "none_Packages.lz4")
 
 
-def test_command(packages_file, tmp_path):
+def test_command_prints_facts_as_json(packages_file, tmp_path):
     def call(path):
         return subprocess.run([sys.executable, debian_packages.__file__, path], capture_output=True, text=True)
 
@@ -92,8 +100,10 @@ def test_command(packages_file, tmp_path):
     assert refused.stderr.count("\n") == 1
 
 
-@pytest.mark.skipif(not list(Path("/var/lib/apt/lists").glob(debian_packages.NAME + "*")), reason="no list of apt's here")
-def test_the_real_list():
+@pytest.mark.skipif(
+    not list(Path("/var/lib/apt/lists").glob(debian_packages.NAME + "*")), reason="no list of apt's here"
+)
+def test_list_of_this_machine_is_read():
     found = read_list()
     assert len(found.packages) > 60000 and 50 <= len(found.sections()) <= 70
     assert found.facts["date"] and len({package.name for package in found.packages}) == len(found.packages)

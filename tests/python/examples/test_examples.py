@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
 import classify
 import debian_packages
 import graph
 import length
-import pytest
 import recurrent
-import torch
 import training
 
 EXAMPLES = Path(training.__file__).parent
@@ -44,7 +45,7 @@ def test_graph_learns(gate, packages_file):
     assert 0 < result["metrics"]["first_weight"] < 1
 
 
-def test_neighbours():
+def test_neighbours_values_by_hand():
     """A node that has few neighbours sees each once; one with many sees as many as asked, all of them its own."""
     names = ["hub", *(f"leaf{n}" for n in range(9)), "alone"]
     depends = {"hub": (), "alone": ("nowhere", "alone"), "leaf0": ("hub", "leaf1", "hub")}
@@ -57,9 +58,11 @@ def test_neighbours():
     assert places[1][filled[1]].tolist() == [1, 0, 2] and places[5][filled[5]].tolist() == [5, 0]
 
 
-def test_hidden_neighbours_do_not_count(packages_file):
+def test_neighbours_hidden_do_not_count(packages_file):
     """What lies in places without a neighbour changes nothing; what neighbours are does."""
-    options = training.parse("", [*CLASSIFY, "--neighbours", "3"], graph.more_options, steps=1, batch=1, dim=16, heads=2, lr=1)
+    options = training.parse(
+        "", [*CLASSIFY, "--neighbours", "3"], graph.more_options, steps=1, batch=1, dim=16, heads=2, lr=1
+    )
     packages = [*debian_packages.read_list(packages_file).packages, debian_packages.Package("alone", "doc", "", ())]
     made = graph.Graph(packages, ["doc", "games", "libdevel", "libs"])
     model = graph.Classifier(options, made, 4).eval()
@@ -94,7 +97,7 @@ def test_length_learns_and_reads_longer_texts(gate, packages_file):
 
 
 @pytest.mark.parametrize("example", [recurrent, length])
-def test_texts_are_read_from_left_to_right(example):
+def test_model_later_tokens_do_not_change_earlier_outputs(example):
     """A prediction depends on no byte behind it."""
     options = training.parse("", TEXT, example.more_options, steps=1, batch=1, dim=16, heads=2, lr=1)
     model = example.Model(options)
@@ -105,7 +108,7 @@ def test_texts_are_read_from_left_to_right(example):
     assert not torch.allclose(model(tokens)[:, 8:], model(changed)[:, 8:], atol=1e-3)
 
 
-def test_windows():
+def test_windows_values_by_hand():
     text = torch.arange(100)
     windows = training.all_windows(text, 8, 30)
     assert windows.shape == (3, 9) and (windows[:, 0] == training.BEGIN).all()
@@ -120,7 +123,7 @@ def test_windows():
     ("example", "arguments"),
     [(classify, CLASSIFY), (graph, CLASSIFY), (recurrent, TEXT), (length, [*TEXT, "--longest", "32"])],
 )
-def test_parameters_are_equal(example, arguments, packages_file):
+def test_parameters_of_all_variants_are_equal(example, arguments, packages_file):
     small = [*arguments, "--steps", "1"]
     counts = {gate: run(example, small, packages_file, "--gate", gate)["parameters"] for gate in training.GATES}
     assert len(set(counts.values())) == 1, counts
@@ -128,7 +131,7 @@ def test_parameters_are_equal(example, arguments, packages_file):
         assert run(example, small, packages_file, "--memory", "none")["parameters"] == counts["none"]
 
 
-def test_a_seed_gives_one_result(packages_file, tmp_path):
+def test_run_same_seed_same_result(packages_file, tmp_path):
     path = tmp_path / "result.json"
     small = ["--steps", "5", *CLASSIFY[2:], "--gate", "headwise"]
     first = run(classify, small, packages_file, "--json", str(path))
@@ -137,7 +140,7 @@ def test_a_seed_gives_one_result(packages_file, tmp_path):
     assert figures(run(classify, small, packages_file, "--seed", "2"))["metrics"] != first["metrics"]
 
 
-def test_figures_of_predictions():
+def test_prediction_figures_values_by_hand():
     """Two classes, by hand: sure and right, sure and wrong, and one that is 60% sure and right."""
     p = torch.tensor([[1 - 1e-9, 1e-9], [1 - 1e-9, 1e-9], [0.4, 0.6]], dtype=torch.float64)
     found = training.classification(p.log(), torch.tensor([0, 1, 1]), bins=10)
@@ -145,10 +148,13 @@ def test_figures_of_predictions():
     assert found["brier"] == pytest.approx((0 + 2 + 2 * 0.16) / 3)
     assert found["ece"] == pytest.approx(2 / 3 * 0.5 + 1 / 3 * 0.4)
     assert found["loss_nats"] == pytest.approx(-(p[1, 1].log() + p[2, 1].log()).item() / 3)
-    assert [row for row in found["reliability"] if row[0]] == [(1, pytest.approx(0.6), 1.0), (2, pytest.approx(1.0), 0.5)]
+    assert [row for row in found["reliability"] if row[0]] == [
+        (1, pytest.approx(0.6), 1.0),
+        (2, pytest.approx(1.0), 0.5),
+    ]
 
 
-def test_reliability_diagram(packages_file, tmp_path):
+def test_figure_option_writes_a_diagram(packages_file, tmp_path):
     path = tmp_path / "diagram.png"
     run(classify, ["--steps", "1", *CLASSIFY[2:]], packages_file, "--figure", str(path))
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -168,18 +174,18 @@ def call(example, *arguments):
         (["--data", "/nowhere/Packages"], 1, "classify.py: /nowhere/Packages: No such file or directory"),
     ],
 )
-def test_bad_options(arguments, status, message):
+def test_options_bad_are_named(arguments, status, message):
     refused = call("classify.py", *arguments)
     assert refused.returncode == status and message in refused.stderr.splitlines()[-1]
 
 
-def test_divergence_ends_a_run_in_one_line(packages_file):
+def test_run_diverged_ends_in_one_line(packages_file):
     refused = call("classify.py", *CLASSIFY, "--lr", "1e30", "--data", str(packages_file))
     assert refused.returncode == 1 and refused.stderr.count("\n") == 1
     assert "step " in refused.stderr and "the loss is nan" in refused.stderr
 
 
-def test_sizes_of_the_examples():
+def test_examples_stay_short():
     """They are for reading."""
     for name in ("classify", "graph", "recurrent", "length", "debian_packages"):
         assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 120

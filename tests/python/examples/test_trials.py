@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from conftest import stanzas
 
 RUN = Path(__file__).resolve().parents[3] / "experiments" / "run.py"
@@ -19,4 +20,5 @@ def test_trial(name, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     runs = int(done.stdout.split(" runs, ")[0].split()[-1])
-    assert len(list((tmp_path / f"{name}-trial" / "results").glob("*.json"))) == runs >= 3
+    records = (tmp_path / f"{name}-trial" / "records.jsonl").read_text().splitlines()
+    assert len(records) == runs >= 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formulas of the operation, written out with whole score matrices, in the order of docs/MATH.md."""
+"""The formulas of the operation, written out with whole score matrices, in the order of docs/reference/math.md."""
 
 import math
 
@@ -15,8 +15,9 @@ FUNCTIONS = {
 }
 
 
-def visible_keys(B, T, S, mask=None, key_lengths=None, query_offsets=None, causality="none", window_left=-1,
-                 window_right=-1):
+def visible_keys(
+    B, T, S, mask=None, key_lengths=None, query_offsets=None, causality="none", window_left=-1, window_right=-1
+):
     """(B,1,T,S) or wider, true where query i sees key j."""
     start = torch.full((B,), S - T) if query_offsets is None else query_offsets
     at = start.view(B, 1, 1, 1) + torch.arange(T).view(1, 1, T, 1)
@@ -40,8 +41,21 @@ def gated(o, gate, gate_fn, gate_op):
     return o + g if gate_op == "add" else o * g
 
 
-def attention(q, k, v, gate=None, *, bias=None, alibi_slopes=None, sinks=None, scale=None, softcap=0.0,
-              gate_fn="sigmoid", gate_op="mul", **rules):
+def attention(
+    q,
+    k,
+    v,
+    gate=None,
+    *,
+    bias=None,
+    alibi_slopes=None,
+    sinks=None,
+    scale=None,
+    softcap=0.0,
+    gate_fn="sigmoid",
+    gate_op="mul",
+    **rules,
+):
     """y (B,Hq,T,Dv) and lse (B,Hq,T) of q (B,Hq,T,D), k and v (B,Hkv,S,·)."""
     B, Hq, T, D = q.shape
     k, v = (x.repeat_interleave(Hq // x.shape[1], dim=1) for x in (k, v))

@@ -17,8 +17,9 @@ def _work(function, arguments, rank, ranks, meeting, answer):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks,
-                                timeout=timedelta(seconds=SECONDS / 2))
+        dist.init_process_group(
+            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=timedelta(seconds=SECONDS / 2)
+        )
         answer.send((function(*arguments), None))
         dist.destroy_process_group()
     except BaseException:
@@ -33,8 +34,11 @@ def run(ranks, function, *arguments):
     with tempfile.TemporaryDirectory() as directory:
         pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
         workers = [
-            context.Process(target=_work, daemon=True,
-                            args=(function, arguments, rank, ranks, os.path.join(directory, "meeting"), answer))
+            context.Process(
+                target=_work,
+                daemon=True,
+                args=(function, arguments, rank, ranks, os.path.join(directory, "meeting"), answer),
+            )
             for rank, (_, answer) in enumerate(pipes)
         ]
         try:

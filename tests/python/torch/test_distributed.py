@@ -2,7 +2,6 @@
 """GatedAttention in PyTorch's wrappers for several processes: DDP, FSDP, and DDP over sequences that are sharded. After
 some steps of training the parameters are those of one process with the whole batch."""
 
-import processes
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+import processes
 from headgate.torch import AttentionCache, GatedAttention, shard_sequence
 
 B, T, C = 4, 16, 24
@@ -91,8 +91,11 @@ def with_ddp_and_a_ring(keys):
     train(model, [tuple(shard_sequence(x, 1) for x in batch) for batch in data()])
     assert_trained_alike(model.module, keys)
     h = torch.randn(1, 4, C)
-    for change in ({"cache": AttentionCache()}, {"mask": torch.ones(1, 1, 4, 4) > 0},
-                   {"cu_seqlens": torch.tensor([0, 4])}):
+    for change in (
+        {"cache": AttentionCache()},
+        {"mask": torch.ones(1, 1, 4, 4) > 0},
+        {"cu_seqlens": torch.tensor([0, 4])},
+    ):
         with pytest.raises(ValueError, match=f"{next(iter(change))} cannot be given with a ring"):
             model.module.layers[0](h, ring=dist.group.WORLD, **change)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code blocks of docs/PYTORCH.md run, one after the other, as they stand there."""
+"""The code blocks of docs/reference/pytorch.md run, one after the other, as they stand there."""
 
 import re
 from pathlib import Path
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "PYTORCH.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "pytorch.md"
 
 
 def test_examples():

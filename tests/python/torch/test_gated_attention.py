@@ -3,11 +3,11 @@
 
 import inspect
 
-import plain
 import pytest
 import torch
 
 import headgate
+import plain
 from headgate.torch import GATE_FUNCTIONS, gated_attention
 from headgate.torch.attention import DIFFERENTIABLE, OPTIONS, TENSORS
 from headgate.torch.gates import keeps_output
@@ -107,9 +107,7 @@ def test_gradients_of_what_is_asked_for_alone():
     y = call(tensors, options)
     y.sum().backward()
     assert tensors["q"].grad is None and tensors["gate"].grad is None
-    expected = torch.autograd.grad(
-        plain.attention(**tensors, **options)[0].sum(), (tensors["v"], options["bias"])
-    )
+    expected = torch.autograd.grad(plain.attention(**tensors, **options)[0].sum(), (tensors["v"], options["bias"]))
     assert_near(tensors["v"].grad, expected[0])
     assert_near(options["bias"].grad, expected[1])
 
@@ -235,9 +233,16 @@ def test_cached_pages_without_gradients():
 
     table = order.view(B, 4).to(torch.int32)
     y = gated_attention(
-        tensors["q"], pages(stored["k"]), pages(stored["v"]), tensors["gate"], k_scale=pages(scales["k"]),
-        v_scale=pages(scales["v"]), block_table=table, key_lengths=torch.tensor([S, S]),
-        query_offsets=torch.tensor([S - T, S - T]), **options,
+        tensors["q"],
+        pages(stored["k"]),
+        pages(stored["v"]),
+        tensors["gate"],
+        k_scale=pages(scales["k"]),
+        v_scale=pages(scales["v"]),
+        block_table=table,
+        key_lengths=torch.tensor([S, S]),
+        query_offsets=torch.tensor([S - T, S - T]),
+        **options,
     )
     assert_near(y, expected, 1e-5)
 
@@ -363,7 +368,9 @@ def test_other_kinds_of_derivatives_are_refused_by_name():
 
     batch = q.unsqueeze(0)
     for transform in (
-        lambda: torch.func.grad(total)(q), lambda: torch.func.vjp(of_q, q), lambda: torch.func.jacrev(of_q)(q),
+        lambda: torch.func.grad(total)(q),
+        lambda: torch.func.vjp(of_q, q),
+        lambda: torch.func.jacrev(of_q)(q),
         lambda: torch.func.vmap(torch.func.grad(total))(batch),
     ):
         with pytest.raises(RuntimeError, match="gated_attention: q is differentiated by torch.func, which is not"):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Orders of rows: written out by hand, there and back, and those of the models of transformers that have a gate."""
 
-import models
 import pytest
 import torch
 
+import models
 from headgate.torch import GatedAttention
 from headgate.torch.layouts import FUSED, Heads, join_blocks, join_gate, split_blocks, split_gate
 

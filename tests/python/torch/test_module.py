@@ -13,13 +13,13 @@ import re
 import subprocess
 from pathlib import Path
 
-import models
 import numpy
 import pytest
 import torch
 from torch.nn import functional as F
 
 import headgate
+import models
 from headgate.torch import AttentionCache, GatedAttention, GateVariant, gated_attention, parse_gate, variant
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,8 +29,14 @@ _spec.loader.exec_module(modeling)
 
 C, HQ, HKV, D, B, T = 24, 4, 2, 8, 2, 7
 SIZES = {
-    "hidden_size": C, "num_attention_heads": HQ, "num_key_value_heads": HKV, "head_dim": D, "rms_norm_eps": 1e-5,
-    "rope_theta": 500.0, "initializer_range": 0.3, "gate_init_std": 0.5,
+    "hidden_size": C,
+    "num_attention_heads": HQ,
+    "num_key_value_heads": HKV,
+    "head_dim": D,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+    "initializer_range": 0.3,
+    "gate_init_std": 0.5,
 }
 
 
@@ -335,7 +341,9 @@ BUILD = Path(headgate.__file__).parents[2]
 SAMPLE = BUILD / "tests" / "train" / "model_sample"
 
 
-@pytest.mark.skipif(not SAMPLE.exists(), reason="the build folder of this package has no tests/models/train/model_sample")
+@pytest.mark.skipif(
+    not SAMPLE.exists(), reason="the build folder of this package has no tests/models/train/model_sample"
+)
 @torch.no_grad()
 def test_models_of_the_programs(tmp_path):
     """Some of each kind of model that headgate's programs write: their log-probabilities, from their tensors."""
@@ -431,8 +439,11 @@ def test_words_are_those_of_the_programs():
     lists = {
         key: words("models/layers/gate_variant.hpp", f"struct Words<layers::{name}>", "};\n}")
         for key, name in (
-            ("gate_grain", "GateGrain"), ("gate_source", "GateSource"), ("gate_bias", "GateBias"),
-            ("attention_output_control", "OutputControl"), ("attention_sinks", "SinkKind"),
+            ("gate_grain", "GateGrain"),
+            ("gate_source", "GateSource"),
+            ("gate_bias", "GateBias"),
+            ("attention_output_control", "OutputControl"),
+            ("attention_sinks", "SinkKind"),
         )
     }
     for key, theirs in lists.items():

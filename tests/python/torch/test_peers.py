@@ -59,9 +59,20 @@ import a_package_that_is_not_installed
 
 def run(*arguments):
     # torch.compile does nothing: a compiler would take a minute.
-    return subprocess.run([sys.executable, PEERS, "--package", Path(headgate.__file__).parents[1], "--threads", "1",
-                           *map(str, arguments)], capture_output=True, text=True,
-                          env={**os.environ, "TORCHDYNAMO_DISABLE": "1"})
+    return subprocess.run(
+        [
+            sys.executable,
+            PEERS,
+            "--package",
+            Path(headgate.__file__).parents[1],
+            "--threads",
+            "1",
+            *map(str, arguments),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCHDYNAMO_DISABLE": "1"},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +82,9 @@ def measured(tmp_path_factory):
     (folder / "doubling.py").write_text(WRONG)
     (folder / "absent.py").write_text(MISSING)
     peers = f"headgate,torch-math,{folder}/doubling.py,{folder}/absent.py"
-    done = run("--tiny", "--rounds", 2, "--peers", peers, "--json", folder / "report.json",
-               "--markdown", folder / "tables.md")
+    done = run(
+        "--tiny", "--rounds", 2, "--peers", peers, "--json", folder / "report.json", "--markdown", folder / "tables.md"
+    )
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "report.json").read_text()), (folder / "tables.md").read_text(), folder
 
@@ -80,7 +92,12 @@ def measured(tmp_path_factory):
 def test_every_case_is_measured_and_right(measured):
     report, _, _ = measured
     assert {case["op"] for case in report["cases"]} == {
-        "forward", "forward+backward", "statistics", "layer", "layer+backward"}
+        "forward",
+        "forward+backward",
+        "statistics",
+        "layer",
+        "layer+backward",
+    }
     for case in report["cases"]:
         results = {result["peer"]: result for result in case["results"]}
         for name in ("headgate", "torch-math"):
@@ -103,8 +120,17 @@ def test_wrong_results_are_not_timed(measured):
 
 def test_a_peer_that_ends_is_named_and_begins_anew(tmp_path):
     (tmp_path / "faulty.py").write_text(FAULTY)
-    done = run("--tiny", "--rounds", 1, "--filter", "^small/forward/", "--peers", f"headgate,{tmp_path}/faulty.py",
-               "--json", tmp_path / "report.json")
+    done = run(
+        "--tiny",
+        "--rounds",
+        1,
+        "--filter",
+        "^small/forward/",
+        "--peers",
+        f"headgate,{tmp_path}/faulty.py",
+        "--json",
+        tmp_path / "report.json",
+    )
     assert done.returncode == 0, done.stderr
     cases = json.loads((tmp_path / "report.json").read_text())["cases"]
     assert {case["dtype"] for case in cases} == {"float32", "bfloat16"}
@@ -132,20 +158,28 @@ def test_tables(measured):
     assert len(rows) == len(timed)
     assert "| case | headgate | torch-math |" in tables
     summary = tables.split("### Times over headgate's")[1].split("###")[0]
-    ratios = [result["ratio"][1] for case in timed if case["group"] == "decode" and case["dtype"] == "float32"
-              for result in case["results"] if result["peer"] == "torch-math"]
+    ratios = [
+        result["ratio"][1]
+        for case in timed
+        if case["group"] == "decode" and case["dtype"] == "float32"
+        for result in case["results"]
+        if result["peer"] == "torch-math"
+    ]
     assert len(ratios) == 2
     assert f"{min(ratios):.2f}" in next(line for line in summary.splitlines() if "decode: forward, float32" in line)
     again = run("--table", folder / "report.json", folder / "report.json")
     assert again.stdout == tables
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--rounds", "0"], "--rounds: 0 is less than 1"),
-    (["--peers", "headgate,tensorflow"], "--peers: 'tensorflow' is none of headgate,"),
-    (["--filter", "no such case"], "--filter: no case matches 'no such case'"),
-    (["--threads", "4096"], "--threads: 4096, but this process may use"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--rounds", "0"], "--rounds: 0 is less than 1"),
+        (["--peers", "headgate,tensorflow"], "--peers: 'tensorflow' is none of headgate,"),
+        (["--filter", "no such case"], "--filter: no case matches 'no such case'"),
+        (["--threads", "4096"], "--threads: 4096, but this process may use"),
+    ],
+)
 def test_errors(arguments, message):
     done = run("--tiny", *arguments)
     assert done.returncode == 2

@@ -3,21 +3,30 @@
 
 import copy
 
-import models
-import plain
 import pytest
 import torch
 import transformers
 
 import headgate.torch.transformers
+import models
+import plain
 from headgate.torch import GateVariant, gate_parameters, load_retrofit, parse_gate, retrofit
 
 headgate.torch.transformers.register()
 WITHOUT = ("llama", "qwen3", "qwen3 with windows", "gpt-oss", "gemma2")
 GATES = (
-    "g1-elementwise-sigmoid2", "g1-headwise-sigmoid2", "g1-head_shared-sigmoid2", "g1-elementwise-silu-add",
-    "g1-headwise-identity-add", "g1-sigmoid2-parameter", "g1-sigmoid2-bias", "g2-elementwise-sigmoid2",
-    "g2-headwise-identity-add", "g3-sigmoid2", "g4-headwise-sigmoid2", "g5-elementwise-sigmoid2",
+    "g1-elementwise-sigmoid2",
+    "g1-headwise-sigmoid2",
+    "g1-head_shared-sigmoid2",
+    "g1-elementwise-silu-add",
+    "g1-headwise-identity-add",
+    "g1-sigmoid2-parameter",
+    "g1-sigmoid2-bias",
+    "g2-elementwise-sigmoid2",
+    "g2-headwise-identity-add",
+    "g3-sigmoid2",
+    "g4-headwise-sigmoid2",
+    "g5-elementwise-sigmoid2",
     "g5-headwise-silu-add",
 )
 SITES = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}

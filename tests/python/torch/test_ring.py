@@ -3,7 +3,6 @@
 
 import inspect
 
-import processes
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import headgate
+import processes
 from headgate.torch import gated_attention, gather_sequence, ring_attention, shard_sequence
 from headgate.torch.attention import OPTIONS, TENSORS
 from headgate.torch.sharding import shard_positions
@@ -250,7 +250,9 @@ def shards():
         dist.broadcast(x, 0)
         for sharding in ("balanced", "contiguous"):
             for dim in (1, 1 - x.dim()):
-                assert torch.equal(gather_sequence(shard_sequence(x, dim, sharding=sharding), dim, sharding=sharding), x)
+                assert torch.equal(
+                    gather_sequence(shard_sequence(x, dim, sharding=sharding), dim, sharding=sharding), x
+                )
     whole = torch.arange(16)
     assert shard_sequence(whole, 0).tolist() == [*range(2 * rank, 2 * rank + 2), *range(14 - 2 * rank, 16 - 2 * rank)]
     assert shard_sequence(whole, 0, sharding="contiguous").tolist() == [*range(4 * rank, 4 * rank + 4)]
@@ -260,7 +262,10 @@ def shards():
     shard_sequence(x, 0).sum().backward()
     assert x.grad.sum() == 16 // ranks and torch.equal(shard_sequence(x.grad, 0), torch.ones(4))
     for call, message in (
-        (lambda: shard_sequence(torch.rand(20), 0), "shard_sequence: 20 tokens cannot be cut into 8 equal chunks for 4"),
+        (
+            lambda: shard_sequence(torch.rand(20), 0),
+            "shard_sequence: 20 tokens cannot be cut into 8 equal chunks for 4",
+        ),
         (lambda: shard_sequence(torch.rand(8), 0, sharding="even"), "shard_sequence: sharding: 'even' is none of"),
         (lambda: shard_positions(3), "shard_positions: a balanced shard of 3 tokens cannot be cut"),
         (lambda: gather_sequence(torch.rand(3), 0), "gather_sequence: a balanced shard of 3 tokens cannot be cut"),
@@ -330,7 +335,10 @@ def refused():
             {"gate_logits": None} if rank == 1 else {},
             "^ring_attention: gate_logits is float32 .* on rank 0 but absent on rank 1",
         ),
-        ({"k": own["k"][:, :1], "v": own["v"][:, :1]} if rank == 1 else {}, r"k is .* \(2,2,12,8\) on rank 0 but .* \("),
+        (
+            {"k": own["k"][:, :1], "v": own["v"][:, :1]} if rank == 1 else {},
+            r"k is .* \(2,2,12,8\) on rank 0 but .* \(",
+        ),
         ({name: x[:1] for name, x in own.items()} if rank == 0 else {}, r"q is .* \(1,4,12,8\) on rank 0 but .*"),
         ({"causality": "causal"} if rank == 0 else {}, "causality is causal on rank 0 but none on rank 1"),
         ({"scale": 1.0 + rank}, "scale is 1.0 on rank 0 but 2.0 on rank 1"),
@@ -347,8 +355,10 @@ def refused():
     y = ring_attention(own["q"].requires_grad_(), own["k"], own["v"])
     with pytest.raises(RuntimeError, match="ring_attention: gradients of gradients"):
         torch.autograd.grad(y.sum(), own["q"], create_graph=True)
-    for transform in (lambda: torch.func.grad(lambda x: ring_attention(x, x, x).sum()), lambda: torch.func.jacfwd(
-            lambda x: ring_attention(x, x, x))):
+    for transform in (
+        lambda: torch.func.grad(lambda x: ring_attention(x, x, x).sum()),
+        lambda: torch.func.jacfwd(lambda x: ring_attention(x, x, x)),
+    ):
         with pytest.raises(RuntimeError, match="ring_attention: q (is differentiated by torch.func|has a tangent)"):
             transform()(own["q"].detach())
     assert y.isfinite().all()

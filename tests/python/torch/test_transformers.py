@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn_implementation="headgate" against transformers' own attention, on small random models."""
 
-import models
 import pytest
 import torch
 import torch.utils._python_dispatch
@@ -9,6 +8,7 @@ import transformers
 from transformers import StaticCache, masking_utils
 
 import headgate.torch.transformers
+import models
 
 headgate.torch.transformers.register()
 TOLERANCE = 2e-5
@@ -243,8 +243,14 @@ def test_masks(T, S, past, padding, window):
     both = left & (torch.arange(seen) != seen - 2)
     mask = {"none": None, "left": left, "both": both, "short": left[:, :-1]}[padding]
     arguments = {
-        "batch_size": 2, "q_length": T, "kv_length": S, "q_offset": past, "kv_offset": max(0, seen - S),
-        "mask_function": function, "attention_mask": mask, "local_size": window,
+        "batch_size": 2,
+        "q_length": T,
+        "kv_length": S,
+        "q_offset": past,
+        "kv_offset": max(0, seen - S),
+        "mask_function": function,
+        "attention_mask": mask,
+        "local_size": window,
         "config": transformers.Qwen3Config(sliding_window=window, use_sliding_window=window is not None),
     }
     ours = headgate.torch.transformers.make_mask(**arguments)

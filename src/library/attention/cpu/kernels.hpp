@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "library/attention/cpu/route.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/view.hpp"
 
@@ -10,17 +11,24 @@ namespace headgate {
 // Cancelled.
 
 void cpu_forward(const ForwardProblem& problem);
-/// The forward pass with f32 (or f64) products, of all sequences but those that suit native16.
-void exact_forward(const ForwardProblem& problem);
-/// The forward pass of the sequences with few queries: K and V are read in place, once for all queries and heads that
-/// share them.
-void few_queries_forward(const ForwardProblem& problem);
-/// Whether few_queries_forward computes the sequence, as the faster kernel for it.
-bool suits_few_queries(const ForwardProblem& problem, const Sequence& sequence);
 void cpu_backward(const BackwardProblem& problem);
-/// The backward pass with f32 (or f64) products, of all sequences but those that suit native16. The terms of dsinks go
-/// to sink_parts (query tiles of all sequences, Hq), for the caller to add; where that is empty, dsinks is written.
-void exact_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts);
 void cpu_statistics(const StatisticsProblem& problem);
+
+// Rows of the tables of route.hpp: each computes the sequences that take its row.
+
+/// Reads K and V in place, once for all queries and heads that share them.
+void few_queries_forward(const ForwardProblem& problem, const RunRest& run_rest);
+/// Multiplies bf16 numbers in the instructions that a CPU has for them (Precision::native16).
+void native16_forward(const ForwardProblem& problem, const RunRest& run_rest);
+/// Makes all scores of a panel of queries at once.
+void small_heads_forward(const ForwardProblem& problem, const RunRest& run_rest);
+/// Packs K and V and visits them tile by tile. Computes every sequence.
+void tiles_forward(const ForwardProblem& problem, const RunRest& run_rest);
+
+// The backward passes write the terms of dsinks, unless it is empty, to sink_parts (query tiles of all sequences, Hq).
+
+void native16_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest);
+void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest);
+void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest);
 
 }  // namespace headgate

@@ -18,8 +18,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 // After foreach_target.h: per-target headers.
-#include "library/attention/cpu/gate_rows-inl.hpp"
-#include "library/attention/cpu/rows-inl.hpp"
+#include "library/attention/cpu/common/gate_rows-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -60,29 +60,33 @@ class MergeWorker {
   MergeWorker(const MergeProblem& m, const MergeBuffers<T>& shared, int thread)
       : m_(m),
         padded_(round_up(m.Dv, kLanes<T>)),
-        own_(place_buffers<MergeScratch<T>>(shared.scratch.at(thread), padded_)) {}
+        scratch_(place_buffers<MergeScratch<T>>(shared.scratch.at(thread), padded_)) {}
 
   void forward(std::int64_t b, std::int64_t h, std::int64_t i) const {
     const double lse = merge(b, h, i);
     const AttentionOutputs& out = m_.outputs;
     if (out.lse.present()) store_row(HeadRows(out.lse, b, h), &lse, i, 0, 1);
-    if (out.attn.present()) store_row(HeadRows(out.attn, b, h), own_.attn.data, i, 0, m_.Dv);
+    if (out.attn.present()) store_row(HeadRows(out.attn, b, h), scratch_.attn.data, i, 0, m_.Dv);
     if (!out.y.present()) return;
-    const T* y = own_.attn.data;
+    const T* y = scratch_.attn.data;
     if (m_.gate.present()) {
-      const T* z = gate_logits(HeadRows(m_.gate, b, h), i, m_.Dv, own_.gate.data);
-      gate_row_forward(own_.gated.data, y, z, padded_, m_.gate_fn, m_.gate_op);
-      y = own_.gated.data;
+      const T* z = gate_logits(HeadRows(m_.gate, b, h), i, m_.Dv, scratch_.gate.data);
+      gate_row_forward(scratch_.gated.data, y, z, padded_, m_.gate_fn, m_.gate_op);
+      y = scratch_.gated.data;
     }
     store_row(HeadRows(out.y, b, h), y, i, 0, m_.Dv);
   }
 
   void backward(std::int64_t b, std::int64_t h, std::int64_t i) const {
     const double lse = merge(b, h, i);
-    const T* attn = own_.attn.data;
-    const T* z = m_.gate.present() ? gate_logits(HeadRows(m_.gate, b, h), i, m_.Dv, own_.gate.data) : nullptr;
-    const GateRowOperands<T> row{
-        padded_row(HeadRows(m_.incoming.dy, b, h), i, own_.dy.data), attn, attn, z, own_.d_attn.data, own_.dgate.data};
+    const T* attn = scratch_.attn.data;
+    const T* z = m_.gate.present() ? gate_logits(HeadRows(m_.gate, b, h), i, m_.Dv, scratch_.gate.data) : nullptr;
+    const GateRowOperands<T> row{padded_row(HeadRows(m_.incoming.dy, b, h), i, scratch_.dy.data),
+                                 attn,
+                                 attn,
+                                 z,
+                                 scratch_.d_attn.data,
+                                 scratch_.dgate.data};
     gate_row_backward(row, padded_, m_.gate_fn, m_.gate_op);
     if (m_.dgate.present()) write_dgate(HeadRows(m_.dgate, b, h), i);
     double dlse = 0;
@@ -109,13 +113,13 @@ class MergeWorker {
       if (lse != kHidden) sum += std::exp(lse - top);
     }
     const double lse = sum == 0 ? kHidden : top + std::log(sum);
-    T* HWY_RESTRICT attn = own_.attn.data;
+    T* HWY_RESTRICT attn = scratch_.attn.data;
     std::fill_n(attn, padded_, T{0});
     const Tag<T> d;
     for (const MergePart& part : m_.parts) {
       const double part_lse = lse_of(part, b, h, i);
       if (part_lse == kHidden) continue;
-      const T* from = padded_row(HeadRows(part.attn, b, h), i, own_.part.data);
+      const T* from = padded_row(HeadRows(part.attn, b, h), i, scratch_.part.data);
       const auto weight = hn::Set(d, static_cast<T>(std::exp(part_lse - lse)));
       for (std::int64_t x = 0; x < padded_; x += kLanes<T>)
         hn::StoreU(hn::MulAdd(weight, hn::LoadU(d, from + x), hn::LoadU(d, attn + x)), d, attn + x);
@@ -124,7 +128,7 @@ class MergeWorker {
   }
 
   void write_dgate(const HeadRows<void>& to, std::int64_t i) const {
-    T* dz = own_.dgate.data;
+    T* dz = scratch_.dgate.data;
     if (to.cols != m_.Dv) {
       double sum = 0;
       for (std::int64_t x = 0; x < m_.Dv; ++x) sum += static_cast<double>(dz[x]);
@@ -142,15 +146,15 @@ class MergeWorker {
     if (to.lse.present()) {
       double gradient = 0;
       if (part_lse != kHidden) {
-        const T* attn = padded_row(HeadRows(part.attn, b, h), i, own_.part.data);
-        const T dot = dot_difference(own_.d_attn.data, attn, own_.attn.data, padded_);
+        const T* attn = padded_row(HeadRows(part.attn, b, h), i, scratch_.part.data);
+        const T dot = dot_difference(scratch_.d_attn.data, attn, scratch_.attn.data, padded_);
         gradient = weight * (dlse + static_cast<double>(dot));
       }
       store_row(HeadRows(to.lse, b, h), &gradient, i, 0, 1);
     }
     if (!to.attn.present()) return;
-    T* HWY_RESTRICT scaled = own_.part.data;
-    const T* HWY_RESTRICT d_attn = own_.d_attn.data;
+    T* HWY_RESTRICT scaled = scratch_.part.data;
+    const T* HWY_RESTRICT d_attn = scratch_.d_attn.data;
     for (std::int64_t x = 0; x < m_.Dv; ++x)
       scaled[x] = part_lse == kHidden ? T{0} : static_cast<T>(weight) * d_attn[x];
     store_row(HeadRows(to.attn, b, h), scaled, i, 0, m_.Dv);
@@ -158,7 +162,7 @@ class MergeWorker {
 
   const MergeProblem& m_;
   std::int64_t padded_;
-  MergeScratch<T> own_;
+  MergeScratch<T> scratch_;
 };
 
 template <typename T>

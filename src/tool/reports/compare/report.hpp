@@ -24,7 +24,7 @@ std::vector<const metrics::Figure*> lower_is_better();
 /// What was left out of a run's records, a line each; empty where nothing was.
 std::vector<std::string> notes_on(const ComparedRun& run);
 
-/// Everything, as docs/TRAINING.md describes it; of each curve at most `points` values.
+/// Everything, as docs/reference/training.md describes it; of each curve at most `points` values.
 nlohmann::ordered_json report_json(const std::vector<ComparedRun>& runs, std::size_t points);
 
 /// One page that holds the report, and shows it in a browser without a network.

@@ -63,7 +63,7 @@ std::vector<ModelXray> xray(const Choices& choices, const Listener& listener);
 /// The same of models that are there; choices.models says nothing.
 std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener);
 
-/// Everything, as docs/XRAY.md describes it.
+/// Everything, as docs/reference/xray.md describes it.
 nlohmann::ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text);
 
 /// One page that holds the report, and shows it in a browser without a network.

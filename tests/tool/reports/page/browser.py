@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses a page of headgate in Chromium as a reader does: pointer, keyboard, both themes.
 
-Speaks the WebDriver protocol to chromedriver, headless. A page's own test derives Checks and calls run().
+A page's own test derives Checks and calls run().
 """
 
 import argparse
@@ -9,109 +9,86 @@ import base64
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
-KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Left": "\ue012", "Up": "\ue013", "Right": "\ue014", "Down": "\ue015",
-        "Home": "\ue011", "End": "\ue010"}
-NO_BROWSER = 77
+from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+NOT_TESTED = 1 if os.environ.get("CI") == "true" else 77  # the status where there is no browser
 NARROW = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 
 
 class Browser:
-    """A session of chromedriver."""
+    """Headless Chromium, driven by Selenium."""
 
-    def __init__(self, driver, chromium, profile):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.driver = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.base = f"http://127.0.0.1:{port}"
-        self.session = None
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                 "--force-device-scale-factor=1", "--window-size=1280,900", f"--user-data-dir={profile}"]
-        wanted = {"goog:chromeOptions": {"binary": chromium, "args": flags}, "goog:loggingPrefs": {"browser": "ALL"}}
-        try:
-            self._wait_for_driver()
-            answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-            self.session = f"/session/{answer['sessionId']}"
-        except (OSError, RuntimeError):
-            self.close()
-            raise
-
-    def _wait_for_driver(self):
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                if self._call("GET", "/status")["ready"]:
-                    return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(0.05)
-
-    def _call(self, method, path, body=None):
-        data = json.dumps(body or {}).encode() if method == "POST" else None
-        request = urllib.request.Request(self.base + path, method=method, data=data,
-                                         headers={"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return json.load(answer)["value"]
-        except urllib.error.HTTPError as error:
-            raise RuntimeError(f"{path}: {json.load(error)['value']['message'].splitlines()[0]}") from None
-
-    def post(self, path, body=None):
-        return self._call("POST", self.session + path, body)
-
-    def script(self, code, *arguments):
-        return self.post("/execute/sync", {"script": code, "args": list(arguments)})
+    def __init__(self, chromedriver, chromium, profile):
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        for flag in (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--force-device-scale-factor=1",
+            "--window-size=1280,900",
+            f"--user-data-dir={profile}",
+        ):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        # Selenium downloads a driver unless it is told where one is.
+        self.driver = webdriver.Chrome(options, webdriver.ChromeService(chromedriver))
+        self.script = self.driver.execute_script
 
     def value(self, expression, *arguments):
-        """Of an expression, in which $ and $$ find one element or all."""
-        return self.script("const $ = (s) => document.querySelector(s), $$ = (s) => [...document.querySelectorAll(s)];"
-                           f"return {expression}", *arguments)
+        """The value of an expression, in which $ and $$ find one element or all."""
+        return self.script(
+            "const $ = (s) => document.querySelector(s), $$ = (s) => [...document.querySelectorAll(s)];"
+            f"return {expression}",
+            *arguments,
+        )
 
     def devtools(self, command, **parameters):
-        return self.post("/goog/cdp/execute", {"cmd": command, "params": parameters})
+        return self.driver.execute_cdp_cmd(command, parameters)
 
     def show(self, selector):
         """Scrolls it to the middle of the window, at once."""
         self.value("$(arguments[0]).scrollIntoView({block: 'center', behavior: 'instant'})", selector)
         time.sleep(0.1)
 
-    def _act(self, kind, actions, **more):
-        self.post("/actions", {"actions": [{"type": kind, "id": kind, "actions": actions, **more}]})
-
     def hover(self, selector, share_x=0.5, share_y=0.5):
         """Moves the pointer onto an element, to these shares of its width and height."""
         self.show(selector)
         left, top, width, height = self.value(
-            "(({left, top, width, height}) => [left, top, width, height])($(arguments[0]).getBoundingClientRect())", selector)
-        self._act("pointer", [
-            {"type": "pointerMove", "duration": 0, "x": 1, "y": 1},
-            {"type": "pointerMove", "duration": 0, "x": round(left + width * share_x), "y": round(top + height * share_y)}])
+            "(({left, top, width, height}) => [left, top, width, height])($(arguments[0]).getBoundingClientRect())",
+            selector,
+        )
+        actions = ActionBuilder(self.driver, duration=0)
+        actions.pointer_action.move_to_location(1, 1)
+        actions.pointer_action.move_to_location(round(left + width * share_x), round(top + height * share_y))
+        actions.perform()
 
     def click(self, selector, share_x=0.5, share_y=0.5):
         self.hover(selector, share_x, share_y)
-        self._act("pointer", [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}])
+        webdriver.ActionChains(self.driver).click().perform()
 
     def drag(self, by_x, by_y):
-        self._act("pointer", [{"type": "pointerDown", "button": 0},
-                              {"type": "pointerMove", "duration": 50, "origin": "pointer", "x": by_x, "y": by_y},
-                              {"type": "pointerUp", "button": 0}])
+        webdriver.ActionChains(self.driver, duration=50).click_and_hold().move_by_offset(by_x, by_y).release().perform()
 
     def wheel(self, selector, down):
-        element = self.post("/element", {"using": "css selector", "value": selector})
-        self._act("wheel", [{"type": "scroll", "duration": 0, "origin": element, "x": 0, "y": 0, "deltaX": 0, "deltaY": down}])
+        origin = ScrollOrigin.from_element(self.driver.find_element(By.CSS_SELECTOR, selector))
+        webdriver.ActionChains(self.driver).scroll_from_origin(origin, 0, down).perform()
 
     def press(self, *keys):
-        self._act("key", [{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")])
+        """Presses keys by the names of selenium's Keys (Tab, Left, End, ...), or by the letter."""
+        webdriver.ActionChains(self.driver).send_keys(*(getattr(Keys, key.upper(), key) for key in keys)).perform()
 
     def focus(self, selector):
         """As the Tab key would: with a visible focus."""
@@ -125,14 +102,7 @@ class Browser:
         path.write_bytes(base64.b64decode(image["data"]))
 
     def complaints(self):
-        log = self.post("/se/log", {"type": "browser"})
-        return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
-
-    def close(self):
-        if self.session:
-            self._call("DELETE", self.session)
-        self.driver.terminate()
-        self.driver.wait()
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
 
 class Checks:
@@ -163,18 +133,24 @@ class Checks:
         nameless = self.browser.value(
             "$$('button, select, canvas, svg.chart, input')"
             ".filter((node) => !node.closest('[aria-hidden=true], label') && !node.ariaLabel && !node.textContent.trim())"
-            ".map((node) => node.outerHTML.slice(0, 90))")
+            ".map((node) => node.outerHTML.slice(0, 90))"
+        )
         self.hold("every control has a name for screen readers", nameless == [], nameless)
         loads = self.browser.value(
-            "performance.getEntriesByType('resource').map((entry) => entry.name).filter((name) => !/^data:/.test(name))")
+            "performance.getEntriesByType('resource').map((entry) => entry.name).filter((name) => !/^data:/.test(name))"
+        )
         self.hold("the page loads nothing else", loads == [], loads)
 
     def charts_of_shares(self, charts):
         """Their scales end at 1, however small the values are."""
-        ends = dict(self.browser.value(
-            "$$(arguments[0]).filter((panel) => panel.querySelector('svg')).map((panel) =>"
-            " [panel.querySelector('.sentence').textContent, Math.max(...[...panel.querySelectorAll('svg text[text-anchor=end]')]"
-            ".map((tick) => Number(tick.textContent)))])", charts))
+        ends = dict(
+            self.browser.value(
+                "$$(arguments[0]).filter((panel) => panel.querySelector('svg')).map((panel) =>"
+                " [panel.querySelector('.sentence').textContent, Math.max(...[...panel.querySelectorAll('svg text[text-anchor=end]')]"
+                ".map((tick) => Number(tick.textContent)))])",
+                charts,
+            )
+        )
         drawn = {key: ends[self.sentences[key]] for key in self.shares if self.sentences[key] in ends}
         self.hold("charts of shares end at 1", drawn and set(drawn.values()) == {1}, drawn)
 
@@ -186,7 +162,8 @@ class Checks:
             name, width = self.browser.script(
                 "const node = document.activeElement, style = getComputedStyle(node);"
                 "return [`${node.tagName} ${node.id} ${node.ariaLabel ?? node.textContent.slice(0, 20)}`,"
-                " style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth)]")
+                " style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth)]"
+            )
             stops.add(name)
             if not width and not name.startswith("BODY"):
                 hidden.append(name)
@@ -213,25 +190,34 @@ class Checks:
             "const boxOf = (node) => { const range = new Range(); range.selectNodeContents(node); return range.getBoundingClientRect(); };"
             "return [[...table.querySelectorAll('thead th')].slice(1).map((head) => head.textContent),"
             " [...table.querySelectorAll('tbody tr')].map((row) => [...row.querySelectorAll('td')].map((cell) =>"
-            "  [cell.firstChild.textContent, inside(boxOf(cell)), name(cell)]))];")
+            "  [cell.firstChild.textContent, inside(boxOf(cell)), name(cell)]))];"
+        )
         hidden = [cell for row in cells for cell in row if not cell[1]]
         self.hold(f"a window of {width} px shows every number of the table", cells and hidden == [], hidden)
         named = [[cell[2] for cell in row] for row in cells]
-        self.hold(f"a window of {width} px shows every number behind the name of its column",
-                  all(row == columns for row in named), [columns, named[:1]])
+        self.hold(
+            f"a window of {width} px shows every number behind the name of its column",
+            all(row == columns for row in named),
+            [columns, named[:1]],
+        )
 
     def themes(self, screenshots):
         seen, shading = {}, {}
         for theme in ("light", "dark"):
-            self.browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+            self.browser.devtools(
+                "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
+            )
             time.sleep(0.3)
             seen[theme], shading[theme] = self.background(), self.shading()
         self.hold("the page follows the system's theme", seen["light"] != seen["dark"], seen)
         self.hold("so do the colours of what is drawn", shading["light"] != shading["dark"])
         for theme in ("light", "dark"):
             self.browser.click("#theme")
-            self.hold(f"the button switches to the {theme} theme",
-                      self.background() == seen[theme] and self.shading() == shading[theme], self.background())
+            self.hold(
+                f"the button switches to the {theme} theme",
+                self.background() == seen[theme] and self.shading() == shading[theme],
+                self.background(),
+            )
         if not screenshots:
             return
         for theme in ("dark", "light"):
@@ -249,7 +235,7 @@ class Checks:
 def report_of(page):
     text = page.read_text(encoding="utf-8")
     start = text.index("\n", text.index('<script id="report" type="application/json">'))
-    return json.loads(text[start:text.index("</script>", start)])
+    return json.loads(text[start : text.index("</script>", start)])
 
 
 def check_page(browser, page, screenshots, of_page):
@@ -257,7 +243,7 @@ def check_page(browser, page, screenshots, of_page):
     size, report = page.stat().st_size, report_of(page)
     browser.devtools("Emulation.clearDeviceMetricsOverride")
     browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
-    browser.post("/url", {"url": page.resolve().as_uri()})
+    browser.driver.get(page.resolve().as_uri())
     start = browser.value("Math.round(performance.timing.loadEventEnd - performance.timing.navigationStart)")
     checks = of_page(browser, report)
     for check in (checks.controls, checks.tab, *checks.steps(), checks.narrow):
@@ -265,7 +251,9 @@ def check_page(browser, page, screenshots, of_page):
     checks.themes(screenshots)
     complaints = browser.complaints()
     checks.hold("the browser's console has no errors and no warnings", complaints == [], complaints)
-    print(f"page_test: {page.name}: {checks.held} checks hold, {checks.failed} do not; opened in {start} ms, {size:,} bytes")
+    print(
+        f"page_test: {page.name}: {checks.held} checks hold, {checks.failed} do not; opened in {start} ms, {size:,} bytes"
+    )
     return checks.failed
 
 
@@ -280,12 +268,14 @@ def run(description, of_page, pages_of):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", metavar="REPORT.html", type=Path, nargs="?")
     parser.add_argument("--headgate", metavar="TOOL", type=Path, help="makes pages with this tool too")
-    parser.add_argument("--screenshots", metavar="DIR", type=Path, help="also write pictures of the page, light, dark and narrow")
+    parser.add_argument(
+        "--screenshots", metavar="DIR", type=Path, help="also write pictures of the page, light, dark and narrow"
+    )
     arguments = parser.parse_args()
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
     if not driver or not chromium:
         print("page_test: needs chromium and chromedriver (scripts/setup.sh browser)")
-        sys.exit(1 if os.environ.get("CI") == "true" else NO_BROWSER)
+        sys.exit(NOT_TESTED)
     if arguments.screenshots:
         arguments.screenshots.mkdir(parents=True, exist_ok=True)
 
@@ -294,14 +284,13 @@ def run(description, of_page, pages_of):
         pages = [arguments.report] if arguments.report else pages_of(folder, tool)
         try:
             browser = Browser(driver, chromium, os.path.join(folder, "profile"))
-        except (OSError, RuntimeError) as error:
-            print(f"page_test: skipped: the browser does not start: {error}")
-            sys.exit(NO_BROWSER)
+        except WebDriverException as error:
+            print(f"page_test: the browser does not start: {error.msg}")
+            sys.exit(NOT_TESTED)
         try:
             failed = [page for page in pages if not holds(browser, page, arguments.screenshots, of_page)]
-        except RuntimeError as error:
-            sys.exit(f"page_test: the page could not be used: {error}")
+        except WebDriverException as error:
+            sys.exit(f"page_test: the page could not be used: {error.msg}")
         finally:
-            browser.close()
+            browser.driver.quit()
     sys.exit(1 if failed else 0)
-

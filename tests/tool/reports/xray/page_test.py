@@ -32,7 +32,17 @@ class XrayChecks(in_browser.Checks):
         self.models = report["models"]
 
     def steps(self):
-        return self.opened, self.bars, self.scales, self.charts, self.maps, self.worth, self.pattern, self.one_head, self.text
+        return (
+            self.opened,
+            self.bars,
+            self.scales,
+            self.charts,
+            self.maps,
+            self.worth,
+            self.pattern,
+            self.one_head,
+            self.text,
+        )
 
     def head(self):
         """Model, layer and head that the page shows, by its selects."""
@@ -46,41 +56,66 @@ class XrayChecks(in_browser.Checks):
         return self.browser.value("$$('#tokens span').map((span) => span.style.backgroundColor).join()")
 
     def choose_map(self, key):
-        self.browser.value("($('#map-key').value = arguments[0], $('#map-key').dispatchEvent(new Event('change')))", key)
+        self.browser.value(
+            "($('#map-key').value = arguments[0], $('#map-key').dispatchEvent(new Event('change')))", key
+        )
 
     def opened(self):
         value = self.browser.value
         columns = value("$$('#headline thead th').length - 1")
         self.hold("the headline has a column for each model", columns == len(self.models), columns)
-        rows = value("$$('#headline tbody tr').map((row) => "
-                     "[row.querySelector('.sentence').textContent, row.querySelectorAll('td').length])")
+        rows = value(
+            "$$('#headline tbody tr').map((row) => "
+            "[row.querySelector('.sentence').textContent, row.querySelectorAll('td').length])"
+        )
         given = set(self.sentences.values())
-        self.hold("each row of the headline has the report's sentence", rows and all(row[0] in given for row in rows), rows)
+        self.hold(
+            "each row of the headline has the report's sentence", rows and all(row[0] in given for row in rows), rows
+        )
         self.hold("each row has a value for each model", all(row[1] == len(self.models) for row in rows), rows)
         dashes = value("$$('#headline td[title]').map((cell) => cell.textContent)")
-        none = any(model["figures"].get(key) is None and any(other["figures"].get(key) is not None for other in self.models)
-                   for model in self.models for key in self.sentences)
+        none = any(
+            model["figures"].get(key) is None and any(other["figures"].get(key) is not None for other in self.models)
+            for model in self.models
+            for key in self.sentences
+        )
         self.hold("a figure that a model lacks is shown as –", set(dashes) == ({"–"} if none else set()), dashes)
         heads = [sum(len(row) for row in model["heads"]) for model in self.models]
         cells = value("$$('#maps .panel').map((panel) => panel.querySelectorAll('[role=gridcell]').length)")
-        self.hold("there is a map for each model, and a cell for each head",
-                  len(cells) == len(heads) and any(cells) and all(a in (b, 0) for a, b in zip(cells, heads)), cells)
+        self.hold(
+            "there is a map for each model, and a cell for each head",
+            len(cells) == len(heads) and any(cells) and all(a in (b, 0) for a, b in zip(cells, heads)),
+            cells,
+        )
 
     def bars(self):
         """Shares are drawn from 0 to 1, however large the largest is."""
         drawn = self.browser.value(
             "$$('#cards .card').map((card) => [...card.querySelectorAll('.bars > .track, .bars > .none')].map((bar) =>"
-            " bar.className === 'none' ? null : bar.firstChild.getBoundingClientRect().width / bar.clientWidth))")
+            " bar.className === 'none' ? null : bar.firstChild.getBoundingClientRect().width / bar.clientWidth))"
+        )
         wanted = [[model["figures"].get(key) for key in BARS] for model in self.models]
-        near = [bar is share or abs(bar - share) < 0.02 for bars, shares in zip(drawn, wanted) for bar, share in zip(bars, shares)]
-        self.hold("a bar is as long as its share of attention", len(near) == len(BARS) * len(self.models) and all(near),
-                  [drawn, wanted])
+        near = [
+            bar is share or abs(bar - share) < 0.02
+            for bars, shares in zip(drawn, wanted)
+            for bar, share in zip(bars, shares)
+        ]
+        self.hold(
+            "a bar is as long as its share of attention",
+            len(near) == len(BARS) * len(self.models) and all(near),
+            [drawn, wanted],
+        )
         note = self.browser.value("$('#bars-note').textContent")
         self.hold("the note names the scale of the bars", note.endswith("Bars go from 0 to 1."), note)
-        keys = self.browser.value("$$('#top-keys button').map((key) => [parseFloat(key.style.getPropertyValue('--share')),"
-                                  " Number(key.lastChild.textContent.replace('−', '-'))])")
-        self.hold("the bar of a key that receives most is as long as its weight",
-                  keys and all(abs(bar / 100 - share) < 0.01 for bar, share in keys), keys)
+        keys = self.browser.value(
+            "$$('#top-keys button').map((key) => [parseFloat(key.style.getPropertyValue('--share')),"
+            " Number(key.lastChild.textContent.replace('−', '-'))])"
+        )
+        self.hold(
+            "the bar of a key that receives most is as long as its weight",
+            keys and all(abs(bar / 100 - share) < 0.01 for bar, share in keys),
+            keys,
+        )
 
     def scales(self):
         """Charts by layer and maps of heads: those of shares, and only those, end at 1."""
@@ -91,11 +126,19 @@ class XrayChecks(in_browser.Checks):
             self.choose_map(key)
             scales[key] = self.browser.value("$$('#map-legend span').map((label) => label.textContent)")
         shares = [key for key in keys if key in self.shares]
-        self.hold("maps of shares are coloured from 0 to 1", shares and all(scales[key] == ["0", "0.5", "1"] for key in shares),
-                  scales)
+        self.hold(
+            "maps of shares are coloured from 0 to 1",
+            shares and all(scales[key] == ["0", "0.5", "1"] for key in shares),
+            scales,
+        )
         others = [key for key in keys if key not in self.shares]
-        self.hold("maps of other figures have scales of their own", others and all(len(scales[key]) == 3 for key in others) and
-                  any(scales[key] != ["0", "0.5", "1"] for key in others), scales)
+        self.hold(
+            "maps of other figures have scales of their own",
+            others
+            and all(len(scales[key]) == 3 for key in others)
+            and any(scales[key] != ["0", "0.5", "1"] for key in others),
+            scales,
+        )
         self.choose_map(keys[0])
 
     def charts(self):
@@ -104,7 +147,9 @@ class XrayChecks(in_browser.Checks):
         self.hold("hover over a layer chart shows a layer and its values", tip.startswith("layer ") and ":" in tip, tip)
         self.browser.focus("#layer-charts svg")
         self.browser.press("Home", "Right")
-        now, text = self.browser.value("['aria-valuenow', 'aria-valuetext'].map((name) => $('#layer-charts svg').getAttribute(name))")
+        now, text = self.browser.value(
+            "['aria-valuenow', 'aria-valuetext'].map((name) => $('#layer-charts svg').getAttribute(name))"
+        )
         self.hold("arrow keys move along a layer chart", now == "1" and text.startswith("layer 1;"), [now, text])
         self.hold("the focused chart shows its values", self.tip().startswith("layer 1\n"), self.tip())
 
@@ -117,7 +162,9 @@ class XrayChecks(in_browser.Checks):
         cell = f"{panel} [data-layer='{layer}'][data-head='{head}']"
         self.browser.hover(cell)
         tip = self.tip()
-        self.hold("hover over a cell shows its layer, head and value", tip.startswith(f"layer {layer}, head {head}\n"), tip)
+        self.hold(
+            "hover over a cell shows its layer, head and value", tip.startswith(f"layer {layer}, head {head}\n"), tip
+        )
         self.browser.click(cell)
         self.hold("a click on a cell opens its head", self.head() == [last, layer, head], self.head())
         time.sleep(1)
@@ -137,22 +184,34 @@ class XrayChecks(in_browser.Checks):
         for key in keys:
             self.choose_map(key)
             shown[key] = self.browser.value("$('#map-sentence').textContent")
-        self.hold("the select shows each figure's maps with its sentence",
-                  keys and all(sentence == self.sentences.get(key, "") for key, sentence in shown.items()), shown)
+        self.hold(
+            "the select shows each figure's maps with its sentence",
+            keys and all(sentence == self.sentences.get(key, "") for key, sentence in shown.items()),
+            shown,
+        )
         self.choose_map(keys[0])
 
     def worth(self):
         """What heads are worth, where the report has it."""
         kinds = next((model["overrides"]["kinds"] for model in self.models if model.get("overrides")), [])
-        drawn = [kind for kind in kinds if any(
-            row.get(kind["figure"]) is not None for model in self.models for layer in model["head_figures"] for row in layer)]
+        drawn = [
+            kind
+            for kind in kinds
+            if any(
+                row.get(kind["figure"]) is not None
+                for model in self.models
+                for layer in model["head_figures"]
+                for row in layer
+            )
+        ]
         words = self.browser.value("$('#worth').hidden ? [] : $$('#worth button').map((button) => button.textContent)")
         self.hold("there is a button for each override of heads", words == [kind["word"] for kind in drawn], words)
         for kind in drawn:
             key = kind["figure"]
             self.browser.click(f"#worth button[data-key='{key}']")
-            shown = self.browser.value("[$('#map-key').value, $('#map-sentence').textContent,"
-                                       " $('#worth [aria-pressed=true]')?.dataset.key]")
+            shown = self.browser.value(
+                "[$('#map-key').value, $('#map-sentence').textContent, $('#worth [aria-pressed=true]')?.dataset.key]"
+            )
             self.hold("a button draws its maps, with the sentence", shown == [key, self.sentences[key], key], shown)
             for index, model in enumerate(self.models):
                 self.worth_of(index, model, kind)
@@ -166,16 +225,22 @@ class XrayChecks(in_browser.Checks):
             self.hold("a model without the override says why", mine["left_out"] in note and not cells, [note, cells])
             return
         self.hold("a map says on how many tokens", f" {model['overrides']['tokens']} tokens" in note, note)
-        rises = [(row[kind["figure"]], layer, head) for layer, rows in enumerate(model["head_figures"])
-                 for head, row in enumerate(rows)]
+        rises = [
+            (row[kind["figure"]], layer, head)
+            for layer, rows in enumerate(model["head_figures"])
+            for head, row in enumerate(rows)
+        ]
         colours = {}
         for rise, layer, head in (max(rises), min(rises)):
             cell = f"{panel} [data-layer='{layer}'][data-head='{head}']"
             colours[rise] = self.browser.value("$(arguments[0]).style.backgroundColor.match(/\\d+/g).map(Number)", cell)
         for rise, (red, _, blue) in colours.items():
             stays = rise == 0 or min(rises)[0] >= 0
-            self.hold("a rise of the loss is blue and a fall is orange", stays or (blue >= red) == (rise > 0) or
-                      abs(rise) < 0.5 * max(map(abs, colours)), [rise, colours])
+            self.hold(
+                "a rise of the loss is blue and a fall is orange",
+                stays or (blue >= red) == (rise > 0) or abs(rise) < 0.5 * max(map(abs, colours)),
+                [rise, colours],
+            )
         _, layer, head = max(rises)
         self.browser.click(f"{panel} [data-layer='{layer}'][data-head='{head}']")
         self.hold("a click on the head that is needed most opens it", self.head() == [index, layer, head], self.head())
@@ -196,8 +261,11 @@ class XrayChecks(in_browser.Checks):
         self.browser.hover("#pattern", share(column), share(row))
         tip = self.tip()
         query, key = row * count // size, column * count // size
-        self.hold("hover over the map shows the query's and the key's token", all(
-            str(token) in tip and text[token].strip() in tip for token in (query, key)), tip)
+        self.hold(
+            "hover over the map shows the query's and the key's token",
+            all(str(token) in tip and text[token].strip() in tip for token in (query, key)),
+            tip,
+        )
         shown = next((line.split()[-1] for line in tip.splitlines() if "eight " in line), "nan").replace("e−", "e-")
         weight = (base64.b64decode(one["heads"][layer][head]["map"])[row * (row + 1) // 2 + column] / 255) ** 2
         self.hold("hover over the map shows the weight", abs(float(shown) - weight) <= 0.06 * weight, [shown, weight])
@@ -209,11 +277,14 @@ class XrayChecks(in_browser.Checks):
         last = base64.b64decode(one["heads"][layer][head]["map"])[-size:-1]  # the last row, but for the diagonal
         cells = [(size - 1, last.index(min(last))), (size - 1, last.index(max(last)))]
         cells += [(row, column) for row in range(0, size, 5) for column in range(row + 1, size, 7)]
-        least, most, *later = self.browser.script("""
+        least, most, *later = self.browser.script(
+            """
             const {width, height} = document.getElementById('pattern');
             const pixels = document.getElementById('pattern').getContext('2d').getImageData(0, 0, width, height).data;
             return arguments[0].map(([x, y]) => 4 * (Math.floor(y * height) * width + Math.floor(x * width)))
-              .map((at) => pixels[at] + pixels[at + 1] + pixels[at + 2]);""", [(share(column), share(row)) for row, column in cells])
+              .map((at) => pixels[at] + pixels[at + 1] + pixels[at + 2]);""",
+            [(share(column), share(row)) for row, column in cells],
+        )
         self.hold("larger weights are darker on the light page", least > most, [least, most])
         self.hold("the map is empty where keys come after the query", len(set(later)) == 1, set(later))
 
@@ -240,8 +311,11 @@ class XrayChecks(in_browser.Checks):
         self.browser.press("Home", "Down", "Down", "Right")
         readout = self.browser.value("$('#pattern-cell').textContent")
         query, key = 2 * count // size, count // size
-        self.hold("arrow keys move over the map's cells",
-                  all(word in readout for word in ("eight ", f" {query}", f" {key}")), readout)
+        self.hold(
+            "arrow keys move over the map's cells",
+            all(word in readout for word in ("eight ", f" {query}", f" {key}")),
+            readout,
+        )
         time.sleep(0.2)
         whole = self.browser.value(image)
         self.browser.press("+", "+")
@@ -264,15 +338,22 @@ class XrayChecks(in_browser.Checks):
             wanted = [int(one["heads"][0][0][part] is not None) for part in ("gate", "gate_histogram")]
             self.hold(f"model {index}: the gate is drawn if there is one", drawn == wanted, drawn)
         self.browser.click("#top-keys button")
-        marked = self.browser.value("[$('#tokens [aria-selected=true]'), $('#top-keys button')].map((node) => node?.dataset.token)")
+        marked = self.browser.value(
+            "[$('#tokens [aria-selected=true]'), $('#top-keys button')].map((node) => node?.dataset.token)"
+        )
         self.hold("a key of the list is marked in the text", marked[0] == marked[1], marked)
 
     def text(self):
         model = self.models[self.head()[0]]
         shown = self.browser.value("$$('#tokens span').map((span) => span.textContent)")
         self.hold("the text has a span for each token", len(shown) == model["tokens"], len(shown))
-        self.hold("the tokens are shown as they are",
-                  all(piece == "" or span.replace("↵", "") == piece.replace("↵", "") for span, piece in zip(shown, model["text"])))
+        self.hold(
+            "the tokens are shown as they are",
+            all(
+                piece == "" or span.replace("↵", "") == piece.replace("↵", "")
+                for span, piece in zip(shown, model["text"])
+            ),
+        )
         inside = self.browser.value("$$('#tokens span *, #top-keys code *').length")
         self.hold("no token becomes markup", inside == 0, inside)
 
@@ -281,7 +362,9 @@ class XrayChecks(in_browser.Checks):
             if not self.browser.value("$(`[data-shade=${arguments[0]}]`).disabled", kind):
                 self.browser.click(f"[data-shade='{kind}']")
                 shades[kind] = self.shading()
-        self.hold("each button shades the text in its own way", len(set(shades.values())) == len(shades) >= 2, list(shades))
+        self.hold(
+            "each button shades the text in its own way", len(set(shades.values())) == len(shades) >= 2, list(shades)
+        )
         self.browser.click("[data-shade='received']")
         scopes = set()
         for scope in ("head", "layer", "all"):
@@ -290,7 +373,9 @@ class XrayChecks(in_browser.Checks):
         self.hold("head, layer and model shade the text in their own ways", len(scopes) == 3, len(scopes))
         self.browser.hover("#tokens span:nth-child(6)")
         tip = self.tip()
-        self.hold("hover over a token shows its number and figures", tip.startswith("token 5 ") and "received" in tip, tip)
+        self.hold(
+            "hover over a token shows its number and figures", tip.startswith("token 5 ") and "received" in tip, tip
+        )
         self.browser.focus("#tokens span[tabindex='0']")
         self.browser.press("Home", "Right", "Right", "Enter")
         marked = self.browser.value("$('#tokens [aria-selected=true]')?.dataset.token")
@@ -303,16 +388,46 @@ class XrayChecks(in_browser.Checks):
 def write_text(folder):
     """Line breaks, quotes, tags, letters of several bytes."""
     text = folder / "text"
-    text.write_text("What the gate lets through, Stra\u00dfe, \u732b\u306f and </script> among it, is 1 < 2 & more.\r\n"
-                    "\u201cWho\t<b>is</b> it?\u201d <script>alert('no')</script> is text\n" * 60, encoding="utf-8")
+    text.write_text(
+        "What the gate lets through, Stra\u00dfe, \u732b\u306f and </script> among it, is 1 < 2 & more.\r\n"
+        "\u201cWho\t<b>is</b> it?\u201d <script>alert('no')</script> is text\n" * 60,
+        encoding="utf-8",
+    )
     return text
 
 
 def train(headgate, run, text):
     """A run of a few steps with the gate that `run` is named for. Its vocabulary has room for SPECIAL."""
-    subprocess.run([headgate, "train", "--data", text, "--out", run, "--gate", run.name, "--layers", "2", "--dim", "16",
-                    "--heads", "2", "--seq-len", "64", "--vocab", str(256 + len(SPECIAL)), "--batch", "2", "--steps", "20",
-                    "--eval-tokens", "64"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            headgate,
+            "train",
+            "--data",
+            text,
+            "--out",
+            run,
+            "--gate",
+            run.name,
+            "--layers",
+            "2",
+            "--dim",
+            "16",
+            "--heads",
+            "2",
+            "--seq-len",
+            "64",
+            "--vocab",
+            str(256 + len(SPECIAL)),
+            "--batch",
+            "2",
+            "--steps",
+            "20",
+            "--eval-tokens",
+            "64",
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def with_tokenizer(run, model):
@@ -323,7 +438,8 @@ def with_tokenizer(run, model):
     tokenizer = {
         "model": {"type": "BPE", "vocab": {chr(letter): id for id, letter in enumerate(letters)}, "merges": []},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-        "added_tokens": [{"id": 256 + n, "content": content, "normalized": False} for n, content in enumerate(SPECIAL)]}
+        "added_tokens": [{"id": 256 + n, "content": content, "normalized": False} for n, content in enumerate(SPECIAL)],
+    }
     (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     return model
 

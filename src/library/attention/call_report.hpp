@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "library/attention/problem.hpp"
+
+// HEADGATE_VERBOSE=1: a line for each call on stderr.
+
+namespace headgate {
+
+/// What a backend tells of a call: by which route its sequences went, and why not by an earlier one.
+struct CallReport {
+  /// Sequences that took one route for the same reasons.
+  struct Group {
+    const char* route;
+    std::int64_t sequences = 0;
+    std::string declined;  ///< "not few_queries: REASON; not native16: REASON": the rows above the route in its table
+  };
+  const char* backend = "";
+  std::vector<Group> groups;
+  std::size_t memory_bytes = 0;  ///< of the workspaces of all routes
+};
+
+/// Whether calls are reported. The environment variable HEADGATE_VERBOSE is read once for the process: unset, empty or
+/// 0 for no.
+bool is_verbose();
+
+/// "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles × 1 (not …: …), 3.20
+/// MiB, 1.250 ms".
+std::string report_line(const char* operation, const Problem& problem, const CallReport& report, double milliseconds);
+
+/// Writes the line and a line feed to stderr at once, so that lines of several threads stay whole.
+void print_report(const std::string& line);
+
+/// Runs a call, and reports it if calls are reported. It may throw; then nothing is printed.
+template <class ProblemT, class Run>
+void run_reported(const char* operation, ProblemT& problem, const Run& run) {
+  if (!is_verbose()) return run();
+  CallReport report;
+  problem.report = &report;
+  const auto begin = std::chrono::steady_clock::now();
+  run();
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
+  print_report(report_line(operation, problem, report, time.count()));
+}
+
+}  // namespace headgate

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward pass with products of bf16 numbers (Precision::native16), stages and order of sums as in backward_kernel.cc:
+//   P = exp(q kᵀ − lse)    dP = do vᵀ    dvᵀ += doᵀ P    dkᵀ += qᵀ ds    dq += ds k,    ds = P ∘ (dP − Δ).
+// do, P and ds are rounded to bf16 where they are multiplied; sums, Δ and exponentials are f32. dk and dv accumulate
+// transposed: P and ds, whose rows are made two at a time, are then right operands as they come.
+
+#include <algorithm>
+#include <limits>
+
+#include "library/attention/cpu/bf16/native16.hpp"
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/cpu/kernels.hpp"
+#include "library/core/turnstile.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/attention/cpu/bf16/native16_backward_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/attention/cpu/bf16/native16_backward_plan-inl.hpp"
+#include "library/attention/cpu/common/backward_rows-inl.hpp"
+#include "library/attention/cpu/common/backward_run-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/x86/bf16_products-inl.hpp"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// A square of queries by keys, and where its weights and ds go.
+struct GradientSquare {
+  const float* scores;  ///< (kSquare, kSquare)
+  const float* dp;      ///< the same of do vᵀ
+  const float* slope;   ///< the same of the softcap's derivative, or null
+  const float* lse;     ///< of the rows, and Δ
+  const float* delta;
+  BFloat16* weight_pairs;  ///< rows of two panels of 16 keys, panel_stride apart
+  BFloat16* ds_pairs;
+  std::int64_t panel_stride;
+  BFloat16* ds;  ///< row stride ld
+  std::int64_t ld;
+};
+
+/// Two rows of a square as a row of two panels, in the order of key_column.
+HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i even, __m512i odd) {
+  _mm512_storeu_si512(to, _mm512_unpacklo_epi16(even, odd));
+  _mm512_storeu_si512(to + panel_stride, _mm512_unpackhi_epi16(even, odd));
+}
+
+/// The column of key j of a block: of 32 keys eight pieces of four, the even ones first.
+constexpr std::int64_t key_column(std::int64_t j) { return j / 32 * 32 + j / 4 % 2 * 16 + j % 32 / 8 * 4 + j % 4; }
+
+/// P = exp2(factor · scores − lse) and ds = P ∘ (dp − Δ), times the slope.
+HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float factor) {
+  const Tag<float> d;
+  constexpr std::int64_t kN = kLanes<float>;
+  const auto f = hn::Set(d, factor);
+  for (std::int64_t m = 0; m < kSquare; m += 2) {
+    __m512i weights[2], ds[2];
+    HWY_UNROLL(2) for (std::int64_t r = 0; r < 2; ++r) {
+      const std::int64_t at = (m + r) * kSquare;
+      const auto lse = hn::Set(d, s.lse[m + r]);
+      const auto delta = hn::Set(d, s.delta[m + r]);
+      const auto p0 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at), lse));
+      const auto p1 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at + kN), lse));
+      auto ds0 = hn::Mul(p0, hn::Sub(hn::Load(d, s.dp + at), delta));
+      auto ds1 = hn::Mul(p1, hn::Sub(hn::Load(d, s.dp + at + kN), delta));
+      if (s.slope != nullptr) {
+        ds0 = hn::Mul(ds0, hn::Load(d, s.slope + at));
+        ds1 = hn::Mul(ds1, hn::Load(d, s.slope + at + kN));
+      }
+      weights[r] = to_bf16(p0.raw, p1.raw);
+      ds[r] = to_bf16(ds0.raw, ds1.raw);
+      _mm512_storeu_si512(s.ds + (m + r) * s.ld, ds[r]);
+    }
+    store_pairs(s.weight_pairs + m * kTileCols, s.panel_stride, weights[0], weights[1]);
+    store_pairs(s.ds_pairs + m * kTileCols, s.panel_stride, ds[0], ds[1]);
+  }
+}
+
+/// n numbers, a multiple of 32, rounded to bf16.
+HEADGATE_DOTS_ATTR HWY_NOINLINE void round_row(BFloat16* HWY_RESTRICT to, const float* HWY_RESTRICT from,
+                                               std::int64_t n) {
+  for (std::int64_t x = 0; x < n; x += 32) {
+    _mm512_storeu_si512(to + x, to_bf16(_mm512_loadu_ps(from + x), _mm512_loadu_ps(from + x + 16)));
+  }
+}
+
+/// to (cols, rows) = the transpose of from (rows, cols), both dense; rows, cols: multiples of 32.
+HWY_NOINLINE void transpose_halves(const View<BFloat16, 2>& to, const View<BFloat16, 2>& from) {
+  for (std::int64_t r = 0; r < from.shape[0]; r += 32) {
+    for (std::int64_t c = 0; c < from.shape[1]; c += 16) {
+      __m512i x[16];
+      for (std::int64_t n = 0; n < 16; ++n) {
+        const auto* even = reinterpret_cast<const __m256i*>(from.at(r + 2 * n, c));
+        const auto* odd = reinterpret_cast<const __m256i*>(from.at(r + 2 * n + 1, c));
+        x[n] = _mm512_or_si512(_mm512_cvtepu16_epi32(_mm256_loadu_si256(even)),
+                               _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(odd)), 16));
+      }
+      transpose_words(x);
+      for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(to.at(c + n, r), x[n]);
+    }
+  }
+}
+
+/// One thread's part of the backward pass.
+template <class Unit>
+class Native16BackwardWorker {
+ public:
+  using Plan = Native16BackwardPlan;
+  static constexpr std::int64_t kTile = Plan::kTile;
+  static constexpr std::int64_t kBlock = Plan::kBlock;
+
+  Native16BackwardWorker(const Plan& plan, const Native16BackwardBuffers& shared, int thread)
+      : plan_(plan),
+        p_(plan.p),
+        shared_(shared),
+        thread_(thread),
+        scratch_(place_buffers<Native16BackwardScratch>(shared.scratch.at(thread), plan)) {}
+
+  /// Chooses key/value head h of a part.
+  void select(const PackedHeads& part, std::int64_t h) {
+    part_ = &part;
+    sequence_ = part.sequence;
+    hkv_ = h;
+  }
+
+  /// The whole of a head, which the thread packs for itself.
+  void run_head(const HeadTask& head, const HeadTask& /*next*/) {
+    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
+    select(own, head.h);
+    const std::int64_t query_tiles = p_.group * own.tiles;
+    for (std::int64_t block = 0; block < own.blocks; ++block) pack_keys(block);
+    for (std::int64_t n = 0; n < query_tiles; ++n) prepare_queries(n / own.tiles, n % own.tiles);
+    for (std::int64_t block = 0; block < own.blocks; ++block) run_block(block);
+    for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
+  }
+
+  /// Packs the block's keys up to the last that a query sees.
+  void pack_keys(std::int64_t block) const {
+    const KeyRange seen = Visibility(p_, sequence_).rows(0, sequence_.T);
+    const std::int64_t j0 = block * kBlock;
+    const std::int64_t n = std::min(j0 + kBlock, seen.end) - j0;
+    if (std::max(j0, seen.begin) >= j0 + n) return;  // no tile visits the block
+    const KeyRows k = rows_of_keys(p_, sequence_, hkv_);
+    pack_pairs_of_transpose(shared_.keys_t.at(packed_block(block)), k, j0, n, scratch_.packing);
+    pack_pairs_of_rows(key_rows_of(block), 0, k, j0, n, scratch_.packing);
+    pack_pairs_of_transpose(shared_.values_t.at(packed_block(block)), rows_of_values(p_, sequence_, hkv_), j0, n,
+                            scratch_.packing);
+  }
+
+  /// q and, through the gate, do, as they are and transposed; lse, Δ − dlse, dz and the tile's part of dsinks; dq = 0.
+  void prepare_queries(std::int64_t g, std::int64_t tile) const {
+    const std::int64_t batch = packed_tile(g, tile), h = query_head(g), i0 = tile * kTile;
+    const std::int64_t n = std::min(kTile, sequence_.T - i0), padded = whole_squares(n);
+    const View<BFloat16, 2> q = shared_.q.sub(batch), d_o = shared_.d_o.sub(batch);
+    float* lse = shared_.lse.at(batch);
+    float* delta = shared_.delta.at(batch);
+    // Rows beyond T fill up a square: zero operands and lse = ∞, hence P = 0.
+    std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
+    std::fill(delta + n, delta + padded, 0.0F);
+    if (n < padded) {
+      std::fill_n(q.at(n), (padded - n) * plan_.D_padded, BFloat16{});
+      std::fill_n(d_o.at(n), (padded - n) * plan_.Dv_padded, BFloat16{});
+    }
+    const QueryRows from(p_, sequence_, h);
+    const HeadRows<const void> queries = query_rows(p_.inputs.q, sequence_, h);
+    std::fill_n(scratch_.d_o.data, plan_.Dv_padded, 0.0F);
+    double sink_part = 0;
+    for (std::int64_t r = 0; r < n; ++r) {
+      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.data, lse + r, delta + r, &sink_part);
+      round_row(d_o.at(r), scratch_.d_o.data, plan_.Dv_padded);
+      load_halves_padded(q.at(r), queries.at<BFloat16>(i0 + r, 0, p_.D), queries.stride, p_.D);
+    }
+    if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
+    transpose_halves(shared_.q_t.sub(batch), q.range(0, 0, padded));
+    transpose_halves(shared_.d_o_t.sub(batch), d_o.range(0, 0, padded));
+    std::fill_n(shared_.dq.at(batch), padded * plan_.D_padded, 0.0F);
+    shared_.dq_turns(batch) = 0;
+  }
+
+  /// All tiles of one key block, in the order of the group's heads and their queries.
+  void run_block(std::int64_t block) const {
+    const Visibility visibility(p_, sequence_);
+    const std::int64_t j0 = block * kBlock;
+    const std::int64_t keys = std::min(kBlock, sequence_.S - j0);
+    std::fill_n(scratch_.dk_t.data, scratch_.dk_t.count(), 0.0F);
+    std::fill_n(scratch_.dv_t.data, scratch_.dv_t.count(), 0.0F);
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      for (std::int64_t tile = 0; tile < part_->tiles; ++tile) {
+        const std::int64_t i0 = tile * kTile;
+        const Tile t{visibility, query_head(g), packed_tile(g, tile), i0, std::min(kTile, sequence_.T - i0), block,
+                     j0,         keys};
+        if (!score_tile(t)) continue;
+        add_key_gradients(t);
+        add_query_gradient(t);
+      }
+    }
+    write_key_rows(key_rows(p_.gradients.dk, sequence_, hkv_), scratch_.dk_t, j0, keys, static_cast<float>(p_.scale));
+    write_key_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv_t, j0, keys, 1.0F);
+  }
+
+  void write_dq(std::int64_t g, std::int64_t tile) const {
+    const std::int64_t i0 = tile * kTile;
+    const View<float, 2> sums = shared_.dq.sub(packed_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
+    write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<float>(p_.scale),
+               scratch_.scaled.data);
+  }
+
+ private:
+  /// A query tile against a key block.
+  struct Tile {
+    const Visibility& visibility;
+    std::int64_t h, batch;   // query head; number among the tiles that are packed
+    std::int64_t i0, rows;   // its first query; queries, at most kTile
+    std::int64_t block, j0;  // its first key
+    std::int64_t keys;       // keys, at most kBlock
+  };
+
+  std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
+  std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
+  std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
+  /// The block's k, right operand of dq; a row for each key.
+  PairPanels key_rows_of(std::int64_t block) const {
+    return {shared_.keys.at(packed_block(block)), kTileCols * plan_.block_rows};
+  }
+  PairPanels pairs_of(const View<BFloat16, 2>& pairs) const { return {pairs.data, pairs.shape[1]}; }
+
+  /// Columns of the whole squares of the block that hold what rows r … of the tile see.
+  KeyRange squares_of(const Tile& t, std::int64_t r) const {
+    const std::int64_t i = t.i0 + r;
+    const KeyRange seen = t.visibility.rows(i, i + std::min(kSquare, t.rows - r));
+    const std::int64_t begin = std::max(seen.begin - t.j0, std::int64_t{0});
+    const std::int64_t end = std::min(seen.end - t.j0, kBlock);
+    if (begin >= end) return {};
+    return {begin / kSquare * kSquare, whole_squares(end)};
+  }
+
+  /// P and ds of the tile, zero where hidden, in all squares of squares_of. False where there are none.
+  bool score_tile(const Tile& t) const {
+    bool any = false;
+    for (std::int64_t r = 0; r < t.rows; r += kSquare) {
+      const KeyRange squares = squares_of(t, r);
+      if (squares.empty()) continue;
+      any = true;
+      // The products of the next square are under way while this one's weights are made.
+      multiply_square(t, r, squares.begin);
+      for (std::int64_t c = squares.begin; c < squares.end; c += kSquare) {
+        if (c + kSquare < squares.end) multiply_square(t, r, c + kSquare);
+        finish_square(t, r, c);
+      }
+    }
+    return any;
+  }
+
+  float* scores_at(std::int64_t c) const { return scratch_.squares.at(c / kSquare % 2); }
+  float* dp_at(std::int64_t c) const { return scratch_.squares.at(2 + c / kSquare % 2); }
+
+  void multiply_square(const Tile& t, std::int64_t r, std::int64_t c) const {
+    const std::int64_t D = plan_.D_padded, Dv = plan_.Dv_padded;
+    const PairPanels keys{shared_.keys_t.at(packed_block(t.block)), kTileCols * D};
+    const PairPanels values{shared_.values_t.at(packed_block(t.block)), kTileCols * Dv};
+    Unit::template multiply<SquareWrite::overwrite>(shared_.q.at(t.batch, r), D, keys.from(c / kTileCols, 0), D,
+                                                    scores_at(c), kSquare);
+    Unit::template multiply<SquareWrite::overwrite>(shared_.d_o.at(t.batch, r), Dv, values.from(c / kTileCols, 0), Dv,
+                                                    dp_at(c), kSquare);
+  }
+
+  void finish_square(const Tile& t, std::int64_t r, std::int64_t c) const {
+    const std::int64_t first = t.i0 + r, last = std::min(first + kSquare, t.i0 + t.rows) - 1;
+    const bool whole = t.visibility.row(last).begin <= t.j0 + c && t.visibility.row(first).end >= t.j0 + c + kSquare;
+    float factor = plan_.rules.query_factor();
+    if (!whole || plan_.rules.any()) {
+      rule_and_hide(t, r, c);
+      factor = 1.0F;
+    }
+    gradients_of(
+        {scores_at(c), dp_at(c), scratch_.slope.data, shared_.lse.at(t.batch, r), shared_.delta.at(t.batch, r),
+         pairs_of(scratch_.weight_pairs).at(c / kTileCols, r), pairs_of(scratch_.ds_pairs).at(c / kTileCols, r),
+         scratch_.ds_pairs.shape[1], scratch_.ds.at(r, c), Plan::kScoreStride},
+        factor);
+  }
+
+  /// Scores of the square in units of log2(e), with their rules; −∞ where hidden.
+  void rule_and_hide(const Tile& t, std::int64_t r, std::int64_t c) const {
+    const float factor = plan_.rules.query_factor();
+    constexpr float kHidden = -std::numeric_limits<float>::infinity();
+    std::fill_n(scratch_.slope.data, scratch_.slope.count(), 0.0F);
+    for (std::int64_t m = 0; m < std::min(kSquare, t.rows - r); ++m) {
+      const std::int64_t i = t.i0 + r + m, first = t.j0 + c;
+      const KeyRange seen = t.visibility.row(i);
+      const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - first, 0, kSquare);
+      const std::int64_t end = std::max(begin, std::clamp<std::int64_t>(seen.end - first, 0, kSquare));
+      float* row = scores_at(c) + m * kSquare;
+      for (std::int64_t j = 0; j < kSquare; ++j) row[j] *= factor;
+      if (plan_.rules.any() && begin < end) {
+        float* slope = plan_.rules.capped() ? scratch_.slope.at(m) : nullptr;
+        plan_.rules.apply(row + begin, slope == nullptr ? nullptr : slope + begin, sequence_, t.h, i, first + begin,
+                          end - begin, scratch_.rule_row.data);
+      }
+      std::fill(row, row + begin, kHidden);
+      std::fill(row + end, row + kSquare, kHidden);
+    }
+  }
+
+  /// dvᵀ += doᵀ P, dkᵀ += qᵀ ds: squares of keys, each over the queries that see one of them.
+  void add_key_gradients(const Tile& t) const {
+    for (std::int64_t c = 0; c < t.keys; c += kSquare) {
+      const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kSquare, sequence_.T);
+      const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
+      const std::int64_t beyond = std::min(seeing.end - t.i0, t.rows);
+      if (first >= beyond) continue;  // whole squares of no queries would be some
+      const std::int64_t begin = first / kSquare * kSquare, end = whole_squares(beyond);
+      const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
+        for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
+          Unit::template multiply<SquareWrite::accumulate>(left.at(t.batch, x, begin), plan_.tile_rows,
+                                                           pairs_of(right).from(c / kTileCols, begin), end - begin,
+                                                           to.at(x, c), to.shape[1]);
+        }
+      };
+      if (p_.gradients.dv.present()) add(scratch_.dv_t, shared_.d_o_t, scratch_.weight_pairs);
+      if (p_.gradients.dk.present()) add(scratch_.dk_t, shared_.q_t, scratch_.ds_pairs);
+    }
+  }
+
+  /// dq += ds k, in the order of the key blocks that the tile sees.
+  void add_query_gradient(const Tile& t) const {
+    if (!p_.gradients.dq.present()) return;
+    const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
+    const PairPanels k = key_rows_of(t.block);
+    const Turnstile turnstile(shared_.dq_turns(t.batch));
+    turnstile.enter(t.block - first_block);
+    for (std::int64_t r = 0; r < t.rows; r += kSquare) {
+      const KeyRange squares = squares_of(t, r);
+      if (squares.empty()) continue;
+      for (std::int64_t x = 0; x < plan_.D_padded; x += kSquare) {
+        Unit::template multiply<SquareWrite::accumulate>(
+            scratch_.ds.at(r, squares.begin), Plan::kScoreStride, k.from(x / kTileCols, squares.begin),
+            squares.end - squares.begin, shared_.dq.at(t.batch, r, x), plan_.D_padded);
+      }
+    }
+    turnstile.leave(t.block - first_block);
+  }
+
+  /// Rows j0 … j0 + keys of dk or dv = factor · the columns of `sums`.
+  void write_key_rows(const HeadRows<void>& to, const View<float, 2>& sums, std::int64_t j0, std::int64_t keys,
+                      float factor) const {
+    if (!to.present()) return;
+    for (std::int64_t c = 0; c < keys; c += kSquare) {
+      for (std::int64_t part = 0; part < kSquare; part += 16) {
+        for (std::int64_t x = 0; x < sums.shape[0]; x += 16) {
+          __m512i block[16];
+          for (std::int64_t n = 0; n < 16; ++n) block[n] = _mm512_loadu_si512(sums.at(x + n, c + part));
+          transpose_words(block);
+          for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(scratch_.turned.at(part + n, x), block[n]);
+        }
+      }
+      for (std::int64_t j = c; j < std::min(c + kSquare, keys); ++j) {
+        const View<float, 2> row = scratch_.turned.range(0, key_column(j) - c, 1);
+        write_rows(to, row, j0 + j, factor, scratch_.scaled.data);
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const BackwardProblem& p_;
+  const Native16BackwardBuffers& shared_;
+  int thread_;
+  const Native16BackwardScratch scratch_;
+  [[no_unique_address]] Unit unit_;  // for as long as the thread multiplies
+  const PackedHeads* part_ = nullptr;
+  Sequence sequence_;
+  std::int64_t hkv_ = 0;
+};
+
+void native16_backward_on(const BackwardProblem& p, const View<double, 2>& sink_parts, const RunRest& run_rest) {
+  if (native16_unit(p.context.target) == Native16Unit::tiles) {
+    run_backward<Native16BackwardWorker<Tiles>, Native16BackwardPlan, Native16BackwardBuffers>(p, sink_parts, run_rest);
+  } else {
+    run_backward<Native16BackwardWorker<Dots>, Native16BackwardPlan, Native16BackwardBuffers>(p, sink_parts, run_rest);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET == HWY_AVX3
+
+#if HWY_ONCE
+namespace headgate {
+
+void native16_backward([[maybe_unused]] const BackwardProblem& problem,
+                       [[maybe_unused]] const View<double, 2>& sink_parts, [[maybe_unused]] const RunRest& run_rest) {
+#if (HWY_TARGETS & HWY_AVX3) != 0
+  N_AVX3::native16_backward_on(problem, sink_parts, run_rest);
+#endif
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE

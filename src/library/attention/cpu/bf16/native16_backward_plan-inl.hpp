@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes and buffers of one backward call with bf16 products; for the target AVX-512 alone.
+#if defined(HEADGATE_ATTENTION_NATIVE16_BACKWARD_PLAN_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_NATIVE16_BACKWARD_PLAN_INL_
+#undef HEADGATE_ATTENTION_NATIVE16_BACKWARD_PLAN_INL_
+#else
+#define HEADGATE_ATTENTION_NATIVE16_BACKWARD_PLAN_INL_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "library/attention/cpu/common/head_tasks.hpp"
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/dense/backward_plan-inl.hpp"
+#include "library/attention/cpu/route.hpp"
+#include "library/attention/cpu/x86/bf16_products-inl.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/sum_blocks.hpp"
+#include "library/core/view.hpp"
+#include "library/core/workspace.hpp"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// As BackwardPlan, with strips of kSquare rows.
+struct Native16BackwardPlan {
+  static constexpr bool kMayHaveDbias = false;  ///< the route declines it
+  static constexpr std::int64_t kTile = kQueryTile;
+  /// Products here take half the time of f32 or less: queries and dq are read from farther caches half as often.
+  static constexpr std::int64_t kBlock = 2 * kBackwardKeys;
+  static constexpr std::int64_t kPanel = kBlock;
+  static constexpr std::int64_t kScoreStride = kBlock + 32;  // of bf16
+  static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
+
+  Native16BackwardPlan(const BackwardProblem& problem, const View<double, 2>& dsinks_terms)
+      : p(problem),
+        rules(problem),
+        sink_parts(dsinks_terms),
+        D_padded(whole_squares(p.D)),
+        Dv_padded(whole_squares(p.Dv)) {
+    const Sequence longest = longest_sequence(p);
+    tile_rows = std::clamp(whole_squares(longest.T), kSquare, kTile);
+    block_rows = std::clamp(whole_squares(longest.S), kSquare, kBlock);
+    const HeadBatches batches(*this);
+    const HeadSurvey heads = batches.survey();
+    largest = heads.largest;
+    whole_heads = heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
+    HeadCursor end;
+    most = batches.most(end);
+    const std::int64_t tasks = std::max(most.blocks, most.tiles);
+    threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
+    if (whole_heads) most.pack_one_each(largest, p.group, threads);
+  }
+
+  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == BackwardRoute::native16; }
+  double head_bytes(const PackedHeads& part) const {
+    const double keys = static_cast<double>(part.blocks) * static_cast<double>(block_rows);
+    const double queries =
+        static_cast<double>(p.group) * static_cast<double>(part.tiles) * static_cast<double>(tile_rows);
+    const double key_halves = static_cast<double>(2 * D_padded + Dv_padded);
+    const double query_halves = static_cast<double>(2 * D_padded + 2 * Dv_padded);
+    return sizeof(BFloat16) * (keys * key_halves + queries * query_halves) +
+           sizeof(float) * queries * static_cast<double>(D_padded);
+  }
+
+  const BackwardProblem& p;
+  ScoreRules<float> rules;
+  View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go
+  std::int64_t D_padded, Dv_padded;
+  std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole squares
+  HeadPieces largest;                  ///< of a head
+  HeadTotals most;                     ///< what is packed packed at a time
+  int threads = 1;
+  bool whole_heads = false;  ///< each thread packs heads of its own
+};
+
+/// What one thread works in.
+struct Native16BackwardScratch {
+  Native16BackwardScratch(Workspace& ws, const Native16BackwardPlan& plan) {
+    using Plan = Native16BackwardPlan;
+    const std::int64_t rows = plan.tile_rows, keys = plan.block_rows;
+    const std::int64_t widest = std::max(plan.D_padded, plan.Dv_padded);
+    const std::int64_t Dv_vectors = round_up(plan.p.Dv, kLanes<float>);
+    squares = ws.take<float>("squares", 4, kSquare * kSquare);
+    weight_pairs = ws.take<BFloat16>("weights", keys / kTileCols, rows * kTileCols);
+    ds_pairs = ws.take<BFloat16>("ds, pairs", keys / kTileCols, rows * kTileCols);
+    ds = ws.take<BFloat16>("ds", rows, Plan::kScoreStride);
+    dk_t = ws.take<float>("dk", plan.D_padded, keys);
+    dv_t = ws.take<float>("dv", plan.Dv_padded, keys);
+    turned = ws.take<float>("dk or dv, turned", kSquare, widest);
+    packing = ws.take<BFloat16>("packing", kTileCols, widest);
+    dy = ws.take<float>("dy", Dv_vectors);
+    y = ws.take<float>("y", Dv_vectors);
+    attn = ws.take<float>("attn", Dv_vectors);
+    gate = ws.take<float>("gate", Dv_vectors);
+    dgate = ws.take<float>("dgate", Dv_vectors);
+    d_o = ws.take<float>("do", plan.Dv_padded);
+    scaled = ws.take<float>("scaled", widest);
+    if (plan.rules.any()) rule_row = ws.take<float>("rule row", kSquare);
+    if (plan.rules.capped()) slope = ws.take<float>("slope", kSquare, kSquare);
+  }
+
+  View<float, 2> squares;          ///< scores and do vᵀ of two squares
+  View<BFloat16, 2> weight_pairs;  ///< (PairPanels of 16 keys): the weights of a tile, queries by keys
+  View<BFloat16, 2> ds_pairs;      ///< the same of ds
+  View<BFloat16, 2> ds;            ///< of a tile, queries by keys
+  View<float, 2> dk_t, dv_t;       ///< of the thread's key block; columns stand in the order of key_column
+  View<float, 2> turned;           ///< rows of dk or dv
+  View<BFloat16, 2> packing;       ///< rows on their way into packed operands
+  View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< one query's
+  View<float, 1> scaled;                         ///< a row of dq, dk or dv before it is rounded
+  View<float, 1> rule_row;                       ///< a row of bias or mask
+  View<float, 2> slope;                          ///< the softcap's derivative, of a square
+};
+
+/// What threads share: operands packed for the heads of a batch, each with `group` query heads.
+struct Native16BackwardBuffers {
+  Native16BackwardBuffers(Workspace& ws, const Native16BackwardPlan& plan) {
+    const std::int64_t rows = plan.tile_rows, keys_rows = plan.block_rows;
+    const std::int64_t tiles = plan.most.tiles, blocks = plan.most.blocks;
+    keys_t = ws.take<BFloat16>("keys, transposed", blocks, keys_rows * plan.D_padded);
+    keys = ws.take<BFloat16>("keys", blocks, keys_rows * plan.D_padded);
+    values_t = ws.take<BFloat16>("values, transposed", blocks, keys_rows * plan.Dv_padded);
+    q = ws.take<BFloat16>("q", tiles, rows, plan.D_padded);
+    q_t = ws.take<BFloat16>("q, transposed", tiles, plan.D_padded, rows);
+    d_o = ws.take<BFloat16>("do", tiles, rows, plan.Dv_padded);
+    d_o_t = ws.take<BFloat16>("do, transposed", tiles, plan.Dv_padded, rows);
+    dq = ws.take<float>("dq", tiles, rows, plan.D_padded);
+    lse = ws.take<float>("lse", tiles, rows);
+    delta = ws.take<float>("delta", tiles, rows);
+    dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
+    parts = ws.take<PackedHeads>("parts", plan.most.parts);
+    tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
+    scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16BackwardScratch>(plan));
+  }
+
+  View<BFloat16, 2> keys_t, values_t;  ///< (packed blocks, PairPanels of 16 keys)
+  View<BFloat16, 2> keys;              ///< (packed blocks, PairPanels of 16 columns)
+  View<BFloat16, 3> q, d_o;            ///< (packed tiles, tile_rows, D_padded or Dv_padded)
+  View<BFloat16, 3> q_t, d_o_t;        ///< (packed tiles, D_padded or Dv_padded, tile_rows)
+  View<float, 3> dq;                   ///< (packed tiles, tile_rows, D_padded), not yet scaled
+  View<float, 2> lse, delta;           ///< (packed tiles, tile_rows); lse in units of log2(e), delta less dlse
+  View<std::int64_t, 1> dq_turns;      ///< a Turnstile for each packed tile's dq
+  View<PackedHeads, 1> parts;          ///< of the batch
+  View<BlockTask, 1> tasks;            ///< the packed blocks in the order in which threads take them
+  View<std::byte, 2> scratch;          ///< a thread's Native16BackwardScratch
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET == HWY_AVX3
+
+#endif  // HEADGATE_ATTENTION_NATIVE16_BACKWARD_PLAN_INL_

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward pass with products of bf16 numbers (Precision::native16): q kᵀ is exact but for the f32 sums, exponentials
+// and sums are f32, the weights are rounded to bf16 for the product with v. As forward_kernel.cc otherwise, strips of
+// kSquare rows.
+
+#include <algorithm>
+#include <limits>
+
+#include "library/attention/cpu/bf16/native16.hpp"
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/cpu/kernels.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/attention/cpu/bf16/native16_forward_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/attention/cpu/bf16/native16_forward_plan-inl.hpp"
+#include "library/attention/cpu/common/forward_run-inl.hpp"
+#include "library/attention/cpu/common/output_rows-inl.hpp"
+#include "library/attention/cpu/common/raise_maximum-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/x86/bf16_products-inl.hpp"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Scores of a strip, or a part of them, on their way to weights.
+struct StripScores {
+  const float* scores;  ///< (rows, cols), row stride lds; cols: a multiple of kSquare
+  std::int64_t lds;
+  std::int64_t rows, cols;
+  BFloat16* weights;  ///< row stride ldw
+  std::int64_t ldw;
+};
+
+/// weights = exp2(factor · scores + start), rounded; sums (rows, lanes) take in the exponentials before that.
+HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float factor, const float* HWY_RESTRICT start,
+                                                float* HWY_RESTRICT sums) {
+  const Tag<float> d;
+  constexpr std::int64_t kN = kLanes<float>;
+  const auto f = hn::Set(d, factor);
+  for (std::int64_t m = 0; m < s.rows; ++m) {
+    const float* HWY_RESTRICT from = s.scores + m * s.lds;
+    BFloat16* HWY_RESTRICT to = s.weights + m * s.ldw;
+    const auto first = hn::Set(d, start[m]);
+    auto sum = hn::Load(d, sums + m * kN);
+    for (std::int64_t j = 0; j < s.cols; j += 2 * kN) {
+      const auto p0 = exp2_fast(d, hn::MulAdd(f, hn::Load(d, from + j), first));
+      const auto p1 = exp2_fast(d, hn::MulAdd(f, hn::Load(d, from + j + kN), first));
+      sum = hn::Add(sum, hn::Add(p0, p1));
+      _mm512_storeu_si512(to + j, to_bf16(p0.raw, p1.raw));
+    }
+    hn::Store(sum, d, sums + m * kN);
+  }
+}
+
+/// One thread's part of the forward pass.
+template <class Unit>
+class Native16ForwardWorker {
+ public:
+  using Plan = Native16ForwardPlan;
+  static constexpr std::int64_t kBlock = Plan::kBlock;
+
+  Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
+      : plan_(plan),
+        p_(plan.p),
+        shared_(shared),
+        thread_(thread),
+        scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)) {}
+
+  /// Packs a block of key/value head h of the part: keys that no query sees stay unread, but for those that share a
+  /// panel with one that is seen.
+  void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
+    const Sequence& sequence = part.sequence;
+    const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
+    const std::int64_t begin = std::max(block * kBlock, seen.begin / kSquare * kSquare);
+    const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
+    if (begin >= end) return;
+    const std::int64_t panel = part.panel_of(h) + begin / kSquare;
+    pack_pairs_of_transpose(shared_.keys.at(panel), rows_of_keys(p_, sequence, h), begin, end - begin,
+                            scratch_.packing);
+    pack_pairs_of_rows(values(part, h, block), begin - block * kBlock, rows_of_values(p_, sequence, h), begin,
+                       end - begin, scratch_.packing);
+  }
+
+  /// All of a key/value head, which the thread packs for itself.
+  void run_head(const HeadTask& head, const HeadTask& /*next*/) {
+    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
+    for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      for (std::int64_t tile = 0; tile < own.tiles; ++tile) run_tile(own, head.h * p_.group + g, tile);
+    }
+  }
+
+  /// Query tile `tile` of query head h, which reads a packed key/value head of the part.
+  void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
+    sequence_ = part.sequence;
+    h_ = h;
+    i0_ = tile * Plan::kTile;
+    count_ = std::min(Plan::kTile, sequence_.T - i0_);
+    load_queries();
+    reset();
+    const Visibility visibility(p_, sequence_);
+    const KeyRange seen = visibility.rows(i0_, i0_ + count_);
+    const std::int64_t hkv = h / p_.group;
+    for (std::int64_t block = seen.begin / kBlock; block * kBlock < seen.end; ++block) {
+      const PairPanels v = values(part, hkv, block);
+      for (std::int64_t r = 0; r < count_; r += kSquare)
+        visit(visibility, keys(part, hkv, block), v, block * kBlock, r);
+    }
+    const OutputRows<float> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
+    for (std::int64_t r = 0; r < count_; ++r) {
+      const Tag<float> d;
+      const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, scratch_.sums.at(r))));
+      outputs.write(i0_ + r, scratch_.out.at(r), scratch_.maxima(r), sum);
+    }
+  }
+
+ private:
+  static constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  /// How far, in powers of two, scores may exceed the running maximum before it follows.
+  static constexpr int kSlack = 16;
+
+  /// A block of a head's keys, a column each.
+  PairPanels keys(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
+    return {shared_.keys.at(part.panel_of(h) + block * (kBlock / kSquare)), kTileCols * plan_.D_padded};
+  }
+  /// A block of a head's values, a row each.
+  PairPanels values(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
+    const std::int64_t panel = block * (kBlock / kSquare);
+    const std::int64_t rows = std::min(kBlock, (part.panels - panel) * kSquare);
+    return {shared_.values.at(part.panel_of(h) + panel), kTileCols * rows};
+  }
+
+  /// The tile's queries, with zeros up to whole squares.
+  void load_queries() const {
+    const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h_);
+    const std::int64_t rows = whole_squares(count_);
+    if (count_ < rows) std::fill_n(scratch_.queries.at(count_), (rows - count_) * plan_.D_padded, BFloat16{});
+    for (std::int64_t r = 0; r < count_; ++r) {
+      load_halves_padded(scratch_.queries.at(r), q.at<BFloat16>(i0_ + r, 0, p_.D), q.stride, p_.D);
+    }
+  }
+
+  void reset() const {
+    // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
+    const float sink = p_.inputs.sinks.present() ? static_cast<float>(p_.sink(h_) * kLog2e) : kHidden;
+    std::fill_n(scratch_.maxima.data, count_, sink);
+    std::fill_n(scratch_.sums.data, count_ * kLanes<float>, 0.0F);
+    for (std::int64_t r = 0; sink != kHidden && r < count_; ++r) scratch_.sums(r, 0) = 1.0F;
+    std::fill_n(scratch_.out.data, whole_squares(count_) * plan_.Dv_padded, 0.0F);
+  }
+
+  /// Rows r … r + rows of the tile, at most kSquare, beside the key block that begins with key j0.
+  struct Strip {
+    std::int64_t r = 0, rows = 0, j0 = 0;
+    PairPanels keys;                      // of the block
+    std::int64_t c0 = 0, c1 = 0;          // columns of the whole squares that hold what the rows see
+    std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
+    float start[kSquare];                 // minus the running maxima
+    HWY_ALIGN float sums[kSquare * 16];   // of the block's exponentials
+    bool empty() const { return c0 >= c1; }
+  };
+
+  Strip place_strip(const Visibility& visibility, const PairPanels& keys, std::int64_t j0, std::int64_t r) const {
+    Strip s;
+    s.r = r;
+    s.rows = std::min(kSquare, count_ - r);
+    s.j0 = j0;
+    s.keys = keys;
+    const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
+    const std::int64_t first = i0_ + r, last = first + s.rows - 1;
+    const KeyRange seen = visibility.rows(first, last + 1);
+    if (column(seen.begin) >= column(seen.end)) return s;
+    s.c0 = column(seen.begin) / kSquare * kSquare;
+    s.c1 = whole_squares(column(seen.end));
+    s.whole0 = whole_squares(column(visibility.row(last).begin));
+    s.whole1 = column(visibility.row(first).end) / kSquare * kSquare;
+    return s;
+  }
+
+  /// Rows of the tile against one key block: scores, online softmax, product with v.
+  void visit(const Visibility& visibility, const PairPanels& keys, const PairPanels& v, std::int64_t j0,
+             std::int64_t r) const {
+    Strip s = place_strip(visibility, keys, j0, r);
+    if (s.empty()) return;
+    std::fill_n(s.sums, kSquare * kLanes<float>, 0.0F);
+    if (!near_maxima(visibility, s)) {
+      score(visibility, s, s.c0, s.c1);
+      raise_maxima(s, s.c0, s.c1);
+      start_at_maxima(s);
+      std::fill_n(s.sums, kSquare * kLanes<float>, 0.0F);
+      weights_of(scores(s, s.c0, s.c1), 1.0F, s.start, s.sums);
+    }
+    const Tag<float> d;
+    float* HWY_RESTRICT sums = scratch_.sums.at(r);
+    for (std::int64_t x = 0; x < s.rows * kLanes<float>; x += kLanes<float>) {
+      hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
+    }
+    for (std::int64_t x = 0; x < plan_.Dv_padded; x += kSquare) {
+      Unit::template multiply<SquareWrite::accumulate>(scratch_.weights.at(0, s.c0), Plan::kWeightStride,
+                                                       v.from(x / kTileCols, s.c0), s.c1 - s.c0, scratch_.out.at(r, x),
+                                                       plan_.Dv_padded);
+    }
+  }
+
+  /// The common case: the running maxima stay as they are while no score exceeds one by more than kSlack. False where
+  /// they have to move first; what it has written is then of no use.
+  bool near_maxima(const Visibility& visibility, Strip& s) const {
+    if (plan_.rules.any()) return false;
+    if (lowest_maximum(s) == kHidden) {
+      score(visibility, s, s.c0, s.c0 + kSquare);
+      raise_maxima(s, s.c0, s.c0 + kSquare);
+      if (lowest_maximum(s) == kHidden) return false;
+    }
+    start_at_maxima(s);
+    const float factor = plan_.rules.query_factor();
+    // The product of the next square is under way while this one's exponentials are made.
+    HWY_ALIGN float squares[2][kSquare * kSquare];
+    const auto multiply = [&](std::int64_t c) {
+      if (c < s.whole1) multiply_square(s, c, squares[c / kSquare % 2], kSquare);
+    };
+    multiply(s.whole0);
+    for (std::int64_t c = s.whole0; c < s.whole1; c += kSquare) {
+      multiply(c + kSquare);
+      weights_of({squares[c / kSquare % 2], kSquare, s.rows, kSquare, scratch_.weights.at(0, c), Plan::kWeightStride},
+                 factor, s.start, s.sums);
+    }
+    const auto in_part = [&](std::int64_t c0, std::int64_t c1) {
+      if (c0 >= c1) return;
+      score(visibility, s, c0, c1);
+      weights_of(scores(s, c0, c1), 1.0F, s.start, s.sums);
+    };
+    if (s.whole0 < s.whole1) {
+      in_part(s.c0, s.whole0);
+      in_part(s.whole1, s.c1);
+    } else {
+      in_part(s.c0, s.c1);
+    }
+    return within_slack(s);
+  }
+
+  StripScores scores(const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    return {scratch_.scores.at(0, c0),  Plan::kScoreStride, s.rows, c1 - c0,
+            scratch_.weights.at(0, c0), Plan::kWeightStride};
+  }
+
+  void multiply_square(const Strip& s, std::int64_t c, float* to, std::int64_t ld) const {
+    Unit::template multiply<SquareWrite::overwrite>(scratch_.queries.at(s.r), plan_.D_padded,
+                                                    s.keys.from(c / kTileCols, 0), plan_.D_padded, to, ld);
+  }
+
+  /// Columns [c0, c1) of the scores, in units of log2(e), with their rules; −∞ where hidden.
+  void score(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    const Tag<float> d;
+    for (std::int64_t c = c0; c < c1; c += kSquare) multiply_square(s, c, scratch_.scores.at(0, c), Plan::kScoreStride);
+    const auto factor = hn::Set(d, plan_.rules.query_factor());
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const std::int64_t i = i0_ + s.r + m;
+      const KeyRange seen = visibility.row(i);
+      const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
+      const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
+      float* row = scratch_.scores.at(m);
+      for (std::int64_t j = c0; j < c1; j += kLanes<float>)
+        hn::Store(hn::Mul(factor, hn::Load(d, row + j)), d, row + j);
+      if (plan_.rules.any() && begin < end) {
+        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, scratch_.rule_row.data);
+      }
+      std::fill(row + c0, row + begin, kHidden);
+      std::fill(row + end, row + c1, kHidden);
+    }
+  }
+
+  float lowest_maximum(const Strip& s) const {
+    const float* maxima = scratch_.maxima.at(s.r);
+    return *std::min_element(maxima, maxima + s.rows);
+  }
+
+  /// Running maxima of the strip's rows take in columns [c0, c1); sums and output rows follow them.
+  void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const std::int64_t r = s.r + m;
+      raise_maximum(scratch_.maxima(r), scratch_.scores.at(m, c0), c1 - c0, scratch_.sums.at(r), scratch_.out.at(r),
+                    plan_.Dv_padded);
+    }
+  }
+
+  /// Exponents are scores less the maximum; less 0 in a row that saw nothing, whose −∞ stay so.
+  void start_at_maxima(Strip& s) const {
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const float max = scratch_.maxima(s.r + m);
+      s.start[m] = max == kHidden ? 0.0F : -max;
+    }
+  }
+
+  /// Whether no exponent of the strip's block exceeds kSlack, by the sums a little less; NaN aside.
+  bool within_slack(const Strip& s) const {
+    const Tag<float> d;
+    auto sum = hn::Zero(d);
+    for (std::int64_t m = 0; m < s.rows; ++m) sum = hn::Max(hn::Load(d, s.sums + m * kLanes<float>), sum);
+    return hn::GetLane(hn::MaxOfLanes(d, sum)) <= float{1 << kSlack};
+  }
+
+  const Plan& plan_;
+  const ForwardProblem& p_;
+  const Native16ForwardBuffers& shared_;
+  int thread_;
+  const Native16ForwardScratch scratch_;
+  [[no_unique_address]] Unit unit_;  // for as long as the thread multiplies
+  Sequence sequence_;
+  std::int64_t h_ = 0, i0_ = 0, count_ = 0;
+};
+
+void native16_forward_on(const ForwardProblem& p, const RunRest& run_rest) {
+  if (native16_unit(p.context.target) == Native16Unit::tiles) {
+    run_forward<Native16ForwardWorker<Tiles>, Native16ForwardPlan, Native16ForwardBuffers>(p, run_rest);
+  } else {
+    run_forward<Native16ForwardWorker<Dots>, Native16ForwardPlan, Native16ForwardBuffers>(p, run_rest);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET == HWY_AVX3
+
+#if HWY_ONCE
+namespace headgate {
+
+void native16_forward([[maybe_unused]] const ForwardProblem& problem, [[maybe_unused]] const RunRest& run_rest) {
+#if (HWY_TARGETS & HWY_AVX3) != 0
+  N_AVX3::native16_forward_on(problem, run_rest);
+#endif
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE

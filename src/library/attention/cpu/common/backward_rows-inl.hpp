@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the backward pass makes of a query row before the products; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_BACKWARD_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#undef HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_BACKWARD_ROWS_INL_
+#endif
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "library/attention/cpu/common/gate_rows-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// What the backward pass reads and writes of query head h before the products.
+struct QueryRows {
+  QueryRows(const BackwardProblem& p, const Sequence& sequence, std::int64_t head)
+      : dy(query_rows(p.incoming.dy, sequence, head)),
+        y(query_rows(p.saved.y, sequence, head)),
+        attn(query_rows(p.saved.attn, sequence, head)),
+        gate(query_rows(p.inputs.gate, sequence, head)),
+        lse(query_rows(p.saved.lse, sequence, head)),
+        dlse(query_rows(p.incoming.dlse, sequence, head)),
+        dgate(query_rows(p.gradients.dgate, sequence, head)),
+        h(head) {}
+
+  /// Whether all rows are read and written in place, with a gate for each feature or none.
+  template <typename T>
+  bool all_dense() const {
+    const auto dense = [](const auto& rows) { return !rows.present() || lie_dense<T>(rows); };
+    return dense(dy) && dense(y) && dense(attn) && dense(gate) && dense(dgate) && gate.present() == dgate.present() &&
+           (!gate.present() || gate.cols == y.cols);
+  }
+
+  HeadRows<const void> dy, y, attn, gate, lse, dlse;
+  HeadRows<void> dgate;
+  std::int64_t h;
+};
+
+/// do of query i into `d_o` (Dv rounded up to vectors), its dz into dgate, its lse in units of log2(e), ∞ where it saw
+/// nothing, and Δ − dlse, its term of dsinks. own: scratch with one query's dy, y, attn, gate and dgate.
+template <typename T, class Scratch>
+void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
+                 T* delta, double* sink_part) {
+  const GateRowOperands<T> row{padded_row(from.dy, i, own.dy.data),
+                               padded_row(from.y, i, own.y.data),
+                               from.attn.present() ? padded_row(from.attn, i, own.attn.data) : nullptr,
+                               from.gate.present() ? gate_logits(from.gate, i, p.Dv, own.gate.data) : nullptr,
+                               d_o,
+                               own.dgate.data};
+  *delta = gate_row_backward(row, round_up(p.Dv, kLanes<T>), p.gate_fn, p.gate_op);
+  if (from.dgate.present()) {  // hence a gate (check_backward)
+    if (p.gate_headwise) {
+      double sum = 0;
+      for (std::int64_t x = 0; x < p.Dv; ++x) sum += static_cast<double>(row.dz[x]);
+      row.dz[0] = static_cast<T>(sum);
+    }
+    store_row(from.dgate, row.dz, i, 0, from.dgate.cols);
+  }
+  if (from.dlse.present()) {
+    T dlse = 0;
+    load_row(&dlse, from.dlse, i, 0, 1);
+    *delta -= dlse;
+  }
+  double lse_natural = 0;
+  load_row(&lse_natural, from.lse, i, 0, 1);
+  const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
+  *lse = nothing_seen ? std::numeric_limits<T>::infinity() : static_cast<T>(lse_natural * kLog2e);
+  if (p.inputs.sinks.present() && !nothing_seen) {
+    *sink_part -= std::exp(p.sink(from.h) - lse_natural) * static_cast<double>(*delta);
+  }
+}
+
+/// The same of queries i … i + n whose rows are all_dense: do, lse and Δ − dlse, without dsinks.
+template <typename T>
+HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
+                               const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT delta) {
+  const auto row_of = [&](std::int64_t r) HWY_ATTR {
+    const auto at = [&](const HeadRows<const void>& rows)
+                        HWY_ATTR { return rows.present() ? rows.at<T>(i + r, 0, p.Dv) : nullptr; };
+    return GateRowOperands<T>{at(from.dy),   at(from.y),
+                              at(from.attn), at(from.gate),
+                              d_o.at(r),     from.dgate.present() ? from.dgate.at<T>(i + r, 0, p.Dv) : nullptr};
+  };
+  gate_rows_backward(row_of, n, p.Dv, p.gate_fn, p.gate_op, delta);
+  const auto as_column = [](HeadRows<const void> rows) {  // its rows as the columns of one
+    rows.stride = rows.row_stride;
+    rows.cols = rows.rows;
+    return rows;
+  };
+  if (from.dlse.present()) {
+    load_row(lse, as_column(from.dlse), 0, i, n);
+    for (std::int64_t r = 0; r < n; ++r) delta[r] -= lse[r];
+  }
+  constexpr std::int64_t kMost = 16;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  double natural[kMost];
+  for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
+    const std::int64_t rows = std::min(kMost, n - r0);
+    load_row(natural, as_column(from.lse), 0, i + r0, rows);
+    for (std::int64_t r = 0; r < rows; ++r)
+      lse[r0 + r] = natural[r] == -kInfinity ? std::numeric_limits<T>::infinity() : static_cast<T>(natural[r] * kLog2e);
+  }
+}
+
+/// Rows first … of `to` = factor · sums; nothing where it is absent. scaled: one row.
+template <typename T>
+void write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first, T factor,
+                T* HWY_RESTRICT scaled) {
+  if (!to.present()) return;
+  for (std::int64_t n = 0; n < sums.shape[0]; ++n) {
+    const T* HWY_RESTRICT sum = sums.at(n);
+    for (std::int64_t x = 0; x < to.cols; ++x) scaled[x] = factor * sum[x];
+    store_row(to, scaled, first + n, 0, to.cols);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_BACKWARD_ROWS_INL_

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/cancellation.hpp"
+
+namespace headgate {
+
+/// What is packed of a head that stays in the second-level cache of the thread that uses it.
+inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
+
+/// What is packed of a head that each of `threads` finds in the third-level cache beside those of the others: up to
+/// 4 MiB, measured with two threads (docs/design/forward.md).
+inline double shared_head_bytes(int threads) {
+  return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
+}
+
+/// Whether each key/value head, with all that a kernel packs of it, is one thread's task, if that is at most
+/// `most_bytes`. A thread then packs all its heads into the same memory, which stays in its caches, and threads meet at
+/// the end alone. That asks for enough heads to share out evenly, by the measure of the largest
+/// (docs/design/forward.md).
+inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
+  constexpr double kHeadsPerThread = 4;
+  return heads.largest_bytes > 0 && heads.largest_bytes <= most_bytes &&
+         heads.all_bytes >= kHeadsPerThread * threads * heads.largest_bytes;
+}
+
+/// The most queries and the most keys that a sequence has.
+inline Sequence longest_sequence(const Problem& p) {
+  Sequence longest;
+  if (!p.packed()) return {.T = p.T, .S = p.S};
+  for (std::int64_t n = 0; n < p.sequences(); ++n) {
+    const Sequence each = p.sequence(n);
+    longest.T = std::max(longest.T, each.T);
+    longest.S = std::max(longest.S, each.S);
+  }
+  return longest;
+}
+
+/// Whether the next head's rows fit the second-level cache beside the head that is worked on, of `bytes` packed.
+inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
+
+/// Heads that a thread takes at a time where they are tasks: short ones by the handful.
+inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
+  constexpr std::int64_t kTurns = 32, kMost = 8;
+  const std::int64_t share = heads / (kTurns * threads);
+  return share < 1 ? 1 : share > kMost ? kMost : share;
+}
+
+/// All heads of a batch, each in `pieces`, as tasks of the enclosing parallel region, whose threads each call this.
+template <class Worker>
+void run_heads(Worker& worker, const PackedHeads* parts, const HeadTotals& batch, int threads,
+               Cancellation& cancellation, std::int64_t pieces = 1) {
+  const std::int64_t tasks = batch.heads * pieces;
+  const std::int64_t in_turn = heads_in_turn(tasks, threads);
+  const auto task = [&](std::int64_t n) {
+    HeadTask head = head_task_of(parts, batch, n / pieces);
+    head.piece = n % pieces;
+    head.pieces = pieces;
+    return head;
+  };
+#pragma omp for schedule(dynamic, in_turn)
+  for (std::int64_t n = 0; n < tasks; ++n) {
+    if (cancellation.requested(n, in_turn)) continue;
+    worker.run_head(task(n), task(n + 1));
+  }
+}
+
+}  // namespace headgate

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The register-tiled product on which every pass is built; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_MULTIPLY_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_MULTIPLY_INL_
+#undef HEADGATE_ATTENTION_MULTIPLY_INL_
+#else
+#define HEADGATE_ATTENTION_MULTIPLY_INL_
+#endif
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <type_traits>
+
+#include "library/attention/cpu/common/vec-inl.hpp"
+#include "library/core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Where element (m,k) of the left operand lies: a[m · kRow + k · kCol]. Compile-time strides keep every broadcast a
+/// load at a constant displacement from one pointer.
+template <std::int64_t kRow_, std::int64_t kCol_>
+struct LeftLayout {
+  static constexpr std::int64_t kRow = kRow_;
+  static constexpr std::int64_t kCol = kCol_;
+};
+
+/// What a product does with c: c = ab, c = start + ab with one start a row, c += ab.
+enum class ProductWrite { overwrite, overwrite_from, accumulate };
+
+/// What a product does besides.
+struct NothingElse {
+  HWY_INLINE void operator()() const {}
+};
+inline constexpr std::int64_t kStepsACall = 4;  ///< of k in a product, a power of two
+
+/// tile += ab: tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows, n < kVecs vectors; b need not be
+/// aligned. Calls besides() in every kStepsACall-th step of k.
+template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T, class Besides = NothingElse>
+HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
+                             std::int64_t ldb, std::int64_t K, const Besides& besides = {}) {
+  const Tag<T> d;
+  constexpr std::int64_t kN = kLanes<T>;
+  using V = hn::Vec<Tag<T>>;
+#pragma GCC unroll 4
+  for (std::int64_t k = 0; k < K; ++k) {
+    V right[kVecs];
+    if constexpr (!std::is_same_v<Besides, NothingElse>) {
+      if (k % kStepsACall == 0) besides();
+    }
+    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) right[n] = hn::LoadU(d, b + n * kN);
+    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+      const V left = hn::Set(d, a[m * Layout::kRow]);
+      HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::MulAdd(left, right[n], tile[m][n]);
+    }
+    a += Layout::kCol;
+    b += ldb;
+  }
+}
+
+/// The same of a dense b, (K, kVecs · lanes).
+template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
+HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
+                             std::int64_t K) {
+  multiply_add<Layout, kRows, kVecs>(tile, a, b, kVecs * kLanes<T>, K);
+}
+
+/// c[m][n] (+)= Σ_k a(m,k) · b[k][n] for m < kRows, n < kVecs vectors.
+/// b as for multiply_add; c: row stride ldc; start: kRows, read by overwrite_from alone.
+template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
+HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
+                                std::int64_t ldc, const T* start = nullptr) {
+  const Tag<T> d;
+  hn::Vec<Tag<T>> tile[kRows][kVecs];
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
+      tile[m][n] = kWrite == ProductWrite::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
+    }
+  }
+  multiply_add<Layout, kRows, kVecs>(tile, a, b, K);
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
+      T* to = c + m * ldc + n * kLanes<T>;
+      hn::StoreU(kWrite == ProductWrite::accumulate ? hn::Add(tile[m][n], hn::LoadU(d, to)) : tile[m][n], d, to);
+    }
+  }
+}
+
+/// Calls f.operator()<kRows>() with the smallest of three tile heights that holds 1 ≤ rows ≤ kMR.
+template <typename F>
+HWY_INLINE void with_tile_height(std::int64_t rows, const F& f) {
+  constexpr std::int64_t kHalf = kMR / 2;
+  constexpr std::int64_t kQuarter = (kMR + 3) / 4;
+  if (rows > kHalf) {
+    f.template operator()<kMR>();
+  } else if (rows > kQuarter) {
+    f.template operator()<kHalf>();
+  } else {
+    f.template operator()<kQuarter>();
+  }
+}
+
+/// multiply_tile for 1 ≤ rows ≤ kMR, vecs ≤ kNV: reads of a and writes of c reach up to the tile's height.
+template <class Layout, ProductWrite kWrite, typename T>
+HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a, const T* b, std::int64_t K, T* c,
+                               std::int64_t ldc, const T* start = nullptr) {
+  static_assert(kNV == 2);
+  with_tile_height(rows, [&]<std::int64_t kRows>() HWY_ATTR {
+    vecs == kNV ? multiply_tile<kRows, 2, Layout, kWrite>(a, b, K, c, ldc, start)
+                : multiply_tile<kRows, 1, Layout, kWrite>(a, b, K, c, ldc, start);
+  });
+}
+
+/// A matrix (rows, cols) as column panels, the right operand of products that run along rows: panels of kNR columns,
+/// each (rows, width) dense, one after the other; the last is as wide as the columns that are left. cols: a multiple
+/// of the lanes.
+template <typename T>
+struct ColumnPanels {
+  T* data;
+  std::int64_t rows, cols;
+
+  /// Columns of the panel that begins with column c.
+  std::int64_t width(std::int64_t c) const { return std::min(kNR<T>, cols - c); }
+  /// Row r of that panel.
+  T* at(std::int64_t r, std::int64_t c) const {
+    assert(r >= 0 && r < rows && c >= 0 && c < cols && c % kNR<T> == 0);
+    return data + c * rows + r * width(c);
+  }
+};
+
+/// c (+)= a (c's rows, K) · rows first … first + K of b; c and b have as many columns.
+template <class Layout, ProductWrite kWrite, typename T>
+HWY_INLINE void multiply_panels(const View<T, 2>& c, const T* a, const ColumnPanels<T>& b, std::int64_t first,
+                                std::int64_t K) {
+  for (std::int64_t x = 0; x < b.cols; x += kNR<T>) {
+    multiply_strip<Layout, kWrite>(c.shape[0], b.width(x) / kLanes<T>, a, b.at(first, x), K, c.at(0, x), c.strides[0]);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_MULTIPLY_INL_

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the forward pass writes of a query; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_OUTPUT_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
+#undef HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_OUTPUT_ROWS_INL_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "library/attention/cpu/common/gate_rows-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// The outputs of query head h of a sequence.
+template <typename T>
+class OutputRows {
+ public:
+  /// `gate`, `gated`: scratch of Dv elements, rounded up to vectors.
+  OutputRows(const ForwardProblem& problem, const Sequence& sequence, std::int64_t h, const View<T, 1>& gate,
+             const View<T, 1>& gated)
+      : p_(problem),
+        y_(query_rows(p_.outputs.y, sequence, h)),
+        attn_(query_rows(p_.outputs.attn, sequence, h)),
+        lse_(query_rows(p_.outputs.lse, sequence, h)),
+        weights_(query_rows(p_.outputs.weights, sequence, h)),
+        logits_(query_rows(p_.inputs.gate, sequence, h)),
+        gate_(gate),
+        gated_(gated),
+        dense_as_(attn_.present() ? DType::none : dense_dtype()) {}
+
+  /// Normalises, gates and writes query i. o: Σ exp2(s − max) v, Dv rounded up to vectors, divided by the sum on
+  /// return; sum: Σ exp2(s − max), sink included; max in units of log2(e).
+  void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum) const {
+    write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
+    if (!lse_.present()) return;
+    const double lse = (static_cast<double>(max) + std::log2(static_cast<double>(sum))) * kLn2;
+    store_row(lse_, &lse, i, 0, 1);
+  }
+
+  /// All of it but lse, of n queries `rows`, ascending; inverses: 1 / sum of each, or 0.
+  void write_tile(const std::int64_t* rows, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
+    if (dense_as_ != DType::none && consecutive(rows, n)) {
+      if constexpr (std::is_same_v<T, float>) {
+        if (dense_as_ == DType::bf16) return write_dense<BFloat16>(rows[0], n, o, inverses);
+      }
+      return write_dense<T>(rows[0], n, o, inverses);
+    }
+    for (std::int64_t r = 0; r < n; ++r) write_row(rows[r], o.at(r), inverses[r]);
+  }
+
+  /// lse = (max + log2(sum)) · ln 2 of n queries `rows`, ascending.
+  void write_lse(const std::int64_t* rows, std::int64_t n, const T* maxima, const T* sums) const {
+    if (!lse_.present()) return;
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    constexpr std::int64_t kMost = 8;
+    const Tag<double> d;
+    HWY_ALIGN double buffer[kMost] = {};
+    HWY_ALIGN double lse[kMost];
+    HeadRows<void> column = lse_;  // its rows as columns
+    column.stride = lse_.row_stride;
+    column.cols = lse_.rows;
+    for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
+      const std::int64_t count = std::min(kMost, n - r0);
+      for (std::int64_t r = 0; r < count; ++r) buffer[r] = static_cast<double>(sums[r0 + r]);
+      for (std::int64_t r = 0; r < kMost; r += kLanes<double>) {
+        const auto sum = hn::Load(d, buffer + r);
+        const auto log = hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), hn::Log2(d, sum));
+        hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // ∞ and NaN as they are
+      }
+      for (std::int64_t r = 0; r < count; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
+      if (consecutive(rows, n)) {
+        store_row(column, lse, 0, rows[r0], count);
+        continue;
+      }
+      for (std::int64_t r = 0; r < count; ++r) store_row(column, lse + r, 0, rows[r0 + r], 1);
+    }
+  }
+
+  /// Query i, which the gate closes: it has not been computed.
+  void write_closed(std::int64_t i) const {
+    std::fill_n(gated_.data, gated_.shape[0], T{0});
+    store_row(y_, gated_.data, i, 0, p_.Dv);
+    if (attn_.present()) store_row(attn_, gated_.data, i, 0, p_.Dv);
+    for (std::int64_t j = 0; weights_.present() && j < weights_.cols; j += p_.Dv) {
+      store_row(weights_, gated_.data, i, j, std::min(p_.Dv, weights_.cols - j));
+    }
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    if (lse_.present()) store_row(lse_, &kInfinity, i, 0, 1);
+  }
+
+ private:
+  static bool consecutive(const std::int64_t* rows, std::int64_t n) { return rows[n - 1] - rows[0] == n - 1; }
+
+  /// All of query i but lse; `inverse`: what o is multiplied by.
+  void write_row(std::int64_t i, T* HWY_RESTRICT o, T inverse) const {
+    const std::int64_t padded = gated_.shape[0];
+    for (std::int64_t x = 0; x < padded; ++x) o[x] *= inverse;
+    if (attn_.present()) store_row(attn_, o, i, 0, p_.Dv);
+    const T* y = o;
+    if (logits_.present()) {
+      const T* z = gate_logits(logits_, i, p_.Dv, gate_.data);
+      const bool in_place = y_.dtype == dtype_of<T>() && y_.stride == 1 && p_.Dv == padded;
+      T* gated = in_place ? y_.template at<T>(i, 0, p_.Dv) : gated_.data;
+      gate_row_forward(gated, o, z, padded, p_.gate_fn, p_.gate_op);
+      y = in_place ? nullptr : gated;
+    }
+    if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
+  }
+
+  /// The type, T or bf16, as which rows of y are written and of their gates are read, whole vectors where they lie; or
+  /// none.
+  DType dense_dtype() const {
+    const bool dense = lie_dense<T>(y_) || (std::is_same_v<T, float> && lie_dense<T, BFloat16>(y_));
+    const bool gates = logits_.dtype == y_.dtype && logits_.stride == 1 && logits_.cols == p_.Dv;
+    return dense && (!logits_.present() || gates) ? y_.dtype : DType::none;
+  }
+
+  template <typename Stored>
+  void write_dense(std::int64_t i, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
+    const GatedRows<T, Stored> tile{y_.template at<Stored>(i, 0, p_.Dv),
+                                    y_.row_stride,
+                                    o.data,
+                                    o.strides[0],
+                                    logits_.present() ? logits_.template at<Stored>(i, 0, p_.Dv) : nullptr,
+                                    logits_.row_stride,
+                                    inverses};
+    gate_rows_forward(tile, n, p_.Dv, p_.gate_fn, p_.gate_op);
+  }
+
+  const ForwardProblem& p_;
+  HeadRows<void> y_, attn_, lse_, weights_;
+  HeadRows<const void> logits_;
+  View<T, 1> gate_, gated_;
+  DType dense_as_;  // where y is all that is written of a row: of dense_dtype
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_OUTPUT_ROWS_INL_

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows between strided storage and dense compute buffers, and the packed operands of the products; once per target.
+#if defined(HEADGATE_ATTENTION_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_ROWS_INL_
+#undef HEADGATE_ATTENTION_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_ROWS_INL_
+#endif
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <type_traits>
+
+#include "headgate/tensor.hpp"
+#include "library/attention/cpu/common/multiply-inl.hpp"
+#include "library/attention/cpu/common/row_prefetch.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/convert.hpp"
+#include "library/core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+template <typename T, typename From>
+HWY_INLINE T widen(From x) {
+  if constexpr (std::is_arithmetic_v<From>) {
+    return static_cast<T>(x);
+  } else {
+    return static_cast<T>(to_f32(x));
+  }
+}
+
+template <typename To, typename T>
+HWY_INLINE To narrow(T x) {
+  if constexpr (std::is_same_v<To, BFloat16>) {
+    return to_bf16(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<To, Float16>) {
+    return to_f16(static_cast<float>(x));
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
+/// Whether f16 is widened in vectors: Highway's conversion in software (SSE4, scalar) knows no infinities.
+inline constexpr bool kWidensHalves = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
+
+template <typename T>
+HWY_INLINE void widen_halves(T* HWY_RESTRICT to, const Float16* HWY_RESTRICT from, std::int64_t n) {
+  std::int64_t i = 0;
+  if constexpr (std::is_same_v<T, float> && kWidensHalves) {
+    const Tag<float> d;
+    const hn::Rebind<hwy::float16_t, Tag<float>> dh;
+    const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);
+    for (; i + kLanes<float> <= n; i += kLanes<float>)
+      hn::StoreU(hn::PromoteTo(d, hn::LoadU(dh, halves + i)), d, to + i);
+  }
+  for (; i < n; ++i) to[i] = widen<T>(from[i]);
+}
+
+template <typename T, typename From>
+HWY_INLINE void load_strided(T* HWY_RESTRICT to, const From* HWY_RESTRICT from, std::int64_t n, std::int64_t stride) {
+  if (stride == 1) {
+    if constexpr (std::is_same_v<From, Float16>) {
+      widen_halves(to, from, n);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) to[i] = widen<T>(from[i]);
+    }
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = widen<T>(from[i * stride]);
+  }
+}
+
+template <typename To, typename T>
+HWY_INLINE void store_strided(To* HWY_RESTRICT to, const T* HWY_RESTRICT from, std::int64_t n, std::int64_t stride) {
+  if (stride == 1) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = narrow<To>(from[i]);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) to[i * stride] = narrow<To>(from[i]);
+  }
+}
+
+/// The rows of one (b,h) of a tensor, in the tensor's own dtype and strides. Nothing is read of an absent tensor.
+template <typename Void>
+struct HeadRows {
+  Void* data;
+  DType dtype;
+  std::int64_t start;  ///< of row 0, in elements from `data`
+  std::int64_t rows, cols;
+  std::int64_t row_stride, stride;
+
+  HeadRows(const BasicTensorView<Void>& tensor, std::int64_t b, std::int64_t h)
+      : data(tensor.data),
+        dtype(tensor.dtype),
+        start(b * tensor.strides[0] + h * tensor.strides[1]),
+        rows(tensor.shape[2]),
+        cols(tensor.shape[3]),
+        row_stride(tensor.strides[2]),
+        stride(tensor.strides[3]) {}
+  /// Rows that may be written can be read.
+  template <typename Other>
+  HeadRows(const HeadRows<Other>& other)  // NOLINT(google-explicit-constructor)
+      requires(std::is_const_v<Void> && !std::is_const_v<Other>)
+      : data(other.data),
+        dtype(other.dtype),
+        start(other.start),
+        rows(other.rows),
+        cols(other.cols),
+        row_stride(other.row_stride),
+        stride(other.stride) {}
+
+  bool present() const { return dtype != DType::none; }
+
+  /// Rows first … first + n as rows 0 … n.
+  HeadRows range(std::int64_t first, std::int64_t n) const {
+    assert(!present() || (first >= 0 && n >= 0 && first + n <= rows));
+    HeadRows part = *this;
+    part.start += first * row_stride;
+    part.rows = n;
+    return part;
+  }
+  /// Columns first … first + n as columns 0 … n.
+  HeadRows columns(std::int64_t first, std::int64_t n) const {
+    assert(!present() || (first >= 0 && n >= 0 && first + n <= cols));
+    HeadRows part = *this;
+    part.start += first * stride;
+    part.cols = n;
+    return part;
+  }
+
+  /// Columns first … first + n of row i, of a tensor of `Element`.
+  template <typename Element>
+  auto* at(std::int64_t i, std::int64_t first, [[maybe_unused]] std::int64_t n) const {
+    assert(i >= 0 && i < rows && first >= 0 && n >= 0 && first + n <= cols);
+    using Pointer = std::conditional_t<std::is_const_v<Void>, const Element*, Element*>;
+    return static_cast<Pointer>(data) + (start + i * row_stride + first * stride);
+  }
+};
+
+/// The rows of a sequence's queries, of a tensor (B,Hq,T,…).
+template <typename Void>
+HeadRows<Void> query_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
+  return HeadRows<Void>(tensor, s.b, h).range(s.q0, s.T);
+}
+
+/// The rows of its keys, of a tensor (B,Hkv,S,…).
+template <typename Void>
+HeadRows<Void> key_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
+  return HeadRows<Void>(tensor, s.kb, h).range(s.k0, s.S);
+}
+
+/// Rows by its queries and columns by its keys, of a tensor (B,Hq,T,S).
+template <typename Void>
+HeadRows<Void> map_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
+  return query_rows(tensor, s, h).columns(s.k0, s.S);
+}
+
+/// Whether rows are whole vectors of T, stored so or as bf16, that can be read or written where they lie.
+template <typename T, typename Stored = T, typename Void>
+bool lie_dense(const HeadRows<Void>& rows) {
+  return rows.dtype == dtype_of<Stored>() && rows.stride == 1 && rows.cols % kLanes<T> == 0;
+}
+
+/// Asks for all rows within so many steps; for nothing where they are absent or not dense.
+inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t steps = 1) {
+  if (!from.present() || from.stride != 1) return {};
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(from.dtype));
+  return {static_cast<const char*>(from.data) + from.start * bytes, from.rows, from.cols * bytes,
+          from.row_stride * bytes, steps};
+}
+
+/// to[0 .. n) = columns first … first + n of row i.
+template <typename T>
+HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from, std::int64_t i, std::int64_t first,
+                           std::int64_t n) {
+  switch (from.dtype) {
+    case DType::f32: return load_strided(to, from.at<float>(i, first, n), n, from.stride);
+    case DType::f64: return load_strided(to, from.at<double>(i, first, n), n, from.stride);
+    case DType::bf16: return load_strided(to, from.at<BFloat16>(i, first, n), n, from.stride);
+    case DType::f16: return load_strided(to, from.at<Float16>(i, first, n), n, from.stride);
+    case DType::boolean: return load_strided(to, from.at<std::uint8_t>(i, first, n), n, from.stride);
+    case DType::i8: return load_strided(to, from.at<std::int8_t>(i, first, n), n, from.stride);
+    default: return;  // other dtypes never reach a kernel
+  }
+}
+
+/// Columns first … first + n of row i = from[0 .. n), rounded to the tensor's dtype.
+template <typename T>
+HWY_NOINLINE void store_row(const HeadRows<void>& to, const T* HWY_RESTRICT from, std::int64_t i, std::int64_t first,
+                            std::int64_t n) {
+  switch (to.dtype) {
+    case DType::f32: return store_strided(to.at<float>(i, first, n), from, n, to.stride);
+    case DType::f64: return store_strided(to.at<double>(i, first, n), from, n, to.stride);
+    case DType::bf16: return store_strided(to.at<BFloat16>(i, first, n), from, n, to.stride);
+    case DType::f16: return store_strided(to.at<Float16>(i, first, n), from, n, to.stride);
+    default: return;
+  }
+}
+
+/// Row i in T: in place where it lies dense in that type, else in `buffer`.
+template <typename T>
+const T* dense_row(const HeadRows<const void>& from, std::int64_t i, T* HWY_RESTRICT buffer) {
+  if (from.dtype == dtype_of<T>() && from.stride == 1) return from.at<T>(i, 0, from.cols);
+  load_row(buffer, from, i, 0, from.cols);
+  return buffer;
+}
+
+/// The rows of k or v of a sequence and head, which may lie in pages and be int8 with a scale each.
+class KeyRows {
+ public:
+  /// `tensor`: k or v of `p`; `scale`: its scales, or absent.
+  KeyRows(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale, const Sequence& s,
+          std::int64_t h)
+      : cols(tensor.shape[3]),
+        page_(p.page),
+        table_row_(s.table),
+        table_(p.inputs.block_table),
+        rows_(page_ > 0 ? HeadRows<const void>(tensor, 0, h) : key_rows(tensor, s, h)),
+        scales_(page_ > 0 || !scale.present() ? HeadRows<const void>(scale, 0, h) : key_rows(scale, s, h)),
+        page_stride_(tensor.strides[0]),
+        scale_page_stride_(scale.strides[0]) {}
+
+  DType dtype() const { return rows_.dtype; }
+  /// Elements from one column to the next.
+  std::int64_t stride() const { return rows_.stride; }
+  bool scaled() const { return scales_.present(); }
+
+  /// Row j alone, as row 0; its scale is not in it.
+  HeadRows<const void> row(std::int64_t j) const { return at(rows_, page_stride_, j); }
+  float scale(std::int64_t j) const { return *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1); }
+
+  /// What lies `step` elements apart.
+  template <typename E>
+  struct Run {
+    const E* first = nullptr;  ///< or null
+    std::int64_t step = 0;
+  };
+  /// The rows from row j on, or their scales; null where they lie in pages.
+  template <typename E>
+  Run<E> rows_from(std::int64_t j) const {
+    return page_ > 0 ? Run<E>() : Run<E>{rows_.at<E>(j, 0, cols), rows_.row_stride};
+  }
+  Run<float> scales_from(std::int64_t j) const {
+    return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
+  }
+
+  /// visit(r, address of row first + r) for r < n.
+  template <typename E, class Visit>
+  void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
+    each_run<E>(rows_, page_stride_, first, n,
+                [&visit](std::int64_t r, std::int64_t end, const E* row, std::int64_t step) {
+                  for (; r < end; ++r, row += step) visit(r, row);
+                });
+  }
+  /// to[r] = scale of row first + r for r < n.
+  template <typename T>
+  void scales(T* HWY_RESTRICT to, std::int64_t first, std::int64_t n) const {
+    each_run<float>(scales_, scale_page_stride_, first, n,
+                    [to](std::int64_t r, std::int64_t end, const float* scale, std::int64_t step) {
+                      if (step == 1) {
+                        std::copy(scale, scale + (end - r), to + r);
+                      } else {
+                        for (; r < end; ++r, scale += step) to[r] = static_cast<T>(*scale);
+                      }
+                    });
+  }
+
+  std::int64_t cols;
+
+ private:
+  /// visit(r, end, address of row first + r, elements from one to the next) for r … end in one page, up to n.
+  template <typename E, class Visit>
+  void each_run(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t first, std::int64_t n,
+                const Visit& visit) const {
+    for (std::int64_t r = 0; r < n;) {
+      const std::int64_t in_page = page_ == 0 ? n : page_ - (first + r) % page_;
+      const std::int64_t end = std::min(n, r + in_page);
+      visit(r, end, at(rows, page_stride, first + r).template at<E>(0, 0, rows.cols), rows.row_stride);
+      r = end;
+    }
+  }
+
+  HeadRows<const void> at(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t j) const {
+    if (page_ == 0) return rows.range(j, 1);
+    HeadRows<const void> page = rows;
+    page.start += page_of(table_, table_row_, j / page_) * page_stride;
+    return page.range(j % page_, 1);
+  }
+
+  std::int64_t page_, table_row_;
+  ConstTensorView table_;
+  HeadRows<const void> rows_, scales_;  // of page 0 where there are pages
+  std::int64_t page_stride_, scale_page_stride_;
+};
+
+inline KeyRows rows_of_keys(const Problem& p, const Sequence& s, std::int64_t h) {
+  return {p, p.inputs.k, p.inputs.k_scale, s, h};
+}
+inline KeyRows rows_of_values(const Problem& p, const Sequence& s, std::int64_t h) {
+  return {p, p.inputs.v, p.inputs.v_scale, s, h};
+}
+
+/// Row j times its scale in T: in place where it lies so, else in `buffer`.
+template <typename T>
+const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) {
+  const T* row = dense_row(from.row(j), 0, buffer);
+  if (!from.scaled()) return row;
+  const T scale = static_cast<T>(from.scale(j));
+  for (std::int64_t x = 0; x < from.cols; ++x) buffer[x] *= scale;
+  return buffer;
+}
+
+/// The same with zeros up to whole vectors, for which `buffer` has room.
+template <typename T, class Rows>
+const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
+  const T* row = dense_row(from, i, buffer);
+  const std::int64_t padded = round_up(from.cols, kLanes<T>);
+  if (padded == from.cols) return row;
+  if (row != buffer) std::copy_n(row, from.cols, buffer);
+  std::fill(buffer + from.cols, buffer + padded, T{0});
+  return buffer;
+}
+
+#if HWY_TARGET != HWY_SCALAR
+/// Four rows of f32, two of f64: 16 bytes, the block within which vectors are transposed.
+template <typename T>
+inline constexpr std::int64_t kQuad = 16 / sizeof(T);
+
+/// The vector of D whose block b is kQuad elements at rows[b · kQuad] + c.
+template <class D, typename T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const T* const* rows, std::int64_t c) {
+  constexpr std::int64_t kN = hn::MaxLanes(d);
+  if constexpr (kN == kQuad<T>) {
+    return hn::LoadU(d, rows[0] + c);
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, load_blocks(half, rows + kN / 2, c), load_blocks(half, rows, c));
+  }
+}
+
+/// to[c · stride + r] = factor · rows[r][from + c] for c < kQuad and r < lanes of D.
+template <class D, typename T = hn::TFromD<D>>
+HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, const T* const* rows, std::int64_t from, T factor,
+                                 std::int64_t stride) {
+  const auto f = hn::Set(d, factor);
+  const auto row = [&](std::int64_t r) HWY_ATTR { return hn::Mul(f, load_blocks(d, rows + r, from)); };
+  const auto low = hn::InterleaveLower(d, row(0), row(1));
+  const auto high = hn::InterleaveUpper(d, row(0), row(1));
+  if constexpr (kQuad<T> == 2) {
+    hn::StoreU(low, d, to);
+    hn::StoreU(high, d, to + stride);
+  } else {
+    const hn::Repartition<double, D> pair;
+    const auto pairs = [&](auto v) HWY_ATTR { return hn::BitCast(pair, v); };
+    const auto low2 = pairs(hn::InterleaveLower(d, row(2), row(3)));
+    const auto high2 = pairs(hn::InterleaveUpper(d, row(2), row(3)));
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, pairs(low), low2)), d, to);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, pairs(low), low2)), d, to + stride);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, pairs(high), high2)), d, to + 2 * stride);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, pairs(high), high2)), d, to + 3 * stride);
+  }
+}
+
+/// interleave_rows for as many of rows r … n as are whole vectors of D, then of half its lanes; moves r past them.
+template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
+HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* rows, std::int64_t& r, std::int64_t n,
+                                   std::int64_t cols, T factor) {
+  constexpr std::int64_t kN = hn::MaxLanes(d);
+  for (; r + kN <= n; r += kN) {
+    const std::int64_t whole_cols = cols / kQuad<T> * kQuad<T>;
+    for (std::int64_t c = 0; c < whole_cols; c += kQuad<T>)
+      transpose_blocks(d, out + c * kRows + r, rows + r, c, factor, kRows);
+    for (std::int64_t c = whole_cols; c < cols; ++c) {
+      for (std::int64_t x = 0; x < kN; ++x) out[c * kRows + r + x] = factor * rows[r + x][c];
+    }
+  }
+  if constexpr (kN > kQuad<T>) interleave_vectors<kRows>(hn::Half<D>(), out, rows, r, n, cols, factor);
+}
+#endif
+
+/// A matrix's transpose: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows, c < cols.
+template <std::int64_t kRows, typename T>
+HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::int64_t n, std::int64_t cols,
+                                T factor) {
+  std::int64_t r = 0;
+#if HWY_TARGET != HWY_SCALAR
+  interleave_vectors<kRows>(Tag<T>(), out, rows, r, n, cols, factor);
+#endif
+  for (; r < n; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) out[c * kRows + r] = factor * rows[r][c];
+  }
+}
+
+/// Rows row_of(0) … row_of(n − 1) as groups of kRows: out (groups, cols, kRows), element (p,c,r) = factor ·
+/// row_of(p·kRows + r); zero beyond n up to a whole group. `buffer`: kRows rows.
+template <std::int64_t kRows, typename T, class Rows, class RowOf>
+void pack_interleaved(const View<T, 3>& out, const Rows& from, const RowOf& row_of, std::int64_t n, T factor,
+                      const View<T, 2>& buffer) {
+  for (std::int64_t p = 0; p * kRows < n; ++p) {
+    const std::int64_t i0 = p * kRows;
+    const std::int64_t rows = std::min(kRows, n - i0);
+    const T* source[kRows];
+    for (std::int64_t r = 0; r < rows; ++r) source[r] = dense_row(from, row_of(i0 + r), buffer.at(r));
+    T* to = out.at(p);
+    if (rows < kRows) std::fill_n(to, kRows * from.cols, T{0});
+    interleave_rows<kRows>(to, source, rows, from.cols, factor);
+  }
+}
+
+/// Interleaved strips (strips, cols, kMR), the left operand "rows".
+template <typename T>
+void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n, T factor,
+                 const View<T, 2>& buffer) {
+  pack_interleaved<kMR>(
+      out, from, [first](std::int64_t r) { return first + r; }, n, factor, buffer);
+}
+
+/// The same of rows `rows`.
+template <typename T>
+void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const View<std::int64_t, 1>& rows,
+                 std::int64_t n, T factor, const View<T, 2>& buffer) {
+  pack_interleaved<kMR>(
+      out, from, [&rows](std::int64_t r) { return rows(r); }, n, factor, buffer);
+}
+
+/// Transposed panels (panels, cols, kNR), the right operand of products that run along cols.
+template <typename T, class Rows>
+void pack_transposed(const View<T, 3>& out, const Rows& from, std::int64_t first, std::int64_t n,
+                     const View<T, 2>& buffer) {
+  pack_interleaved<kNR<T>>(
+      out, from, [first](std::int64_t r) { return first + r; }, n, T{1}, buffer);
+}
+
+/// Row r of `out` = from[0 .. out.cols).
+template <typename T>
+HWY_INLINE void copy_to_panels(const ColumnPanels<T>& out, std::int64_t r, const T* HWY_RESTRICT from) {
+  const Tag<T> d;
+  for (std::int64_t c = 0; c < out.cols; c += kNR<T>) {
+    T* to = out.at(r, c);
+    for (std::int64_t x = 0; x < out.width(c); x += kLanes<T>) hn::StoreU(hn::LoadU(d, from + c + x), d, to + x);
+  }
+}
+
+/// Rows to_row … to_row + n of `out` = rows first … first + n, with zeros from the tensor's columns up to `out`'s.
+template <typename T, class Rows>
+void pack_panels(const ColumnPanels<T>& out, std::int64_t to_row, const Rows& from, std::int64_t first, std::int64_t n,
+                 const View<T, 2>& buffer) {
+  for (std::int64_t r = 0; r < n; ++r) copy_to_panels(out, to_row + r, padded_row(from, first + r, buffer.data));
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_ROWS_INL_

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to a row of scores between the product q kᵀ and the softmax; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_SCORES_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_SCORES_INL_
+#undef HEADGATE_ATTENTION_SCORES_INL_
+#else
+#define HEADGATE_ATTENTION_SCORES_INL_
+#endif
+
+#include <cmath>
+#include <limits>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/problem.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Softcap, ALiBi, bias and boolean mask: what turns scale · q·k into the score s. Causality, window and key lengths
+/// are not among them: they bound the keys that a row visits (Visibility).
+///
+/// Scores leave in units of log2(e) (s · log2 e), ready for exp2. Without rules the query carries that factor.
+template <typename T>
+class ScoreRules {
+ public:
+  explicit ScoreRules(const Problem& p)
+      : p_(p),
+        any_(p.softcap > 0 || p.inputs.alibi_slopes.present() || p.inputs.bias.present() || p.inputs.mask.present()) {}
+
+  bool any() const { return any_; }
+  /// Whether a score depends on where its query and key are.
+  bool by_position() const {
+    return p_.inputs.alibi_slopes.present() || p_.inputs.bias.present() || p_.inputs.mask.present();
+  }
+  bool capped() const { return p_.softcap > 0; }
+  /// What the query is multiplied by when it is packed.
+  T query_factor() const { return static_cast<T>(any_ ? p_.scale : p_.scale * kLog2e); }
+
+  /// s[0..n): query i of query head h, keys first …; in scale · q·k, out s · log2 e. `slope` (n, may be null) receives
+  /// the softcap's derivative 1 − tanh². `buffer`: n elements.
+  void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
+             std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
+    if (p_.softcap > 0) cap(s, slope, n);
+    if (p_.inputs.alibi_slopes.present()) {
+      const T weight = static_cast<T>(p_.alibi_slope(h));
+      const T start = static_cast<T>(sequence.first_position + i - first);
+      for (std::int64_t j = 0; j < n; ++j)
+        s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));
+    }
+    if (p_.inputs.bias.present()) {
+      load_row(buffer, map_rows(p_.inputs.bias, sequence, h), i, first, n);
+      for (std::int64_t j = 0; j < n; ++j) s[j] += buffer[j];
+    }
+    for (std::int64_t j = 0; j < n; ++j) s[j] *= static_cast<T>(kLog2e);
+    if (p_.inputs.mask.present()) {
+      load_row(buffer, map_rows(p_.inputs.mask, sequence, h), i, first, n);
+      constexpr T kHidden = -std::numeric_limits<T>::infinity();
+      for (std::int64_t j = 0; j < n; ++j) s[j] = buffer[j] != T{0} ? s[j] : kHidden;
+    }
+  }
+
+ private:
+  void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {
+    const Tag<T> d;
+    const auto c = hn::Set(d, static_cast<T>(p_.softcap));
+    const auto inverse = hn::Set(d, static_cast<T>(1.0 / p_.softcap));
+    const auto one = hn::Set(d, T{1});
+    HWY_ALIGN T lane[kLanes<T>] = {};
+    for (std::int64_t j = 0; j < n; j += kLanes<T>) {
+      const std::int64_t count = std::min(kLanes<T>, n - j);
+      T* at = s + j;
+      if (count < kLanes<T>) {
+        std::copy(at, at + count, lane);
+        at = lane;
+      }
+      const auto t = hn::Tanh(d, hn::Mul(hn::LoadU(d, at), inverse));
+      hn::StoreU(hn::Mul(c, t), d, at);
+      if (count < kLanes<T>) std::copy(lane, lane + count, s + j);
+      if (slope == nullptr) continue;
+      hn::StoreU(hn::NegMulAdd(t, t, one), d, lane);
+      std::copy(lane, lane + count, slope + j);
+    }
+  }
+
+  const Problem& p_;
+  bool any_;
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_SCORES_INL_

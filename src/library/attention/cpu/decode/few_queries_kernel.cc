@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward pass of few queries against many keys: decoding, short chunks of new tokens. K and V are read once, where
+// they lie, for all queries and heads that share them. Keys are cut into splits of a fixed length, which threads take;
+// each split has a softmax of its own, and the splits of a row are merged by their maxima before the gate acts.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/cpu/decode/cpu_tuning.hpp"
+#include "library/attention/cpu/kernels.hpp"
+#include "library/attention/cpu/route.hpp"
+#include "library/core/dispatch.hpp"
+#include "library/core/sum_blocks.hpp"
+#include "library/core/workspace.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/attention/cpu/decode/few_queries_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/attention/cpu/common/open_rows-inl.hpp"
+#include "library/attention/cpu/common/output_rows-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/decode/split_rows-inl.hpp"
+#include "library/attention/cpu/decode/stored_rows-inl.hpp"
+#include "library/attention/cpu/x86/digit_scores-inl.hpp"
+#include "library/attention/cpu/x86/dot_scores-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// A sequence with few queries. The rows of a key/value head are the queries of each query head of its group: row
+/// g·T + i. Each split of a head has a partial softmax of each row: partials are numbered by sequence, head, split,
+/// row. A gate threshold leaves some of the rows open, which scratch and partials hold one after another.
+struct FewQueries {
+  Sequence sequence;
+  std::int64_t rows = 0;           ///< group · T
+  std::int64_t split_keys = 0;     ///< keys of a split
+  std::int64_t splits = 0;         ///< of the keys of a head
+  std::int64_t first_split = 0;    ///< the splits of all heads of the sequences before this one
+  std::int64_t first_partial = 0;  ///< their partials
+  std::int64_t first_query = 0;    ///< the queries of all query heads of the sequences before this one
+  bool dots = false;               ///< whether its scores are dot products of bf16
+};
+
+/// Elements from one row of scores to the next: more than the keys of a split by a cache line, so that rows lie in
+/// different sets.
+template <typename E>
+inline constexpr std::int64_t kScoreStride = kMostSplitKeys<E> + 16;
+
+/// E: the element type of k and v.
+template <typename T, typename E>
+struct FewQueriesPlan {
+  explicit FewQueriesPlan(const ForwardProblem& problem)
+      : p(problem),
+        rules(problem),
+        dots(problem, std::is_same_v<E, BFloat16>, rules.query_factor()),
+        D_padded(round_up(p.D, kLanes<T>)),
+        Dv_padded(round_up(p.Dv, kLanes<T>)) {
+    const auto count = [this](const FewQueries& each) {
+      ++sequences;
+      most_rows = std::max(most_rows, each.rows);
+    };
+    all = visit(count);
+    const std::int64_t tasks = std::max(all.first_split, all.first_query);
+    threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
+  }
+
+  /// take(each) for the sequences that have few queries; returns one past the last of them, of no sequence.
+  template <class Take>
+  FewQueries visit(const Take& take) const {
+    FewQueries each;
+    for (std::int64_t n = 0; n < p.sequences(); ++n) {
+      each.sequence = p.sequence(n);
+      if (route_of(p, each.sequence) != ForwardRoute::few_queries) continue;
+      each.rows = p.group * each.sequence.T;
+      each.split_keys = split_keys<E>(each.sequence.S);
+      each.splits = divide_up(each.sequence.S, each.split_keys);
+      take(each);
+      each.first_split += p.Hkv * each.splits;
+      each.first_partial += p.Hkv * each.splits * each.rows;
+      each.first_query += p.Hq * each.sequence.T;
+    }
+    return each;
+  }
+
+  const ForwardProblem& p;
+  ScoreRules<T> rules;
+  DotScores dots;
+  std::int64_t D_padded, Dv_padded;
+  std::int64_t sequences = 0;  ///< with few queries
+  std::int64_t most_rows = 0;  ///< of a key/value head
+  FewQueries all;              ///< the numbers that follow the last sequence's
+  int threads = 1;
+};
+
+/// What one thread works in.
+template <typename T, typename E>
+struct FewQueriesScratch {
+  FewQueriesScratch(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
+    if (plan.dots.available()) {
+      const std::int64_t D_padded = round_up(plan.p.D, kHalfVector);
+      bf16_query = ws.take<BFloat16>("bf16 query", D_padded);
+      bf16_queries = ws.take<BFloat16>("bf16 queries", plan.most_rows, kPairedKeys * D_padded);
+    }
+    query = ws.take<T>("query", plan.D_padded);
+    queries = ws.take<T>("queries", plan.most_rows, plan.D_padded);
+    if (kHasDigits<T, E>) {
+      digits.digits = ws.take<std::int32_t>("digits", plan.most_rows * digits_a_row(plan.D_padded));
+      digits.offsets = ws.take<std::int32_t>("digit offsets", plan.most_rows, kDigits);
+      digits.steps = ws.take<float>("digit steps", plan.most_rows);
+    }
+    scores = ws.take<T>("scores", plan.most_rows, kScoreStride<E>);
+    widened = ws.take<T>("widened", kWidenedKeys, std::max(plan.D_padded, plan.Dv_padded));
+    out = ws.take<T>("out", plan.Dv_padded);
+    gate = ws.take<T>("gate", plan.Dv_padded);
+    gated = ws.take<T>("gated", plan.Dv_padded);
+    slots = ws.take<const E*>("row addresses", 3 * kMostSplitKeys<E>);
+    if (plan.p.inputs.k_scale.present()) scale_rows = ws.take<T>("scale rows", 2, kMostSplitKeys<E>);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule row", kMostSplitKeys<E>);
+  }
+
+  View<T, 1> query;                ///< times the factor of ScoreRules, zeros from D on
+  View<T, 2> queries;              ///< the same, of pack_queries
+  DigitQueries digits;             ///< room for those of pack_digit_queries
+  View<BFloat16, 1> bf16_query;    ///< the same for DotScores
+  View<BFloat16, 2> bf16_queries;  ///< that, of pack_dot_queries
+  View<T, 2> scores;               ///< of a split's keys; then their exponentials
+  View<T, 2> widened;              ///< rows of k or v in T
+  View<T, 1> out, gate, gated;     ///< of one query
+  View<const E*, 1> slots;         ///< a split's keys and values, and the next split's first keys
+  View<T, 2> scale_rows;           ///< of a split's keys and values
+  View<T, 1> rule_row;             ///< a row of bias or mask
+};
+
+/// What threads share: the softmax of each split.
+template <typename T>
+struct FewQueriesBuffers {
+  template <typename E>
+  FewQueriesBuffers(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
+    sequences = ws.take<FewQueries>("sequences", plan.sequences);
+    maxima = ws.take<T>("maxima", plan.all.first_partial);
+    sums = ws.take<T>("sums", plan.all.first_partial);
+    out = ws.take<T>("out by split", plan.all.first_partial, plan.Dv_padded);
+    if (plan.p.gate_threshold > 0) {
+      open_rows = ws.take<std::int64_t>("open rows", plan.all.first_query);
+      open_counts = ws.take<std::int64_t>("open rows", plan.sequences, plan.p.Hkv);
+    }
+    const std::size_t bytes = count_bytes<FewQueriesScratch<T, E>>(plan);
+    scratch = ws.take<std::byte>("threads", plan.threads, bytes);
+  }
+
+  View<FewQueries, 1> sequences;
+  // Of each partial:
+  View<T, 1> maxima;  ///< of the scores, in units of log2(e); −∞ where the row sees no key of the split
+  View<T, 1> sums;    ///< Σ exp2(s − maximum)
+  View<T, 2> out;     ///< Σ exp2(s − maximum) v
+  // With a gate threshold, of each key/value head of a sequence, from its first query on: its open rows, ascending;
+  // and how many there are.
+  View<std::int64_t, 1> open_rows;
+  View<std::int64_t, 2> open_counts;
+  View<std::byte, 2> scratch;  ///< a thread's FewQueriesScratch
+};
+
+/// Split `split` of key/value head h of a sequence.
+struct KeySplit {
+  const FewQueries* each = nullptr;
+  std::int64_t h = 0, split = 0;
+  bool operator==(const KeySplit& other) const = default;
+};
+
+/// One thread's part.
+template <typename T, typename E>
+class FewQueriesWorker {
+ public:
+  using Plan = FewQueriesPlan<T, E>;
+
+  FewQueriesWorker(const Plan& plan, const FewQueriesBuffers<T>& shared, int thread)
+      : plan_(plan),
+        p_(plan.p),
+        shared_(shared),
+        scratch_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
+        keys_(scratch_.widened, tuning_of_cpu()),
+        next_keys_(scratch_.widened, tuning_of_cpu()),
+        values_(scratch_.widened, tuning_of_cpu()) {}
+
+  /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
+  void select_rows(const FewQueries& each, std::int64_t h) const {
+    const std::int64_t T_each = each.sequence.T;
+    std::int64_t count = 0;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      const OutputRows<T> outputs(p_, each.sequence, h * p_.group + g, scratch_.gate, scratch_.gated);
+      OpenRows<T>(p_, each.sequence, h * p_.group + g)
+          .visit(
+              0, T_each,
+              [&](std::int64_t i) { shared_.open_rows(each.first_query + h * each.rows + count++) = g * T_each + i; },
+              [&](std::int64_t i) { outputs.write_closed(i); });
+    }
+    shared_.open_counts(number_of(each), h) = count;
+  }
+
+  /// The softmax of a split. Without open rows nothing is read. `following`: what this thread is likely to run next, or
+  /// of no sequence; its first keys are asked for.
+  void run_split(const KeySplit& at, const KeySplit& following) {
+    select(*at.each, at.h);
+    const std::int64_t all_rows = scores_.shape[0];
+    if (all_rows == 0) return;
+    partial_ = partial_of(*at.each, at.h, at.split);
+    std::fill_n(shared_.maxima.at(partial_), all_rows, kHidden);
+    std::fill_n(shared_.sums.at(partial_), all_rows, T{0});
+    const View<T, 2> out = shared_.out.range(0, partial_, all_rows);
+    std::fill_n(out.data, out.count(), T{0});
+    const KeyRange range = keys_of(at);
+    if (range.empty()) return;
+    if (!(coming_ == at)) {
+      place_keys(at, scratch_.slots.data);
+      next_keys_.prefetch_first(next_keys_.ahead());
+    }
+    coming_ = {};
+    std::swap(keys_, next_keys_);
+    values_.select(rows_of_values(p_, sequence_, h_), all_rows);
+    const OrderedKeys& keys = keys_.keys();
+    // The slots are in the order of their use: the split's keys, its values, the first keys of the next one.
+    const E** const coming = values_.place(keys_.move(scratch_.slots.data), keys);
+    const bool follows = following.each != nullptr && place_keys(following, coming);
+    const std::int64_t ahead = keys_.ahead();
+    keys_.with(ahead, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+      score(scores_.range(1, first, count), rows, count);
+    });
+    const T* key_scales = keys_.scales(scratch_.scale_rows.data);
+    const T* const value_scales = values_.scales(scratch_.scale_rows.data + scratch_.scale_rows.strides[0]);
+    const bool all_seen = keys.streamed == keys.count && keys.count % kLanes<T> == 0;
+    if (!all_seen || plan_.rules.any()) {
+      if (key_scales != nullptr) scale_scores(key_scales, keys.count);
+      key_scales = nullptr;
+      rule_and_hide(keys);
+    }
+    for (std::int64_t r = 0; r < all_rows; ++r) exponentials(r, keys.count, key_scales, value_scales);
+    const std::int64_t at_a_time = values_.values_at_a_time();
+    values_.with(ahead, follows ? &next_keys_ : nullptr, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+      add_weighted_rows<kScoreStride<E>>(out, scores_.range(1, first, count), rows, count, at_a_time);
+    });
+  }
+
+  /// Merges the splits of the r-th open row of key/value head h_kv of a sequence, gates and writes.
+  void finish_row(const FewQueries& each, std::int64_t h_kv, std::int64_t r) const {
+    if (r >= rows_of(each, h_kv)) return;
+    const auto [h, i] = query_of(each, h_kv, r);
+    const std::int64_t first = partial_of(each, h_kv, 0) + r;
+    const auto partial = [&](std::int64_t split) { return first + split * each.rows; };
+    const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h) * kLog2e) : kHidden;
+    T max = sink;
+    for (std::int64_t split = 0; split < each.splits; ++split) max = std::max(max, shared_.maxima(partial(split)));
+    T sum = sink == kHidden ? T{0} : std::exp2(sink - max);
+    const Tag<T> d;
+    T* HWY_RESTRICT out = scratch_.out.data;
+    std::fill_n(out, plan_.Dv_padded, T{0});
+    for (std::int64_t split = 0; split < each.splits; ++split) {
+      const T split_max = shared_.maxima(partial(split));
+      // Of a split in which the row sees nothing, sum and output are 0; NaN where its scores are.
+      const T factor = split_max == kHidden ? T{1} : std::exp2(split_max - max);
+      sum += factor * shared_.sums(partial(split));
+      const T* HWY_RESTRICT from = shared_.out.at(partial(split));
+      for (std::int64_t x = 0; x < plan_.Dv_padded; x += kLanes<T>) {
+        hn::Store(hn::MulAdd(hn::Set(d, factor), hn::Load(d, from + x), hn::Load(d, out + x)), d, out + x);
+      }
+    }
+    OutputRows<T>(p_, each.sequence, h, scratch_.gate, scratch_.gated).write(i, out, max, sum);
+  }
+
+ private:
+  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+
+  std::int64_t partial_of(const FewQueries& each, std::int64_t h, std::int64_t split) const {
+    return each.first_partial + (h * each.splits + split) * each.rows;
+  }
+
+  /// The keys of the split that its rows see.
+  KeyRange keys_of(const KeySplit& at) const {
+    const Sequence& sequence = at.each->sequence;
+    const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
+    const std::int64_t keys = at.each->split_keys;
+    return {std::max(seen.begin, at.split * keys), std::min(seen.end, (at.split + 1) * keys)};
+  }
+
+  /// keys_of a split in the order of their use. Streamed are those that all rows see, if nothing depends on where they
+  /// are.
+  OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys) const {
+    const Visibility visibility(p_, sequence);
+    OrderedKeys order{keys.begin, keys.end - keys.begin, 0};
+    if (!plan_.rules.by_position() && visibility.row(sequence.T - 1).begin <= keys.begin) {
+      const std::int64_t seen_by_all = std::min(visibility.row(0).end, keys.end) - keys.begin;
+      order.streamed = std::max<std::int64_t>(seen_by_all, 0) / kTileKeys * kTileKeys;
+    }
+    return order;
+  }
+
+  /// Makes the keys of a split the next ones; false if its rows see none.
+  bool place_keys(const KeySplit& at, const E** slots) {
+    const Sequence& sequence = at.each->sequence;
+    const KeyRange range = keys_of(at);
+    const std::int64_t rows = rows_of(*at.each, at.h);
+    if (rows == 0 || range.empty()) return false;
+    next_keys_.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
+    coming_ = at;
+    next_keys_.place(slots, order_of(sequence, range));
+    return true;
+  }
+
+  /// scores(r, j) = query r · row j of `keys`, j < n, times the factor of ScoreRules.
+  template <typename Key>
+  void score(const View<T, 2>& scores, const StoredRows<Key>& keys, std::int64_t n) const {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (std::is_same_v<Key, BFloat16>) {
+      if (sequence_at_->dots) {
+        return dot_score_rows<kScoreStride<E>>(scores, bf16_queries_, keys, p_.D, n, plan_.dots.factor_of_scores());
+      }
+    }
+    if constexpr (kHasDigits<T, Key>) {
+      if (in_digits_) return digit_score_rows<kScoreStride<E>>(scores, digit_queries_, keys, p_.D, n);
+    }
+#endif
+    score_rows<kScoreStride<E>>(scores, queries_, keys, n);
+  }
+
+  std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
+
+  /// How many rows of the head are open.
+  std::int64_t rows_of(const FewQueries& each, std::int64_t h) const {
+    return shared_.open_counts.present() ? shared_.open_counts(number_of(each), h) : each.rows;
+  }
+
+  struct Query {
+    std::int64_t h, i;
+  };
+  /// The query head and the query that the r-th open row of key/value head h is.
+  Query query_of(const FewQueries& each, std::int64_t h, std::int64_t r) const {
+    const std::int64_t row = shared_.open_rows.present() ? shared_.open_rows(each.first_query + h * each.rows + r) : r;
+    return {h * p_.group + row / each.sequence.T, row % each.sequence.T};
+  }
+
+  /// Makes the thread's scratch that of the head, whose queries it packs unless they are there.
+  void select(const FewQueries& each, std::int64_t h) {
+    if (sequence_at_ == &each && h_ == h) return;
+    sequence_at_ = &each;
+    sequence_ = each.sequence;
+    h_ = h;
+    const std::int64_t rows = rows_of(each, h);
+    scores_ = scratch_.scores.range(0, 0, rows);
+    if (each.dots) {
+      bf16_queries_ = scratch_.bf16_queries.range(0, 0, rows);
+      const std::int64_t D_padded = scratch_.bf16_query.shape[0];
+      pack_dot_queries(bf16_queries_, scratch_.bf16_query.data, [&](std::int64_t r, BFloat16* to) {
+        const auto [query_head, i] = query_of(each, h, r);
+        plan_.dots.load_query(to, query_rows(p_.inputs.q, sequence_, query_head), i);
+        std::fill(to + p_.D, to + D_padded, BFloat16{0});
+      });
+      return;
+    }
+    in_digits_ = false;
+    const T factor = plan_.rules.query_factor();
+    const auto load = [&](std::int64_t r, T* to) {
+      const auto [query_head, i] = query_of(each, h, r);
+      load_row(to, query_rows(p_.inputs.q, sequence_, query_head), i, 0, p_.D);
+      for (std::int64_t x = 0; x < p_.D; ++x) to[x] *= factor;
+      std::fill(to + p_.D, to + plan_.D_padded, T{0});
+    };
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (kHasDigits<T, E>) {
+      if (suit_digits(p_.D) && SplitRows<T, E>::used_in_place(rows_of_keys(p_, sequence_, h))) {
+        digit_queries_ = {scratch_.digits.digits, scratch_.digits.offsets, scratch_.digits.steps.range(0, 0, rows)};
+        in_digits_ = pack_digit_queries(digit_queries_, scratch_.query, load);
+        if (in_digits_) return;
+      }
+    }
+#endif
+    queries_ = scratch_.queries.range(0, 0, rows);
+    pack_queries<kLanes<T>>(queries_, scratch_.query.data, load);
+  }
+
+  /// Score rules on what each row sees of the split's keys; −∞ on the others, up to a whole vector.
+  void rule_and_hide(const OrderedKeys& keys) const {
+    const std::int64_t j = keys.first, n = keys.count;
+    const Visibility visibility(p_, sequence_);
+    for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
+      const auto [h, i] = query_of(*sequence_at_, h_, r);
+      const KeyRange seen = visibility.row(i);  // all that is streamed
+      const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - j, 0, n);
+      const std::int64_t end = std::clamp<std::int64_t>(seen.end - j, begin, n);
+      T* s = scores_.at(r);
+      if (plan_.rules.any() && begin < end) {
+        plan_.rules.apply(s + begin, nullptr, sequence_, h, i, j + begin, end - begin, scratch_.rule_row.data);
+      }
+      std::fill(s, s + begin, kHidden);
+      std::fill(s + end, s + round_up(n, kLanes<T>), kHidden);
+    }
+  }
+
+  void scale_scores(const T* HWY_RESTRICT key_scales, std::int64_t n) const {
+    for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
+      T* HWY_RESTRICT s = scores_.at(r);
+      for (std::int64_t j = 0; j < n; ++j) s[j] *= key_scales[j];
+    }
+  }
+
+  /// The largest of n scores, a whole number of vectors of them, which are multiplied by `key_scales` where there are.
+  static T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales) {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    auto even = hn::Set(d, kHidden), odd = even;
+    const auto run = [&](const auto& score) HWY_ATTR {
+      std::int64_t j = 0;
+      for (; j + 4 * kN <= n; j += 4 * kN) {
+        even = hn::Max(even, hn::Max(score(j), score(j + kN)));
+        odd = hn::Max(odd, hn::Max(score(j + 2 * kN), score(j + 3 * kN)));
+      }
+      for (; j < n; j += kN) even = hn::Max(even, score(j));
+    };
+    if (key_scales == nullptr) {
+      run([&](std::int64_t j) HWY_ATTR { return hn::Load(d, s + j); });
+    } else {
+      run([&](std::int64_t j) HWY_ATTR {
+        const auto scaled = hn::Mul(hn::Load(d, s + j), hn::Load(d, key_scales + j));
+        hn::Store(scaled, d, s + j);
+        return scaled;
+      });
+    }
+    return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
+  }
+
+  /// The first n scores of row r, times `key_scales`, become exp2(s − maximum), of the split's maximum and sum, times
+  /// `value_scales`, where there are scales.
+  void exponentials(std::int64_t r, std::int64_t n, const T* key_scales, const T* HWY_RESTRICT value_scales) const {
+    const Tag<T> d;
+    T* HWY_RESTRICT s = scores_.at(r);
+    const T max = largest_of(s, n, key_scales);
+    // Maxima may pass NaN by, so that one of −∞ does not say that all scores are: their exponentials tell.
+    const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
+    auto total = hn::Zero(d);
+    const auto run = [&](const auto& weight) HWY_ATTR {
+      for (std::int64_t first = 0; first < n; first += kSplitSumKeys) {
+        auto block = hn::Zero(d);
+        for (std::int64_t j = first; j < std::min(first + kSplitSumKeys, n); j += kLanes<T>) {
+          const auto e = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));
+          hn::Store(weight(e, j), d, s + j);
+          block = hn::Add(block, e);
+        }
+        total = hn::Add(total, block);
+      }
+    };
+    if (value_scales == nullptr) {
+      run([](auto e, std::int64_t) HWY_ATTR { return e; });
+    } else {
+      run([&](auto e, std::int64_t j) HWY_ATTR { return hn::Mul(e, hn::Load(d, value_scales + j)); });
+    }
+    shared_.maxima(partial_ + r) = max;
+    shared_.sums(partial_ + r) = hn::GetLane(hn::SumOfLanes(d, total));
+  }
+
+  const Plan& plan_;
+  const ForwardProblem& p_;
+  const FewQueriesBuffers<T>& shared_;
+  FewQueriesScratch<T, E> scratch_;
+  const FewQueries* sequence_at_ = nullptr;
+  Sequence sequence_;
+  std::int64_t h_ = 0, partial_ = 0;  // key/value head; the split's first partial
+  View<T, 2> queries_, scores_;       // of the open rows of the head
+  View<BFloat16, 2> bf16_queries_;    // in place of queries_ for dot products
+  DigitQueries digit_queries_;        // and for int8 keys
+  bool in_digits_ = false;            // whether there are digit_queries_
+  SplitRows<T, E> keys_, next_keys_, values_;
+  KeySplit coming_;  // whose keys the next ones are, asked for already; or of no sequence
+};
+
+/// The split with number n of all sequences.
+template <class Plan>
+KeySplit split_at(const FewQueries* sequences, const Plan& plan, std::int64_t n) {
+  const FewQueries& each = find_owner(sequences, plan.sequences, &FewQueries::first_split, n);
+  return {&each, (n - each.first_split) / each.splits, (n - each.first_split) % each.splits};
+}
+
+template <typename T, typename E>
+void few_queries_of(const ForwardProblem& p, const RunRest& run_rest) {
+  const FewQueriesPlan<T, E> plan(p);
+  const Placed<FewQueriesBuffers<T>> shared(plan);
+  run_rest(shared.bytes());
+  const FewQueries* const sequences = shared->sequences.data;
+  FewQueries* next = shared->sequences.data;
+  plan.visit([&](const FewQueries& each) {
+    *next = each;
+    next->dots = plan.dots.suit(each.sequence);
+    ++next;
+  });
+  constexpr std::int64_t kSplitsAtOnce = 16;
+  Cancellation cancellation(p.context);
+#pragma omp parallel num_threads(plan.threads) default(none) shared(p, plan, shared, sequences, cancellation)
+  {
+    FewQueriesWorker<T, E> worker(plan, *shared, omp_get_thread_num());
+    if (p.gate_threshold > 0) {
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < plan.sequences * p.Hkv; ++n) worker.select_rows(sequences[n / p.Hkv], n % p.Hkv);
+    }
+    // Long stretches first: within one the next split's keys are asked for in time.
+#pragma omp for schedule(guided)
+    for (std::int64_t n = 0; n < plan.all.first_split; ++n) {
+      if (cancellation.requested(n, kSplitsAtOnce)) continue;
+      const bool is_last = n + 1 == plan.all.first_split;
+      worker.run_split(split_at(sequences, plan, n), is_last ? KeySplit{} : split_at(sequences, plan, n + 1));
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t n = 0; n < plan.all.first_query; ++n) {
+      const FewQueries& each = find_owner(sequences, plan.sequences, &FewQueries::first_query, n);
+      worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
+    }
+  }
+  cancellation.throw_if_seen();
+}
+
+template <typename T>
+void few_queries_typed(const ForwardProblem& p, const RunRest& run_rest) {
+  if (p.inputs.k.dtype == DType::i8) return few_queries_of<T, std::int8_t>(p, run_rest);
+  if constexpr (std::is_same_v<T, double>) {
+    few_queries_of<double, double>(p, run_rest);
+  } else {
+    switch (p.inputs.k.dtype) {
+      case DType::bf16: return few_queries_of<float, BFloat16>(p, run_rest);
+      case DType::f16: return few_queries_of<float, Float16>(p, run_rest);
+      default: return few_queries_of<float, float>(p, run_rest);
+    }
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate {
+
+HEADGATE_TARGET_TABLE(few_queries_typed);
+
+void few_queries_forward(const ForwardProblem& problem, const RunRest& run_rest) {
+  const std::int64_t target = problem.context.target;
+  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(few_queries_typed, double, target)
+                                                        : HEADGATE_FOR_TARGET(few_queries_typed, float, target);
+  run(problem, run_rest);
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of k or v of a split of keys, in the order of their use; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_SPLIT_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_SPLIT_ROWS_INL_
+#undef HEADGATE_ATTENTION_SPLIT_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_SPLIT_ROWS_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/decode/cpu_tuning.hpp"
+#include "library/attention/cpu/decode/stored_rows-inl.hpp"
+#include "library/core/sum_blocks.hpp"
+#include "library/core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Rows of k and v that are widened together, to stay in the first level of the cache.
+inline constexpr std::int64_t kWidenedKeys = 64;
+
+/// Most keys of a split of elements E.
+template <typename E>
+inline constexpr std::int64_t kMostSplitKeys = sizeof(E) <= 2 ? kLongSplitKeys : kSplitKeys;
+
+/// Keys of a split of a sequence of S. Memory streams best while keys, or values, are read for some time, so that
+/// shorter rows have more of them (docs/design/decoding.md); but splits are also what threads share.
+template <typename E>
+constexpr std::int64_t split_keys(std::int64_t S) {
+  if (sizeof(E) == 2 && S < kLongSplits * kLongSplitKeys) return kSplitKeys;
+  return kMostSplitKeys<E>;
+}
+
+/// Keys of the register tile that takes most of them.
+inline constexpr std::int64_t kMostTileKeys = 16;
+
+/// Keys of a split from `first` on, in the order of their use: the first `streamed`, where the order
+/// says nothing, in turn from kTileKeys places one after another, in each of which hardware prefetchers follow a stream
+/// (docs/design/decoding.md); then the others.
+struct OrderedKeys {
+  std::int64_t first = 0, count = 0;
+  std::int64_t streamed = 0;  ///< a multiple of kTileKeys
+
+  /// Keys of a place.
+  std::int64_t place() const { return streamed / kTileKeys; }
+  /// The key that is used as the n-th.
+  std::int64_t key(std::int64_t n) const {
+    return first + (n < streamed ? n % kTileKeys * place() + n / kTileKeys : n);
+  }
+};
+
+/// Rows of k or v of one sequence and head, of elements E, for products in T, a split's at a time, in slots, which are
+/// filled shortly before their use.
+template <typename T, typename E>
+class SplitRows {
+ public:
+  static constexpr std::int64_t kMostKeys = kMostSplitKeys<E>;
+
+  SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
+
+  /// `rows_against`: of queries. Rows that are not used in place are widened to T, unless `dots` take them as they are.
+  void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
+    rows_ = rows;
+    rows_against_ = rows_against;
+    in_place_ = dots || used_in_place(rows);
+  }
+
+  /// Whether rows are used as they are stored, which is faster also where several tiles of queries widen them again.
+  static bool used_in_place(const KeyRows& rows) {
+    return loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
+  }
+
+  /// Takes the rows of `keys`, in slots from `slots` on. Returns the end of the slots, a multiple of kMostTileKeys.
+  const E** place(const E** slots, const OrderedKeys& keys) {
+    keys_ = keys;
+    slots_ = slots;
+    filled_ = 0;
+    return slots + slots_used();
+  }
+
+  /// Other slots for the same rows. Returns their end.
+  const E** move(const E** slots) {
+    std::copy(slots_, slots_ + filled_, slots);
+    slots_ = slots;
+    return slots + slots_used();
+  }
+
+  const OrderedKeys& keys() const { return keys_; }
+
+  /// visit(rows, first, n) with the rows of slots first … first + n as StoredRows, for all slots. While they are used,
+  /// those `ahead` slots later are asked for; those of `following`, unless null, come after the last.
+  template <class Visit>
+  void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
+    if constexpr (loads_stored<T, E>()) {
+      if (in_place_) {
+        fill_with_following(keys_.count + ahead, following);
+        return visit(StoredRows<E>{slots_, ahead, requests().into_first_level}, 0, keys_.count);
+      }
+    }
+    for (std::int64_t first = 0; first < keys_.count; first += kWidenedKeys) {
+      const std::int64_t n = std::min(kWidenedKeys, keys_.count - first);
+      const T* wide[kWidenedKeys];
+      fill_with_following(first + n + ahead, following);
+      PrefetchedRows<E> coming = prefetched_rows(first + ahead, n);
+      for (std::int64_t r = 0; r < n; ++r) {
+        T* row = widened_.at(r);
+        wide[r] = row;
+        if (r % kTileKeys == 0) prefetch_whole_rows(coming);
+        load_row(row, rows_->row(keys_.key(first + r)), 0, 0, rows_->cols);
+        std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
+      }
+      std::fill(wide + n, wide + round_up(n, kTileKeys), wide[n - 1]);
+      visit(StoredRows<T>{wide}, first, n);
+    }
+  }
+
+  /// How many slots before their use rows are asked for.
+  std::int64_t ahead() const { return rows_in(requests().ahead_bytes); }
+
+  /// How many rows are used as values at a time. Memory streams best where they are used in the order in which they are
+  /// asked for; where arithmetic takes longer, more rows at a time spare loads and stores of sums.
+  std::int64_t values_at_a_time() const {
+    if (!in_place_) return kWidenedKeys;
+    if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
+    if (rows_against_ > kHighRows) return kWidenedKeys;
+    return rows_against_ < kTileRows ? kTileKeys : 2 * kTileKeys;
+  }
+
+  /// Asks for the rows of the first `n` slots.
+  void prefetch_first(std::int64_t n) {
+    fill_to(n);
+    PrefetchedRows<E> coming = prefetched_rows(0, std::min(n, keys_.count));
+    for (std::int64_t r = 0; r < n; r += kTileKeys) prefetch_whole_rows(coming);
+  }
+
+  /// The scales of the rows in the slots, in `buffer` (kMostKeys elements), zeros behind them up to a whole vector;
+  /// null where rows have none.
+  const T* scales(T* HWY_RESTRICT buffer) const {
+    if (!rows_->scaled()) return nullptr;
+    const KeyRows::Run<float> run = rows_->scales_from(keys_.first);
+    if (run.first != nullptr && run.step == 1) {
+      to_slots(buffer, 0, keys_.count, run.first);
+    } else {
+      T scales[kMostKeys];
+      rows_->scales(scales, keys_.first, keys_.count);
+      to_slots(buffer, 0, keys_.count, scales);
+    }
+    std::fill(buffer + keys_.count, buffer + round_up(keys_.count, kLanes<T>), T{0});
+    return buffer;
+  }
+
+ private:
+  static constexpr std::int64_t kChunk_bytes = 8192;  ///< of values: they stay in the first level of the cache
+
+  const CpuTuning::Requests& requests() const {
+    constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
+    if (rows_against_ < kManyRows) return tuning_.few;
+    return sizeof(E) < sizeof(float) ? tuning_.many_narrow : tuning_.many;
+  }
+
+  std::int64_t slots_used() const { return round_up(keys_.count, kMostTileKeys); }
+
+  /// Fills slots up to `end`, rounded up to kMostTileKeys. Those behind the last row repeat it.
+  void fill_to(std::int64_t end) {
+    end = round_up(end, kMostTileKeys);
+    const std::int64_t rows_end = std::min(end, keys_.count);
+    if (filled_ < rows_end) {
+      const KeyRows::Run<E> run = rows_->rows_from<E>(keys_.first);
+      if (run.first != nullptr) {
+        run_to_slots(run, filled_, rows_end);
+      } else {
+        const E* rows[kMostKeys];
+        rows_->each_row<E>(keys_.first, keys_.count, [&rows](std::int64_t r, const E* row) { rows[r] = row; });
+        to_slots(slots_, filled_, rows_end, rows);
+      }
+      filled_ = rows_end;
+    }
+    if (filled_ < end) {
+      std::fill(slots_ + filled_, slots_ + end, slots_[keys_.count - 1]);
+      filled_ = end;
+    }
+  }
+
+  /// The same; behind the last row come the slots of `following`, unless null.
+  void fill_with_following(std::int64_t end, SplitRows* following) {
+    const std::int64_t own_end = following != nullptr ? std::min(end, slots_used()) : end;
+    fill_to(own_end);
+    if (own_end < end) following->fill_to(end - own_end);
+  }
+
+  /// The addresses of rows for slots `begin` … `end`.
+  void run_to_slots(const KeyRows::Run<E>& run, std::int64_t begin, std::int64_t end) {
+    const E** HWY_RESTRICT slots = slots_;
+    const std::int64_t place = keys_.place() * run.step;  // elements from one to the next
+    std::int64_t r = begin;
+    // Not four addresses that advance: GCC 12 compiles them wrongly for SSE4.
+    for (; r < std::min(end, keys_.streamed); r += kTileKeys) {
+      const E* row = run.first + r / kTileKeys * run.step;
+      for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * place;
+    }
+    for (; r < end; ++r) slots[r] = run.first + r * run.step;
+  }
+
+  /// to[s] = what belongs to the key in slot s, of `keys`, what belongs to the split's keys; begin ≤ s < end.
+  template <typename Each, typename From>
+  void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
+    const std::int64_t place = keys_.place();
+    std::int64_t r = begin;
+    for (std::int64_t k = r / kTileKeys; k < std::min(end, keys_.streamed) / kTileKeys; ++k, r += kTileKeys) {
+      for (std::int64_t s = 0; s < kTileKeys; ++s) to[k * kTileKeys + s] = static_cast<Each>(keys[s * place + k]);
+    }
+    std::copy(keys + r, keys + end, to + r);
+  }
+
+  /// So many rows fit `bytes`, in multiples of kTileKeys up to a split.
+  std::int64_t rows_in(std::int64_t bytes) const {
+    const std::int64_t rows = bytes / (rows_->cols * std::int64_t{sizeof(E)});
+    return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kMostKeys);
+  }
+
+  /// Those of n slots, if their elements are neighbours.
+  PrefetchedRows<E> prefetched_rows(std::int64_t slot, std::int64_t n) const {
+    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests().into_first_level};
+  }
+  /// Asks for kTileKeys rows.
+  static void prefetch_whole_rows(PrefetchedRows<E>& coming) {
+    for (std::int64_t line = 0; line < coming.lines_a_row(); ++line) coming.prefetch_lines();
+  }
+
+  View<T, 2> widened_;
+  CpuTuning tuning_;
+  std::optional<KeyRows> rows_;
+  std::int64_t rows_against_ = 0;
+  bool in_place_ = false;
+  OrderedKeys keys_;
+  const E** slots_ = nullptr;
+  std::int64_t filled_ = 0;  ///< of the slots, from the first on
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_SPLIT_ROWS_INL_

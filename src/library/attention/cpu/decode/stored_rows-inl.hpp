@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of a few rows with rows of k and v as they are stored; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_STORED_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_STORED_ROWS_INL_
+#undef HEADGATE_ATTENTION_STORED_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_STORED_ROWS_INL_
+#endif
+
+#include <algorithm>
+#include <cassert>
+#include <type_traits>
+
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/vec-inl.hpp"
+#include "library/core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Rows of E in the order of their use, each dense in itself and a whole number of vectors of T long. While kTileKeys
+/// rows are used, the cache lines of those that are `ahead` later are asked for, which may lie behind the rows that are
+/// used now; 0: none are.
+template <typename E>
+struct StoredRows {
+  const E* const* rows = nullptr;
+  std::int64_t ahead = 0;
+  bool into_first_level = false;  ///< of the cache; else into the second
+
+  StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
+};
+
+/// Whether load_stored has vector code for E.
+template <typename T, typename E>
+constexpr bool loads_stored() {
+  if constexpr (std::is_same_v<T, E>) return true;
+  if constexpr (std::is_same_v<T, float> && (std::is_same_v<E, BFloat16> || std::is_same_v<E, std::int8_t>)) {
+    return HWY_TARGET != HWY_SCALAR;
+  }
+  return std::is_same_v<T, float> && std::is_same_v<E, Float16> && kWidensHalves;
+}
+
+/// kLanes<T> elements of E.
+template <typename T, typename E>
+HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
+  static_assert(loads_stored<T, E>());
+  const Tag<T> d;
+  if constexpr (std::is_same_v<T, E>) {
+    return hn::LoadU(d, from);
+  } else if constexpr (std::is_same_v<E, BFloat16>) {
+    return load_bf16(from);
+  } else if constexpr (std::is_same_v<E, std::int8_t>) {
+    const hn::RebindToSigned<Tag<T>> wide;
+    const hn::Rebind<std::int8_t, Tag<T>> byte;
+    return hn::ConvertTo(d, hn::PromoteTo(wide, hn::LoadU(byte, from)));
+  } else {
+    const hn::Rebind<hwy::float16_t, Tag<T>> half;
+    return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(from)));
+  }
+}
+
+/// x in a register: compilers repeat a load in every product that uses it, and loads then limit the rate.
+template <class V>
+HWY_INLINE V in_register(V x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+  asm("" : "+v"(x.raw));
+#endif
+  return x;
+}
+
+/// x, an address or a distance, of which compilers know nothing more: else they compute addresses that depend on it
+/// before a loop, and keep them in registers that the loop needs.
+template <class X>
+HWY_INLINE X opaque_to_optimizer(X x) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  asm("" : "+r"(x));
+#endif
+  return x;
+}
+
+/// Register tiles for scores: kHighRows rows by kHighKeys keys where there are so many rows, else kTileRows or fewer by
+/// kTileKeys; for values the same rows by as many vectors as leave registers for operands.
+inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
+inline constexpr std::int64_t kHighKeys = 2;
+inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
+inline constexpr std::int64_t kTileKeys = 4;
+inline constexpr std::int64_t kTileVectors = 4;
+static_assert(kHighRows == 2 * kTileRows);
+
+inline constexpr std::int64_t kLine_bytes = 64;
+
+/// Asks for line `line` of each of the kTileKeys rows from `rows` on. What lies there need not be readable. Rows in
+/// turn stream faster than row after row (docs/design/decoding.md), and faster than line by line
+/// (docs/design/decoding.md).
+template <typename E>
+HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bool into_first_level) {
+  constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;
+  const auto at = [&](std::int64_t k) HWY_ATTR { return reinterpret_cast<const char*>(rows[k]) + line * kLine_bytes; };
+  if (into_first_level) {
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) __builtin_prefetch(at(k), kReads, kFirstLevel);
+  } else {
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kTileKeys; ++k) __builtin_prefetch(at(k), kReads, kSecondLevel);
+  }
+}
+
+/// In the n-th step of a register tile that reads a line of each of kKeys keys: as many lines of the rows to come.
+template <std::int64_t kKeys, typename E>
+HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into_first_level) {
+  constexpr std::int64_t kSteps = kTileKeys / kKeys;
+  if (n % kSteps == 0) prefetch_interleaved(rows, n / kSteps, into_first_level);
+}
+
+/// The cache lines of `count` rows, asked for by prefetch_interleaved.
+template <typename E>
+class PrefetchedRows {
+ public:
+  PrefetchedRows(const E* const* rows, std::int64_t count, std::int64_t columns, bool into_first_level)
+      : rows_(rows),
+        into_first_level_(into_first_level),
+        lines_(divide_up(columns * std::int64_t{sizeof(E)}, kLine_bytes)),
+        left_(divide_up(count, kTileKeys) * lines_) {}
+
+  std::int64_t lines_a_row() const { return lines_; }
+
+  /// Asks for the next line of each of kTileKeys rows, if there is one.
+  HWY_INLINE void prefetch_lines() {
+    if (--left_ < 0) return;
+    prefetch_interleaved(rows_, line_, into_first_level_);
+    if (++line_ < lines_) return;
+    line_ = 0;
+    rows_ += kTileKeys;
+  }
+
+ private:
+  const E* const* rows_;
+  bool into_first_level_;
+  std::int64_t lines_, left_, line_ = 0;
+};
+
+#if HWY_TARGET != HWY_SCALAR
+/// Lane n: the sum of the lanes of argument n, of vectors of 4-byte elements.
+template <typename T, class V = hn::Vec<Tag<T>>>
+HWY_INLINE hn::Vec<hn::FixedTag<T, 4>> four_sums(V v0, V v1, V v2, V v3) {
+  // In every block of four lanes: sums of lanes two apart, then of neighbours, which leaves one lane for each argument.
+  const Tag<T> d;
+  const hn::Repartition<double, Tag<T>> pair;
+  const auto halved = [&](auto a, auto b) HWY_ATTR {
+    return hn::BitCast(pair, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  };
+  const auto low = halved(v0, v1);
+  const auto high = halved(v2, v3);
+  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(pair, low, high)),
+                              hn::BitCast(d, hn::InterleaveUpper(pair, low, high)));
+  if constexpr (kLanes<T> == 4) {
+    return blocks;
+  } else {
+    const hn::FixedTag<T, 4> four;
+    const hn::Half<Tag<T>> half;
+    const auto folded = hn::Add(hn::LowerHalf(half, blocks), hn::UpperHalf(half, blocks));
+    if constexpr (kLanes<T> == 8) {
+      return folded;
+    } else {
+      return hn::Add(hn::LowerHalf(four, folded), hn::UpperHalf(four, folded));
+    }
+  }
+}
+#endif
+
+/// to[r · stride + k] = sum of the lanes of v[r][k].
+template <typename T, std::int64_t kRows, std::int64_t kKeys>
+HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_RESTRICT to, std::int64_t stride) {
+  const Tag<T> d;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (sizeof(T) == 4 && kKeys == 4) {
+    const hn::FixedTag<T, 4> four;
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+      hn::StoreU(four_sums<T>(v[r][0], v[r][1], v[r][2], v[r][3]), four, to + r * stride);
+    }
+    return;
+  }
+  if constexpr (sizeof(T) == 4 && kKeys == 2) {
+    const hn::FixedTag<T, 2> two;
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; r += 2) {
+      const auto sums = four_sums<T>(v[r][0], v[r][1], v[r + 1][0], v[r + 1][1]);
+      hn::StoreU(hn::LowerHalf(two, sums), two, to + r * stride);
+      hn::StoreU(hn::UpperHalf(two, sums), two, to + (r + 1) * stride);
+    }
+    return;
+  }
+#endif
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t k = 0; k < kKeys; ++k) to[r * stride + k] = hn::GetLane(hn::SumOfLanes(d, v[r][k]));
+  }
+}
+
+/// The register tiles that `rows` rows are cut into: visit(integral_constant of the tile's rows, its first row).
+template <class Visit>
+HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
+  std::int64_t r = 0;
+  for (; r + kHighRows <= rows; r += kHighRows) visit(std::integral_constant<std::int64_t, kHighRows>{}, r);
+  for (; r + kTileRows <= rows; r += kTileRows) visit(std::integral_constant<std::int64_t, kTileRows>{}, r);
+  if constexpr (kTileRows > 2) {
+    if (rows - r == 3) return visit(std::integral_constant<std::int64_t, 3>{}, r);
+    if (rows - r == 2) return visit(std::integral_constant<std::int64_t, 2>{}, r);
+  }
+  if (rows - r == 1) visit(std::integral_constant<std::int64_t, 1>{}, r);
+}
+
+/// Whether so many rows are one of for_register_tiles.
+constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || (rows > 0 && rows <= kTileRows); }
+
+/// The stretches of n keys that for_register_tiles of `rows` rows take in turn: visit(first, count). Several tiles use
+/// a stretch while it is in the first level of the cache.
+template <class Visit>
+HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& visit) {
+  constexpr std::int64_t kSharedKeys = 32;
+  const std::int64_t count = is_row_tile(rows) ? n : kSharedKeys;
+  for (std::int64_t j = 0; j < n; j += count) visit(j, std::min(count, n - j));
+}
+
+/// visit(bool_constant of `value`).
+template <class Visit>
+HWY_INLINE void with_bool(bool value, const Visit& visit) {
+  value ? visit(std::true_type{}) : visit(std::false_type{});
+}
+
+/// Rows as score_rows reads them: those of a register tile together, vector after vector of kN elements, so that one
+/// address leads to all of them. load(r, to) writes row r; `buffer`: packed.shape[1] elements.
+template <std::int64_t kN, typename T, class Load>
+void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& load) {
+  for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
+    for (std::int64_t r = 0; r < tile; ++r) {
+      load(first + r, buffer);
+      for (std::int64_t x = 0; x < packed.shape[1]; x += kN) {
+        std::copy(buffer + x, buffer + x + kN, packed.at(first) + x * tile + r * kN);
+      }
+    }
+  });
+}
+
+/// s[r · s_stride + k] = query r · key k for kRows rows and the kKeys keys from `first` on, of `columns` elements. q:
+/// of pack_queries. kPrefetch: as much is prefetched of the rows that are keys.ahead after those of the register tile.
+template <std::int64_t kRows, std::int64_t kKeys, bool kPrefetch, std::int64_t s_stride, typename T, typename E>
+HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
+                           T* HWY_RESTRICT s) {
+  const Tag<T> d;
+  constexpr std::int64_t kN = kLanes<T>;
+  constexpr std::int64_t kLine = std::max(kLine_bytes / std::int64_t{sizeof(E)}, kN);
+  using V = hn::Vec<Tag<T>>;
+  V acc[kRows][kKeys];
+  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) acc[r][k] = hn::Zero(d);
+  }
+  const E* row[kKeys];
+  HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) row[k] = keys.rows[first + k];
+  const E* const* coming = keys.rows + keys.ahead;
+  std::int64_t t = first / kKeys * divide_up(columns, kLine);
+  const auto multiply = [&](std::int64_t x) HWY_ATTR {
+    V key[kKeys];
+    HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) key[k] = load_stored<T>(row[k] + x);
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+      const V query = in_register(hn::Load(d, q + r * kN));
+      HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) acc[r][k] = hn::MulAdd(query, key[k], acc[r][k]);
+    }
+    q += kRows * kN;
+  };
+  const auto ask = [&]() HWY_ATTR {
+    if constexpr (kPrefetch) prefetch_in_step<kKeys>(coming, t++, keys.into_first_level);
+  };
+  std::int64_t x = 0;
+  for (; x + kLine <= columns; x += kLine) {
+    ask();
+    HWY_UNROLL(4) for (std::int64_t in_line = 0; in_line < kLine; in_line += kN) multiply(x + in_line);
+  }
+  if (x < columns) {
+    ask();
+    for (; x < columns; x += kN) multiply(x);
+  }
+  store_sums<T>(acc, s, s_stride);
+}
+
+/// scores(r, j) = row r of `queries` (of pack_queries) · row j of `keys`, j < n. kTileKeys rows of `keys` from n on may
+/// be read and so many more columns of `scores` be written, whose rows are s_stride apart.
+template <std::int64_t s_stride, typename T, typename E>
+HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
+                             std::int64_t n) {
+  assert(scores.strides[0] == s_stride);
+  const std::int64_t columns = queries.shape[1];
+  for (std::int64_t j = 0; j < n; j += kTileKeys) {
+    const StoredRows<E> rows = keys.from(j);
+    for_register_tiles(queries.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
+      constexpr std::int64_t kKeys = tile == kHighRows ? kHighKeys : kTileKeys;
+      with_bool(r == 0 && keys.ahead > 0, [&](auto prefetch) HWY_ATTR {
+        HWY_UNROLL(2) for (std::int64_t k = 0; k < kTileKeys; k += kKeys) {
+          score_tile<tile, kKeys, prefetch, s_stride>(queries.at(r), rows, k, columns, scores.at(r) + j + k);
+        }
+      });
+    });
+  }
+}
+
+/// out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
+/// kPrefetch: as much is prefetched of `all_coming`.
+template <std::int64_t kRows, std::int64_t kVecs, bool kPrefetch, std::int64_t weights_stride, typename T, typename E>
+HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
+                           const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
+                           PrefetchedRows<E>& all_coming) {
+  const Tag<T> d;
+  constexpr std::int64_t kN = kLanes<T>;
+  // kRequests in every kEach-th row.
+  constexpr std::int64_t kRead_bytes = kVecs * kN * std::int64_t{sizeof(E)};
+  constexpr std::int64_t kRequest_bytes = kTileKeys * kLine_bytes;
+  constexpr std::int64_t kEach = std::max(kRequest_bytes / kRead_bytes, std::int64_t{1});
+  constexpr std::int64_t kRequests = std::max(kRead_bytes / kRequest_bytes, std::int64_t{1});
+  using V = hn::Vec<Tag<T>>;
+  V acc[kRows][kVecs];
+  out += first;
+  // Row after row from the one before, since compilers keep all distances in registers that the products need.
+  T* to = out;
+  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
+    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, to + x * kN);
+  }
+  PrefetchedRows<E> coming = all_coming;
+  const auto ask = [&]() HWY_ATTR {
+    if constexpr (kPrefetch) {
+      HWY_UNROLL(2) for (std::int64_t i = 0; i < kRequests; ++i) coming.prefetch_lines();
+    }
+  };
+  const auto add = [&](std::int64_t j) HWY_ATTR {
+    const E* v = opaque_to_optimizer(values[j] + first);
+    V value[kVecs];
+    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) value[x] = load_stored<T>(v + x * kN);
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+      const V in_lanes = in_register(hn::Set(d, weights[r * weights_stride + j]));
+      HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
+    }
+  };
+  // Few turns, whose end processors foresee.
+  const std::int64_t whole = n - n % kEach;
+  for (std::int64_t j = 0; j < whole; j += kEach) {
+    ask();
+    HWY_UNROLL(8) for (std::int64_t i = 0; i < kEach; ++i) add(j + i);
+  }
+  if (whole < n) ask();
+  for (std::int64_t j = whole; j < n; ++j) add(j);
+  to = opaque_to_optimizer(out);
+  HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
+    HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, to + x * kN);
+  }
+  if constexpr (kPrefetch) all_coming = coming;
+}
+
+/// Vectors of a tile of values of so many rows.
+constexpr std::int64_t value_vectors(std::int64_t rows) {
+  return rows == 1 ? 2 * kTileVectors : rows == kHighRows ? kTileVectors / 2 : kTileVectors;
+}
+
+/// out[r][x] += Σ_j weights[r][j] · row j of `values`, j < n, `chunk` of them at a time, for kRows rows and all
+/// `columns`. Asks for the rows that are values.ahead later. Of its own, since callers' variables take registers from
+/// it.
+template <std::int64_t kRows, bool kPrefetch, std::int64_t weights_stride, typename T, typename E>
+HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
+                                    const StoredRows<E>& values, std::int64_t columns, std::int64_t n,
+                                    std::int64_t chunk) {
+  constexpr std::int64_t kN = kLanes<T>, kVecs = value_vectors(kRows);
+  const E* const* rows = values.rows;
+  for (std::int64_t j = 0; j < n; j += chunk, rows += chunk, weights += chunk) {
+    const std::int64_t count = std::min(chunk, n - j);
+    PrefetchedRows<E> coming(rows + values.ahead, count, columns, values.into_first_level);
+    std::int64_t x = 0;
+    for (; x + kVecs * kN <= columns; x += kVecs * kN) {
+      value_tile<kRows, kVecs, kPrefetch, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+    }
+    for (; x < columns; x += kN) {
+      value_tile<kRows, 1, kPrefetch, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+    }
+  }
+}
+
+/// out(r, x) += Σ_j weights(r, j) · row j of `values`, j < n, `chunk` of them at a time. Rows of `weights` are
+/// weights_stride apart.
+template <std::int64_t weights_stride, typename T, typename E>
+HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
+                                    std::int64_t n, std::int64_t chunk) {
+  assert(weights.strides[0] == weights_stride);
+  const std::int64_t columns = out.shape[1], out_stride = out.strides[0];
+  const auto add = [&](std::int64_t j, std::int64_t count) HWY_ATTR {
+    for_register_tiles(weights.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
+      with_bool(r == 0 && values.ahead > 0, [&](auto prefetch) HWY_ATTR {
+        add_weighted_tile<tile, prefetch, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
+                                                          columns, count, chunk);
+      });
+    });
+  };
+  if (is_row_tile(weights.shape[0])) return add(0, n);
+  for (std::int64_t j = 0; j < n; j += chunk) add(j, std::min(chunk, n - j));
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_STORED_ROWS_INL_

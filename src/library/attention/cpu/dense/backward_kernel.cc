@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward pass of gated attention, five products a tile:
+//   P = exp(q kᵀ − lse)    dP = do vᵀ    dv += Pᵀ do    dk += dsᵀ q    dq += ds k,    ds = P ∘ (dP − Δ).
+// Three stages: pack and prepare rows; tiles by key block; write dq. dk, dv: overwritten; all sums in T.
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/cpu/kernels.hpp"
+#include "library/core/dispatch.hpp"
+#include "library/core/turnstile.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/attention/cpu/dense/backward_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/attention/cpu/common/backward_rows-inl.hpp"
+#include "library/attention/cpu/common/backward_run-inl.hpp"
+#include "library/attention/cpu/common/multiply-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/dense/backward_plan-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// One thread's part of the backward pass.
+template <typename T>
+class BackwardWorker {
+ public:
+  using Plan = BackwardPlan<T>;
+  static constexpr std::int64_t kTile = Plan::kTile;
+  static constexpr std::int64_t kBlock = Plan::kBlock;
+
+  BackwardWorker(const Plan& plan, const BackwardBuffers<T>& shared, int thread)
+      : plan_(plan),
+        p_(plan.p),
+        shared_(shared),
+        thread_(thread),
+        scratch_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
+
+  /// Chooses key/value head h of a part.
+  void select(const PackedHeads& part, std::int64_t h) {
+    part_ = &part;
+    sequence_ = part.sequence;
+    hkv_ = h;
+  }
+
+  void run_head(const HeadTask& head, const HeadTask& next);
+  void pack_keys(std::int64_t block) const;
+  void prepare_queries(std::int64_t g, std::int64_t tile) const;
+  void run_block(std::int64_t block) const;
+  void write_dq(std::int64_t g, std::int64_t tile) const;
+  void zero_dbias_row(std::int64_t n) const;
+  void write_dbias_row(std::int64_t n) const;
+
+ private:
+  struct Tile;
+  struct Strip;
+
+  std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
+  /// Numbers of a tile of query head g of the group, and of a key block, among what is packed.
+  std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
+  std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
+  ColumnPanels<T> key_panels(std::int64_t block) const {
+    return {shared_.keys.at(packed_block(block)), plan_.block_rows, plan_.D_padded};
+  }
+  ColumnPanels<T> query_panels(std::int64_t g, std::int64_t tile) const {
+    return {shared_.query_panels.at(packed_tile(g, tile)), plan_.tile_rows, plan_.D_padded};
+  }
+  ColumnPanels<T> out_panels(std::int64_t g, std::int64_t tile) const {
+    return {shared_.out_panels.at(packed_tile(g, tile)), plan_.tile_rows, plan_.Dv_padded};
+  }
+
+  void prefetch_next_head(const HeadTask& next);
+  KeyRange seen_columns(const Tile& t, std::int64_t i) const;
+  bool score_tile(const Tile& t) const;
+  void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
+  void probabilities(const Tile& t, const Strip& s) const;
+  void score_gradients(const Tile& t, const Strip& s) const;
+  void add_key_gradients(const Tile& t) const;
+  void add_query_gradient(const Tile& t) const;
+  HeadRows<void> dbias_rows(std::int64_t h) const;
+  Turnstile dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const;
+  std::int64_t dbias_turn(std::int64_t h) const;
+  void add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n, const T* from) const;
+
+  const Plan& plan_;
+  const BackwardProblem& p_;
+  const BackwardBuffers<T>& shared_;
+  int thread_;
+  const BackwardScratch<T> scratch_;
+  const PackedHeads* part_ = nullptr;
+  Sequence sequence_;
+  std::int64_t hkv_ = 0;
+  mutable std::array<RowPrefetch, 6> ahead_{};  // rows of the next head
+};
+
+/// A query tile against a key block.
+template <typename T>
+struct BackwardWorker<T>::Tile {
+  const Visibility& visibility;
+  std::int64_t g, h;                // head within the group, query head
+  std::int64_t tile, i0;            // its first query
+  std::int64_t rows;                // queries, at most kTile
+  std::int64_t block, j0;           // its first key
+  std::int64_t keys;                // keys, at most kBlock
+  View<T, 3> q_strips, d_o_strips;  // of the queries
+  View<T, 3> keys_t, values_t;      // of the keys
+};
+
+/// kMR rows of a tile.
+template <typename T>
+struct BackwardWorker<T>::Strip {
+  std::int64_t r;       // the first
+  std::int64_t rows;    // queries among them
+  std::int64_t c0, c1;  // columns of the whole panels that hold what they see
+};
+
+/// The whole of a head, which the thread packs for itself. `next`: the head that it may take after it.
+template <typename T>
+void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
+  const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
+  select(own, head.h);
+  const std::int64_t query_tiles = p_.group * own.tiles;
+  for (std::int64_t block = 0; block < own.blocks; ++block) pack_keys(block);
+  for (std::int64_t n = 0; n < query_tiles; ++n) prepare_queries(n / own.tiles, n % own.tiles);
+  if (plan_.prefetches_heads) prefetch_next_head(next);
+  for (std::int64_t block = 0; block < own.blocks; ++block) run_block(block);
+  for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
+}
+
+/// Has the products of the chosen head ask for what the next reads: its keys, values and first query head.
+template <typename T>
+void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
+  ahead_ = {};
+  if (next.part == nullptr) return;
+  const Sequence& s = next.part->sequence;
+  const std::int64_t h = next.h * p_.group;
+  const std::int64_t steps = 2 * divide_up(sequence_.T, kMR) * divide_up(sequence_.S, kNR<T>);
+  ahead_ = {
+      prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
+      prefetch_rows(query_rows(p_.incoming.dy, s, h), steps), prefetch_rows(query_rows(p_.saved.y, s, h), steps),
+      prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
+}
+
+/// Packs the block's keys up to the last that a query sees: k transposed and as panels, v transposed. Keys before the
+/// first that is seen are read like the others. Those beyond the last are not: products reach them in the transposed
+/// operands alone, whose register tiles pack_transposed fills up with zeros.
+template <typename T>
+void BackwardWorker<T>::pack_keys(std::int64_t block) const {
+  const KeyRange seen = Visibility(p_, sequence_).rows(0, sequence_.T);
+  const std::int64_t j0 = block * kBlock;
+  const std::int64_t end = std::min(j0 + kBlock, seen.end);
+  if (std::max(j0, seen.begin) >= end) return;  // no tile visits the block
+  const HeadRows k = key_rows(p_.inputs.k, sequence_, hkv_);
+  const HeadRows v = key_rows(p_.inputs.v, sequence_, hkv_);
+  pack_transposed(shared_.keys_t.sub(packed_block(block)), k, j0, end - j0, scratch_.packing);
+  pack_panels(key_panels(block), 0, k, j0, end - j0, scratch_.packing);
+  pack_transposed(shared_.values_t.sub(packed_block(block)), v, j0, end - j0, scratch_.packing);
+}
+
+/// Packs q and, through the gate, do; writes lse, Δ − dlse, dz and the tile's part of dsinks; zeroes dq.
+template <typename T>
+void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
+  const std::int64_t i0 = tile * kTile;
+  const std::int64_t n = std::min(kTile, sequence_.T - i0);
+  const View<T, 3> out_strips = shared_.out_strips.sub(packed_tile(g, tile));
+  T* lse = shared_.lse.at(packed_tile(g, tile));
+  T* delta = shared_.delta.at(packed_tile(g, tile));
+  // Rows beyond T fill up a strip: zero operands and lse = ∞, hence P = 0. Products along rows stop before them.
+  const std::int64_t padded = round_up(n, kMR);
+  std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
+  std::fill(delta + n, delta + padded, T{0});
+  if (n < padded) std::fill_n(out_strips.at(n / kMR), kMR * p_.Dv, T{0});
+  const std::int64_t h = query_head(g);
+  const QueryRows from(p_, sequence_, h);
+  double sink_part = 0;
+  const T* d_o[kMR];
+  for (std::int64_t r0 = 0; r0 < n; r0 += kMR) {
+    const std::int64_t rows = std::min(kMR, n - r0);
+    for (std::int64_t m = 0; m < rows; ++m) {
+      const std::int64_t r = r0 + m;
+      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.at(m), lse + r, delta + r, &sink_part);
+      copy_to_panels(out_panels(g, tile), r, scratch_.d_o.at(m));
+      d_o[m] = scratch_.d_o.at(m);
+    }
+    interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
+  }
+  if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
+
+  const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
+  pack_strips(shared_.query_strips.sub(packed_tile(g, tile)), q, i0, n, plan_.rules.query_factor(), scratch_.packing);
+  pack_panels(query_panels(g, tile), 0, q, i0, n, scratch_.packing);
+  std::fill_n(shared_.dq.at(packed_tile(g, tile)), padded * plan_.D_padded, T{0});
+  shared_.dq_turns(packed_tile(g, tile)) = 0;
+}
+
+/// All tiles of one key block, in the order of the group's heads and their queries.
+template <typename T>
+void BackwardWorker<T>::run_block(std::int64_t block) const {
+  const Visibility visibility(p_, sequence_);
+  const std::int64_t j0 = block * kBlock;
+  const std::int64_t keys = std::min(kBlock, sequence_.S - j0);
+  std::fill_n(scratch_.dk.data, scratch_.dk.count(), T{0});
+  std::fill_n(scratch_.dv.data, scratch_.dv.count(), T{0});
+  const bool dbias_by_tile = p_.gradients.dbias.present() && !plan_.dbias_over_queries;
+  for (std::int64_t g = 0; g < p_.group; ++g) {
+    const std::int64_t h = query_head(g);
+    if (plan_.dbias_over_queries) std::fill_n(scratch_.dbias_sum.data, kBlock, T{0});
+    for (std::int64_t tile = 0; tile < part_->tiles; ++tile) {
+      const std::int64_t i0 = tile * kTile;
+      const Tile t{visibility,
+                   g,
+                   h,
+                   tile,
+                   i0,
+                   std::min(kTile, sequence_.T - i0),
+                   block,
+                   j0,
+                   keys,
+                   shared_.query_strips.sub(packed_tile(g, tile)),
+                   shared_.out_strips.sub(packed_tile(g, tile)),
+                   shared_.keys_t.sub(packed_block(block)),
+                   shared_.values_t.sub(packed_block(block))};
+      if (dbias_by_tile) dbias_turnstile(h, tile, block).enter(dbias_turn(h));
+      const bool visited = score_tile(t);
+      if (dbias_by_tile) dbias_turnstile(h, tile, block).leave(dbias_turn(h));
+      if (!visited) continue;
+      add_key_gradients(t);
+      add_query_gradient(t);
+    }
+    if (plan_.dbias_over_queries && part_->tiles > 0) {
+      const Turnstile turnstile = dbias_turnstile(h, 0, block);
+      turnstile.enter(dbias_turn(h));
+      add_dbias_row(h, 0, j0, keys, scratch_.dbias_sum.data);
+      turnstile.leave(dbias_turn(h));
+    }
+  }
+  write_rows(key_rows(p_.gradients.dk, sequence_, hkv_), scratch_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale),
+             scratch_.scaled.data);
+  write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv.range(0, 0, keys), j0, T{1}, scratch_.scaled.data);
+}
+
+/// P and ds of the tile, zero where hidden. False, and nothing written, where no query sees a key.
+template <typename T>
+bool BackwardWorker<T>::score_tile(const Tile& t) const {
+  const KeyRange hull = t.visibility.rows(t.i0, t.i0 + t.rows);
+  if (std::max(hull.begin, t.j0) >= std::min(hull.end, t.j0 + kBlock)) return false;
+  for (std::int64_t r = 0; r < t.rows; r += kMR) {
+    const std::int64_t rows = std::min(t.rows - r, kMR);
+    KeyRange seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
+    seen = {std::max(seen.begin, t.j0) - t.j0, std::min(seen.end, t.j0 + kBlock) - t.j0};
+    if (seen.empty()) {
+      std::fill_n(scratch_.probabilities.at(r), kMR * Plan::kScoreStride, T{0});
+      std::fill_n(scratch_.ds.at(r), kMR * Plan::kScoreStride, T{0});
+      continue;
+    }
+    const Strip strip{r, rows, seen.begin / kNR<T> * kNR<T>, round_up(seen.end, kNR<T>)};
+    probabilities(t, strip);
+    score_gradients(t, strip);
+  }
+  return true;
+}
+
+/// The strip's rows and columns of `to` = left (depth, kMR)ᵀ · right (panels, depth, kNR).
+template <typename T>
+void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
+                                         const Strip& s) const {
+  for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
+    if (plan_.prefetches_heads) {
+      for (RowPrefetch& rows : ahead_) rows.step();
+    }
+    multiply_tile<kMR, kNV, typename Plan::StripLeft, ProductWrite::overwrite>(
+        left, right.at(c / kNR<T>), right.shape[1], to.at(s.r, c), Plan::kScoreStride);
+  }
+}
+
+/// Columns of the tile that query i sees.
+template <typename T>
+KeyRange BackwardWorker<T>::seen_columns(const Tile& t, std::int64_t i) const {
+  const KeyRange seen = t.visibility.row(i);
+  const std::int64_t begin = std::clamp<std::int64_t>(seen.begin - t.j0, 0, kBlock);
+  return {begin, std::clamp<std::int64_t>(seen.end - t.j0, begin, kBlock)};
+}
+
+/// P = exp2(s − lse) in the strip's rows, zero outside what each row sees.
+template <typename T>
+void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
+  multiply_columns(scratch_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
+  const T* row_lse = shared_.lse.at(packed_tile(t.g, t.tile), s.r);
+  const Tag<T> d;
+  for (std::int64_t m = 0; m < kMR; ++m) {
+    T* HWY_RESTRICT row = scratch_.probabilities.at(s.r + m);
+    const std::int64_t i = t.i0 + s.r + m;
+    const KeyRange seen = m < s.rows ? seen_columns(t, i) : KeyRange{};
+    if (plan_.rules.any() && !seen.empty()) {
+      T* slope = plan_.rules.capped() ? scratch_.slope.at(m, seen.begin) : nullptr;
+      plan_.rules.apply(row + seen.begin, slope, sequence_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin,
+                        scratch_.rule_row.data);
+    }
+    const auto lse = hn::Set(d, row_lse[m]);
+    const std::int64_t end = round_up(seen.end, kLanes<T>);
+    for (std::int64_t j = seen.begin / kLanes<T> * kLanes<T>; j < end; j += kLanes<T>)
+      hn::Store(exp2_fast(d, hn::Sub(hn::Load(d, row + j), lse)), d, row + j);
+    std::fill(row, row + seen.begin, T{0});
+    std::fill(row + seen.end, row + plan_.block_rows, T{0});
+  }
+}
+
+/// ds = P ∘ (do vᵀ − Δ), times the softcap's slope, in the strip's rows; what dbias takes of it.
+template <typename T>
+void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
+  multiply_columns(scratch_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
+  const T* row_delta = shared_.delta.at(packed_tile(t.g, t.tile), s.r);
+  const Tag<T> d;
+  for (std::int64_t m = 0; m < kMR; ++m) {
+    T* HWY_RESTRICT ds = scratch_.ds.at(s.r + m);
+    const T* HWY_RESTRICT probability = scratch_.probabilities.at(s.r + m);
+    const auto delta = hn::Set(d, row_delta[m]);
+    for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
+      hn::Store(hn::Mul(hn::Load(d, probability + j), hn::Sub(hn::Load(d, ds + j), delta)), d, ds + j);
+    }
+    std::fill(ds, ds + s.c0, T{0});
+    std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
+  }
+  if (p_.gradients.dbias.present()) {
+    const std::int64_t n = std::min(s.c1, t.keys) - s.c0;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const T* ds = scratch_.ds.at(s.r + m, s.c0);
+      if (plan_.dbias_over_queries) {
+        T* HWY_RESTRICT sum = scratch_.dbias_sum.at(s.c0);
+        for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
+      } else {
+        add_dbias_row(t.h, t.i0 + s.r + m, t.j0 + s.c0, n, ds);
+      }
+    }
+  }
+  if (!plan_.rules.capped()) return;
+  for (std::int64_t m = 0; m < s.rows; ++m) {
+    const KeyRange seen = seen_columns(t, t.i0 + s.r + m);
+    T* HWY_RESTRICT ds = scratch_.ds.at(s.r + m);
+    const T* HWY_RESTRICT slope = scratch_.slope.at(m);
+    for (std::int64_t j = seen.begin; j < seen.end; ++j) ds[j] *= slope[j];
+  }
+}
+
+/// dv += Pᵀ do, dk += dsᵀ q: strips of kMR keys, each over the queries that see one of them.
+template <typename T>
+void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
+  using Left = typename Plan::ScoreLeftT;
+  const ColumnPanels<T> d_o = out_panels(t.g, t.tile);
+  const ColumnPanels<T> q = query_panels(t.g, t.tile);
+  for (std::int64_t c = 0; c < t.keys; c += kMR) {
+    const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kMR, sequence_.T);
+    const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
+    const std::int64_t n = std::min(seeing.end - t.i0, t.rows) - first;
+    if (n <= 0) continue;
+    if (p_.gradients.dv.present()) {
+      multiply_panels<Left, ProductWrite::accumulate>(scratch_.dv.range(0, c, kMR), scratch_.probabilities.at(first, c),
+                                                      d_o, first, n);
+    }
+    if (p_.gradients.dk.present()) {
+      multiply_panels<Left, ProductWrite::accumulate>(scratch_.dk.range(0, c, kMR), scratch_.ds.at(first, c), q, first,
+                                                      n);
+    }
+  }
+}
+
+/// dq += ds k, in the order of the key blocks that the tile sees.
+template <typename T>
+void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
+  if (!p_.gradients.dq.present()) return;
+  const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
+  const ColumnPanels<T> k = key_panels(t.block);
+  const View<T, 2> dq = shared_.dq.sub(packed_tile(t.g, t.tile));
+  const Turnstile turnstile(shared_.dq_turns(packed_tile(t.g, t.tile)));
+  turnstile.enter(t.block - first_block);
+  for (std::int64_t r = 0; r < t.rows; r += kMR) {
+    const std::int64_t i = t.i0 + r;
+    const KeyRange seen = t.visibility.rows(i, i + std::min(kMR, t.rows - r));
+    const std::int64_t first = std::max<std::int64_t>(seen.begin - t.j0, 0);
+    const std::int64_t n = std::min(seen.end - t.j0, kBlock) - first;
+    if (n <= 0) continue;
+    multiply_panels<typename Plan::ScoreLeft, ProductWrite::accumulate>(dq.range(0, r, kMR), scratch_.ds.at(r, first),
+                                                                        k, first, n);
+  }
+  turnstile.leave(t.block - first_block);
+}
+
+/// Rows and columns of dbias, or of its copy, that query head h of the sequence adds to.
+template <typename T>
+HeadRows<void> BackwardWorker<T>::dbias_rows(std::int64_t h) const {
+  const Shape& shape = shared_.dbias.shape;
+  const HeadRows all(shared_.dbias, shape[0] == 1 ? 0 : sequence_.b, shape[1] == 1 ? 0 : h);
+  const HeadRows own = all.columns(sequence_.k0, sequence_.S);
+  return plan_.dbias_over_queries ? own : own.range(sequence_.q0, sequence_.T);
+}
+
+template <typename T>
+Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const {
+  const std::int64_t first = plan_.dbias_over_sequences ? 0 : part_->tile_blocks_before;
+  const std::int64_t at = first + tile * part_->blocks + block;
+  return Turnstile(shared_.dbias_turns(shared_.dbias.shape[1] == 1 ? 0 : h, at));
+}
+
+/// Rank of the sequence's head h among those that share a turnstile.
+template <typename T>
+std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
+  const bool over_heads = shared_.dbias.shape[1] == 1;
+  const std::int64_t shared_heads = over_heads ? p_.Hq : 1;
+  return (plan_.dbias_over_sequences ? part_->n * shared_heads : 0) + (over_heads ? h : 0);
+}
+
+/// Columns first … first + n of dbias for query i += from[0 .. n).
+template <typename T>
+void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n,
+                                      const T* from) const {
+  const HeadRows to = dbias_rows(h);
+  const std::int64_t row = plan_.dbias_over_queries ? 0 : i;
+  T* HWY_RESTRICT sum = scratch_.dbias_row.data;
+  load_row(sum, to, row, first, n);
+  for (std::int64_t j = 0; j < n; ++j) sum[j] += from[j];
+  store_row(to, sum, row, first, n);
+}
+
+template <typename T>
+void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
+  const std::int64_t i0 = tile * kTile;
+  const View<T, 2> sums = shared_.dq.sub(packed_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
+  write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<T>(p_.scale),
+             scratch_.scaled.data);
+}
+
+/// Row n of dbias's B·H·T rows becomes zero where it accumulates.
+template <typename T>
+void BackwardWorker<T>::zero_dbias_row(std::int64_t n) const {
+  const Shape& shape = shared_.dbias.shape;
+  const HeadRows to(shared_.dbias, n / (shape[1] * shape[2]), n / shape[2] % shape[1]);
+  std::fill_n(scratch_.dbias_row.data, kBlock, T{0});
+  for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock)
+    store_row(to, scratch_.dbias_row.data, n % shape[2], j0, std::min(kBlock, to.cols - j0));
+}
+
+/// Rounds row n of the copy into dbias.
+template <typename T>
+void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
+  const Shape& shape = shared_.dbias.shape;
+  const std::int64_t b = n / (shape[1] * shape[2]), h = n / shape[2] % shape[1], i = n % shape[2];
+  const HeadRows to(p_.gradients.dbias, b, h);
+  for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock) {
+    const std::int64_t count = std::min(kBlock, to.cols - j0);
+    load_row(scratch_.dbias_row.data, HeadRows(shared_.dbias, b, h), i, j0, count);
+    store_row(to, scratch_.dbias_row.data, i, j0, count);
+  }
+}
+
+template <typename T>
+void tiles_backward_typed(const BackwardProblem& p, const View<double, 2>& sink_parts, const RunRest& run_rest) {
+  run_backward<BackwardWorker<T>, BackwardPlan<T>, BackwardBuffers<T>>(p, sink_parts, run_rest);
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate {
+
+HEADGATE_TARGET_TABLE(tiles_backward_typed);
+
+void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const RunRest& run_rest) {
+  const std::int64_t target = problem.context.target;
+  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(tiles_backward_typed, double, target)
+                                                        : HEADGATE_FOR_TARGET(tiles_backward_typed, float, target);
+  run(problem, sink_parts, run_rest);
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes and buffers of one backward call; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_BACKWARD_PLAN_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_BACKWARD_PLAN_INL_
+#undef HEADGATE_ATTENTION_BACKWARD_PLAN_INL_
+#else
+#define HEADGATE_ATTENTION_BACKWARD_PLAN_INL_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "library/attention/cpu/common/head_tasks.hpp"
+#include "library/attention/cpu/common/multiply-inl.hpp"
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/route.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/sum_blocks.hpp"
+#include "library/core/view.hpp"
+#include "library/core/workspace.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Work is cut into tiles of kTile queries by kBlock keys. One thread owns a key block: its dk and dv stay in its cache
+/// while the query tiles pass. dq is shared: the key blocks add to it in ascending order (Turnstile).
+///
+/// Both tile sides are multiples of the register tile's rows and columns on every target.
+template <typename T>
+struct BackwardPlan {
+  static constexpr bool kMayHaveDbias = true;
+  static constexpr std::int64_t kTile = kQueryTile;
+  static constexpr std::int64_t kBlock = kBackwardKeys;
+  static constexpr std::int64_t kPanel = kBlock;             // blocks are packed whole
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
+  static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
+
+  using StripLeft = LeftLayout<1, kMR>;            // packed strips of q or do
+  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile, rows = queries
+  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile, rows = keys
+
+  BackwardPlan(const BackwardProblem& problem, const View<double, 2>& dsinks_terms)
+      : p(problem),
+        rules(problem),
+        sink_parts(dsinks_terms),
+        D_padded(round_up(p.D, kLanes<T>)),
+        Dv_padded(round_up(p.Dv, kLanes<T>)) {
+    const Sequence longest = longest_sequence(p);
+    tile_rows = std::clamp(round_up(longest.T, kMR), kMR, kTile);
+    block_rows = std::clamp(std::max(round_up(longest.S, kMR), round_up(longest.S, kNR<T>)), kMR, kBlock);
+    const TensorView& dbias = p.gradients.dbias;
+    const HeadBatches batches(*this);
+    const HeadSurvey heads = batches.survey();
+    largest = heads.largest;
+    whole_heads = !dbias.present() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
+    prefetches_heads = whole_heads && next_head_fits(heads.largest_bytes);
+    HeadCursor end;
+    most = batches.most(end);
+    dbias_parts = end.tile_blocks_before;
+    const std::int64_t tasks = std::max(most.blocks, most.tiles);
+    threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
+    if (whole_heads) most.pack_one_each(largest, p.group, threads);
+    if (!dbias.present()) return;
+    dbias_over_sequences = dbias.shape[0] == 1 && !p.packed();
+    if (dbias_over_sequences) dbias_parts /= std::max<std::int64_t>(p.B, 1);
+    dbias_over_queries = dbias.shape[2] == 1 && p.T != 1;
+    const bool one_term = dbias.shape[0] == p.B && dbias.shape[1] == p.Hq && !dbias_over_queries;
+    dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
+  }
+
+  bool takes(const Sequence& sequence) const { return route_of(p, sequence) == BackwardRoute::tiles; }
+  /// Doubles, as the sizes of tensors that lie nowhere in full (stride 0) can multiply beyond 64 bits.
+  double head_bytes(const PackedHeads& part) const {
+    const double keys = static_cast<double>(part.blocks) * kBlock;
+    const double queries = static_cast<double>(p.group) * static_cast<double>(part.tiles) * kTile;
+    return sizeof(T) * (keys * static_cast<double>(p.D + p.Dv + D_padded) +
+                        queries * static_cast<double>(p.D + 2 * D_padded + p.Dv + Dv_padded));
+  }
+
+  const BackwardProblem& p;
+  ScoreRules<T> rules;
+  View<double, 2> sink_parts;  ///< (query tiles of all sequences, Hq): where the terms of dsinks go
+  std::int64_t D_padded, Dv_padded;
+  std::int64_t tile_rows, block_rows;  ///< kTile and kBlock, or what is needed of them: whole strips and panels
+  HeadPieces largest;                  ///< of a head
+  HeadTotals most;                     ///< what is packed packed at a time
+  int threads = 1;
+  bool whole_heads = false;           ///< each thread packs heads of its own; not with dbias: there heads wait in turns
+  bool prefetches_heads = false;      ///< and asks for the rows of the next while it works on one
+  std::int64_t dbias_parts = 0;       ///< tiles by key blocks of one head's dbias, in all sequences that it has
+  bool dbias_over_sequences = false;  ///< each of its elements is a sum over the batches
+  bool dbias_over_queries = false;    ///< each of its elements is a sum over queries
+  bool dbias_copied = false;  ///< it accumulates in a copy in T: its dtype is another, and elements have many terms
+};
+
+/// What one thread works in.
+template <typename T>
+struct BackwardScratch {
+  BackwardScratch(Workspace& ws, const BackwardPlan<T>& plan) {
+    using Plan = BackwardPlan<T>;
+    const std::int64_t widest = std::max(plan.D_padded, plan.Dv_padded);
+    probabilities = ws.take<T>("probabilities", Plan::kTile, Plan::kScoreStride);
+    ds = ws.take<T>("ds", Plan::kTile, Plan::kScoreStride);
+    dk = ws.take<T>("dk", plan.block_rows, plan.D_padded);
+    dv = ws.take<T>("dv", plan.block_rows, plan.Dv_padded);
+    packing = ws.take<T>("packing", std::max(kNR<T>, kMR), widest);
+    dy = ws.take<T>("dy", plan.Dv_padded);
+    y = ws.take<T>("y", plan.Dv_padded);
+    attn = ws.take<T>("attn", plan.Dv_padded);
+    gate = ws.take<T>("gate", plan.Dv_padded);
+    dgate = ws.take<T>("dgate", plan.Dv_padded);
+    d_o = ws.take<T>("do", kMR, plan.Dv_padded);
+    scaled = ws.take<T>("scaled", widest);
+    if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
+    if (plan.rules.capped()) slope = ws.take<T>("slope", kMR, Plan::kScoreStride);
+    if (plan.p.gradients.dbias.present()) dbias_row = ws.take<T>("dbias row", Plan::kBlock);
+    if (plan.dbias_over_queries) dbias_sum = ws.take<T>("dbias sum", Plan::kBlock);
+  }
+
+  View<T, 2> probabilities, ds;         ///< of a tile, queries by keys
+  View<T, 2> dk, dv;                    ///< of the thread's key block
+  View<T, 2> packing;                   ///< rows on their way into packed operands
+  View<T, 1> dy, y, attn, gate, dgate;  ///< one query's
+  View<T, 2> d_o;                       ///< of a strip of queries
+  View<T, 1> scaled;                    ///< a row of dq, dk or dv before it is rounded
+  View<T, 1> rule_row;                  ///< a row of bias or mask
+  View<T, 2> slope;                     ///< the softcap's derivative, of a strip of a tile
+  View<T, 1> dbias_row;                 ///< keys of one block
+  View<T, 1> dbias_sum;                 ///< of the thread's key block, over queries
+};
+
+/// A key block of a key/value head.
+struct BlockTask {
+  const PackedHeads* part = nullptr;
+  std::int64_t h = 0, block = 0;
+};
+
+/// What threads share. Packed operands are packed for the heads of a batch, each with `group` query heads; left
+/// operands of products are strips, right operands panels; _t: transposed.
+template <typename T>
+struct BackwardBuffers {
+  BackwardBuffers(Workspace& ws, const BackwardPlan<T>& plan) {
+    const BackwardProblem& p = plan.p;
+    const std::int64_t rows = plan.tile_rows, keys_rows = plan.block_rows;
+    const std::int64_t panels = divide_up(keys_rows, kNR<T>), strips = rows / kMR;
+    const std::int64_t tiles = plan.most.tiles, blocks = plan.most.blocks;
+    keys_t = ws.take<T>("keys, transposed", blocks, panels, p.D, kNR<T>);
+    keys = ws.take<T>("keys", blocks, keys_rows * plan.D_padded);
+    values_t = ws.take<T>("values, transposed", blocks, panels, p.Dv, kNR<T>);
+    query_strips = ws.take<T>("q strips", tiles, strips, p.D, kMR);
+    query_panels = ws.take<T>("q panels", tiles, rows * plan.D_padded);
+    out_strips = ws.take<T>("do strips", tiles, strips, p.Dv, kMR);
+    out_panels = ws.take<T>("do panels", tiles, rows * plan.Dv_padded);
+    dq = ws.take<T>("dq", tiles, rows, plan.D_padded);
+    lse = ws.take<T>("lse", tiles, rows);
+    delta = ws.take<T>("delta", tiles, rows);
+    dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
+    parts = ws.take<PackedHeads>("parts", plan.most.parts);
+    tasks = ws.take<BlockTask>("key blocks", plan.whole_heads ? 0 : blocks);
+    dbias = p.gradients.dbias;
+    if (dbias.present()) {
+      const Shape& shape = dbias.shape;
+      if (plan.dbias_copied) {
+        const auto copy = ws.take<T>("dbias", shape[0], shape[1], shape[2], shape[3]);
+        dbias = {copy.data, dtype_of<T>(), copy.shape, copy.strides};
+      }
+      dbias_turns = ws.take<std::int64_t>("turns of dbias", shape[1], plan.dbias_parts);
+    }
+    const std::size_t bytes = count_bytes<BackwardScratch<T>>(plan);
+    scratch = ws.take<std::byte>("threads", plan.threads, bytes);
+  }
+
+  View<T, 4> keys_t, values_t;          ///< (packed blocks, panels, D or Dv, kNR)
+  View<T, 2> keys;                      ///< (packed blocks, ColumnPanels)
+  View<T, 4> query_strips, out_strips;  ///< (packed tiles, strips, D or Dv, kMR); out: do
+  View<T, 2> query_panels, out_panels;  ///< (packed tiles, ColumnPanels)
+  View<T, 3> dq;                        ///< (packed tiles, kTile, D_padded), not yet scaled
+  View<T, 2> lse, delta;                ///< (packed tiles, kTile); lse in units of log2(e), delta less dlse
+  View<std::int64_t, 1> dq_turns;       ///< a Turnstile for each packed tile's dq
+  View<PackedHeads, 1> parts;           ///< of the batch
+  View<BlockTask, 1> tasks;             ///< the packed blocks in the order in which threads take them
+  TensorView dbias;                     ///< where dbias accumulates: the caller's tensor, or a copy in T
+  View<std::int64_t, 2> dbias_turns;    ///< a Turnstile for each part of dbias that tiles share: (Hq|1, dbias_parts)
+  View<std::byte, 2> scratch;           ///< a thread's BackwardScratch
+};
+
+/// Lists the blocks of a batch for threads to take. Turnstiles ask that those of a head ascend, and that heads of one
+/// sequence ascend in each block. Every head's blocks are spread over the whole, so that neighbours in time are
+/// different heads and rarely wait for one another; heads of one block come last, as work that evens out.
+inline void list_tasks(const View<BlockTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadTotals& batch) {
+  std::int64_t most_blocks = 0;
+  bool alike = true;
+  for (std::int64_t n = 0; n < batch.parts; ++n) {
+    most_blocks = std::max(most_blocks, parts(n).blocks);
+    alike = alike && parts(n).blocks == parts(0).blocks;
+  }
+  BlockTask* next = tasks.data;
+  for (std::int64_t block = 0; block < most_blocks; ++block) {
+    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // parts have ever fewer blocks
+      for (std::int64_t h = 0; h < parts(n).heads; ++h) *next++ = {&parts(n), parts(n).h0 + h, block};
+    }
+  }
+  if (alike) return;
+  std::sort(tasks.data, next, [](const BlockTask& a, const BlockTask& b) {
+    const std::int64_t left = (a.block + 1) * b.part->blocks;
+    const std::int64_t right = (b.block + 1) * a.part->blocks;
+    if (left != right) return left < right;
+    return a.part != b.part ? a.part < b.part : a.h < b.h;
+  });
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_BACKWARD_PLAN_INL_

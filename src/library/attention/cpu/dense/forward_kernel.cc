@@ -1,0 +1,570 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward pass of gated attention. A query tile visits the key blocks that its rows see; within it strips of kMR rows
+// take scores, online softmax and the product with v, all in cache. K and V are packed once per key/value head.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/cpu/kernels.hpp"
+#include "library/core/dispatch.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/attention/cpu/dense/forward_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/attention/cpu/common/forward_run-inl.hpp"
+#include "library/attention/cpu/common/multiply-inl.hpp"
+#include "library/attention/cpu/common/open_rows-inl.hpp"
+#include "library/attention/cpu/common/output_rows-inl.hpp"
+#include "library/attention/cpu/common/raise_maximum-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/dense/forward_plan-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Exponents that grow too large: told by the sums of their exponentials, or where those could wrap around by the
+/// largest exponent, of which every one is looked at.
+template <typename T>
+class LargestExponent {
+ public:
+  /// Of what `seen` (lanes) has; it takes in what this sees.
+  explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
+    if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
+  }
+  HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
+    if constexpr (!kExp2Saturates<T>) {
+      max0_ = hn::Max(x0, max0_);  // in this order MAXPS passes NaN by, and keeps what another row has
+      max1_ = hn::Max(x1, max1_);
+    }
+  }
+  HWY_INLINE void store() const {
+    if constexpr (!kExp2Saturates<T>) hn::Store(hn::Max(max0_, max1_), Tag<T>(), seen_);
+  }
+
+ private:
+  T* seen_;
+  hn::Vec<Tag<T>> max0_, max1_;
+};
+
+/// p = exp2(start + ab) for a tile of kRows rows and one panel, made in registers: p is written once.
+/// sums (kRows, lanes) take in p, largest (lanes) the exponents. Layout and b as for multiply_add; p: row stride ldp.
+template <std::int64_t kRows, class Layout, typename T>
+HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
+                                        T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
+                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT largest) {
+  const Tag<T> d;
+  constexpr std::int64_t kN = kLanes<T>;
+  static_assert(kNV == 2);
+  hn::Vec<Tag<T>> x[kRows][kNV];
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) x[m][0] = x[m][1] = hn::Set(d, start[m]);
+  multiply_add<Layout, kRows, kNV>(x, a, b, K);
+  LargestExponent<T> exponents(largest);
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    exponents.see(x[m][0], x[m][1]);
+    const auto p0 = exp2_fast(d, x[m][0]);
+    const auto p1 = exp2_fast(d, x[m][1]);
+    hn::Store(p0, d, p + m * ldp);
+    hn::Store(p1, d, p + m * ldp + kN);
+    hn::Store(hn::Add(hn::Load(d, sums + m * kN), hn::Add(p0, p1)), d, sums + m * kN);
+  }
+  exponents.store();
+}
+
+/// One thread's part of the forward pass.
+template <typename T>
+class ForwardWorker {
+ public:
+  using Plan = ForwardPlan<T>;
+  static constexpr std::int64_t kBlock = Plan::kBlock;
+
+  ForwardWorker(const Plan& plan, const ForwardBuffers<T>& shared, int thread)
+      : plan_(plan),
+        p_(plan.p),
+        shared_(shared),
+        thread_(thread),
+        scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)) {}
+
+  /// Lists the open rows of tile `tile` of query head h, the `number`-th of the batch, and writes the outputs of the
+  /// closed ones.
+  void select_rows(const PackedHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
+    const Sequence& sequence = part.sequence;
+    const std::int64_t first = tile * plan_.tile_rows;
+    const OutputRows<T> outputs(p_, sequence, h, scratch_.gate, scratch_.gated);
+    std::int64_t count = 0;
+    OpenRows<T>(p_, sequence, h)
+        .visit(
+            first, std::min(plan_.tile_rows, sequence.T - first),
+            [&](std::int64_t i) { shared_.open_rows(number, count++) = i; },
+            [&](std::int64_t i) { outputs.write_closed(i); });
+    shared_.open_counts(number) = count;
+  }
+
+  /// Packs a block of key/value head h of the part: keys that no query sees stay unread, but for those that share a
+  /// panel with one that is seen.
+  void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
+    const Sequence& sequence = part.sequence;
+    const RowRange rows = rows_of_group(part, h);
+    if (rows.empty()) return;
+    const KeyRange seen = Visibility(p_, sequence).rows(rows.begin, rows.end);
+    const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
+    const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
+    if (begin >= end) return;
+    const View<T, 3> keys = head_keys(part, h).range(0, begin / kNR<T>, divide_up(end - begin, kNR<T>));
+    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
+    pack_panels(values(head_values(part, h), block), begin - block * kBlock, rows_of_values(p_, sequence, h), begin,
+                end - begin, scratch_.packing);
+  }
+
+  /// All of a key/value head, which the thread packs for itself. `next`: the head that it may take after it.
+  void run_head(const HeadTask& head, const HeadTask& next) {
+    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
+    for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      if (plan_.prefetches_heads) prefetch_next_head(own, g + 1 < p_.group ? head : next, (g + 1) % p_.group);
+      for (std::int64_t tile = 0; tile < own.tiles; ++tile) {
+        if (plan_.prefetches_tiles) prefetch_for_tile(own.sequence, head.h * p_.group + g, tile);
+        run_tile(own, head.h * p_.group + g, tile);
+      }
+    }
+  }
+
+  /// Query tile `tile` of query head h, which reads a packed key/value head of the part: the next of its open rows.
+  void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
+    sequence_ = part.sequence;
+    h_ = h;
+    count_ = gather_rows(part, tile);
+    if (count_ == 0) return;
+    head_keys_ = head_keys(part, h / p_.group);
+    head_values_ = head_values(part, h / p_.group);
+    pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), scratch_.rows, count_,
+                plan_.rules.query_factor(), scratch_.packing);
+    reset();
+    const Visibility visibility(p_, sequence_);
+    const KeyRange seen = visibility.rows(scratch_.rows(0), scratch_.rows(count_ - 1) + 1);
+    // Score rules read and write the scores twice more: one strip's, which stay in L1.
+    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kBandRows;
+    for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
+      for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
+    }
+    finish_rows();
+    if (p_.outputs.weights.present()) write_weights(visibility);
+  }
+
+ private:
+  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  /// How far, in powers of two, scores may exceed the running maximum before it follows: exp2 of it, times the number
+  /// of keys, stays far from overflow.
+  static constexpr int kSlack = 16;
+
+  /// Has the products of one query head of `own` ask for what query head g of `next`'s group reads, if there is one.
+  void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
+    ahead_ = {};
+    if (next.part == nullptr) return;
+    const Sequence& s = next.part->sequence;
+    const std::int64_t h = next.h * p_.group + g;
+    const std::int64_t steps = divide_up(own.sequence.T, kMR) * (own.panels + divide_up(plan_.Dv_padded, kNR<T>));
+    ahead_[0] = prefetch_rows(query_rows(p_.inputs.q, s, h), steps);
+    ahead_[1] = prefetch_rows(query_rows(p_.inputs.gate, s, h), steps);
+    if (g != 0) return;
+    ahead_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
+    ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
+  }
+  /// Has the products of tile `tile` of query head h ask for the gates that its end reads and the queries of the next.
+  void prefetch_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
+    const auto rows_from = [&](std::int64_t i) { return std::clamp<std::int64_t>(s.T - i, 0, plan_.tile_rows); };
+    const std::int64_t first = tile * plan_.tile_rows;
+    const std::int64_t rows = rows_from(first);
+    const KeyRange seen = Visibility(p_, s).rows(first, first + rows);
+    const std::int64_t steps = divide_up(rows, kMR) * divide_up(seen.end - seen.begin, kNR<T>);
+    ahead_ = {};
+    const HeadRows<const void> gate = query_rows(p_.inputs.gate, s, h);
+    if (gate.present()) ahead_[0] = prefetch_rows(gate.range(first, rows), steps);
+    const std::int64_t next = first + rows;
+    if (next < s.T) ahead_[1] = prefetch_rows(query_rows(p_.inputs.q, s, h).range(next, rows_from(next)), steps);
+  }
+  void step_prefetches() const {
+    if (!plan_.prefetches_heads && !plan_.prefetches_tiles) return;
+    for (RowPrefetch& rows : ahead_) rows.step();
+  }
+
+  /// Queries [begin, end).
+  struct RowRange {
+    std::int64_t begin = 0, end = 0;
+    bool empty() const { return begin >= end; }
+  };
+
+  /// From the first to the last open row of the query heads that share key/value head h.
+  RowRange rows_of_group(const PackedHeads& part, std::int64_t h) const {
+    if (!plan_.selects()) return {0, part.sequence.T};
+    RowRange rows{part.sequence.T, 0};
+    const std::int64_t first = part.tile_of(h, p_.group, 0);
+    for (std::int64_t n = first; n < first + p_.group * part.tiles; ++n) {
+      const std::int64_t count = shared_.open_counts(n);
+      if (count == 0) continue;
+      const std::int64_t* open = shared_.open_rows.at(n);
+      rows = {std::min(rows.begin, open[0]), std::max(rows.end, open[count - 1] + 1)};
+    }
+    return rows;
+  }
+
+  /// The queries of a tile of the head into scratch_.rows; returns their number.
+  std::int64_t gather_rows(const PackedHeads& part, std::int64_t tile) const {
+    std::int64_t count = 0;
+    if (!plan_.selects()) {
+      const std::int64_t first = tile * plan_.tile_rows;
+      for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) scratch_.rows(count++) = i;
+      return count;
+    }
+    // Tiles of about one size: a last one of few rows would read all keys for them alone.
+    const std::int64_t first = part.tile_of(h_ / p_.group, p_.group, h_ % p_.group);
+    const std::int64_t* counts = shared_.open_counts.at(first);
+    const std::int64_t all = std::accumulate(counts, counts + part.tiles, std::int64_t{0});
+    if (all == 0) return 0;
+    const std::int64_t size = round_up(divide_up(all, divide_up(all, plan_.tile_rows)), kMR);
+    std::int64_t skipped = tile * size;
+    for (std::int64_t n = 0; n < part.tiles && count < size; ++n) {
+      const std::int64_t skip = std::min(skipped, counts[n]);
+      const std::int64_t taken = std::min(counts[n] - skip, size - count);
+      std::copy_n(shared_.open_rows.at(first + n) + skip, taken, scratch_.rows.data + count);
+      skipped -= skip;
+      count += taken;
+    }
+    return count;
+  }
+
+  View<T, 3> head_keys(const PackedHeads& part, std::int64_t h) const {
+    return shared_.keys.range(0, part.panel_of(h), part.panels);
+  }
+  View<T, 2> head_values(const PackedHeads& part, std::int64_t h) const {
+    return shared_.values.range(0, part.panel_of(h), part.panels);
+  }
+  /// A block of a head's values.
+  ColumnPanels<T> values(const View<T, 2>& head, std::int64_t block) const {
+    const std::int64_t panel = block * (kBlock / kNR<T>);
+    return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
+  }
+
+  void reset() const {
+    const std::int64_t rows = round_up(count_, kMR);
+    // A sink opens the softmax: its logit is the first maximum, its term the first 1 of the sum.
+    const T sink = p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h_) * kLog2e) : kHidden;
+    std::fill_n(scratch_.maxima.data, rows, sink);
+    std::fill_n(scratch_.sums.data, rows * kLanes<T>, T{0});
+    for (std::int64_t r = 0; sink != kHidden && r < rows; ++r) scratch_.sums(r, 0) = T{1};
+    std::fill_n(scratch_.out.data, rows * plan_.Dv_padded, T{0});
+  }
+
+  /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
+  struct Strip {
+    std::int64_t r = 0, rows = 0, j0 = 0;
+    const T* queries = nullptr;           // (D, kMR)
+    View<T, 3> keys;                      // of the head: panels from the block's first on
+    T* scores = nullptr;                  // (kMR, kScoreStride)
+    std::int64_t begin = 0, end = 0;      // the block's keys that the rows see
+    std::int64_t c0 = 0, c1 = 0;          // columns of the whole panels that hold those
+    std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
+    bool near_maxima = false;             // takes the path of the common case
+    std::int64_t done = 0;                // columns before it have their exponentials already
+    T start[kMR];                       // minus the running maxima; −∞ beyond rows, which changes no sum or maximum
+    HWY_ALIGN T largest[kLanes<T>];     // of the block's exponents
+    HWY_ALIGN T sums[kMR * kLanes<T>];  // of the block's exponentials
+    bool empty() const { return begin >= end; }
+  };
+
+  /// Makes `s` the strip of rows r … of a group of rows [group, end) beside the block.
+  void place_strip(Strip& s, const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t group,
+                   std::int64_t end) const {
+    s.r = r;
+    s.rows = std::min(kMR, end - r);
+    s.j0 = j0;
+    s.queries = scratch_.queries.at(r / kMR);
+    s.keys = head_keys_.range(0, j0 / kNR<T>, head_keys_.shape[0] - j0 / kNR<T>);
+    s.scores = scratch_.scores.at(r - group);
+    const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
+    const std::int64_t first = scratch_.rows(r);
+    const std::int64_t last = scratch_.rows(r + s.rows - 1);
+    const KeyRange keys = visibility.rows(first, last + 1);
+    s.begin = column(keys.begin);
+    s.end = column(keys.end);
+    if (s.empty()) return;
+    s.c0 = s.begin / kNR<T> * kNR<T>;
+    s.c1 = round_up(s.end, kNR<T>);
+    s.whole0 = round_up(column(visibility.row(last).begin), kNR<T>);
+    s.whole1 = column(visibility.row(first).end) / kNR<T> * kNR<T>;
+  }
+
+  /// Columns [c0, c1) of the strip's scores: q kᵀ, plus start[m] in row m with overwrite_from.
+  template <ProductWrite kWrite>
+  void products(const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    for (std::int64_t c = c0; c < c1; c += kNR<T>) {
+      multiply_strip<typename Plan::ScoreLeft, kWrite>(s.rows, kNV, s.queries, s.keys.at(c / kNR<T>), p_.D,
+                                                       s.scores + c, Plan::kScoreStride, s.start);
+    }
+  }
+
+  /// Score rules on what each row sees of columns [c0, c1), −∞ on the rest of them.
+  void rule_and_hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const std::int64_t i = scratch_.rows(s.r + m);
+      const KeyRange seen = visibility.row(i);
+      const std::int64_t begin = std::clamp(seen.begin - s.j0, c0, c1);
+      const std::int64_t end = std::max(begin, std::clamp(seen.end - s.j0, c0, c1));
+      T* row = s.scores + m * Plan::kScoreStride;
+      if (plan_.rules.any() && begin < end) {
+        plan_.rules.apply(row + begin, nullptr, sequence_, h_, i, s.j0 + begin, end - begin, scratch_.rule_row.data);
+      }
+      std::fill(row + c0, row + begin, kHidden);
+      std::fill(row + end, row + c1, kHidden);
+    }
+  }
+
+  /// Rows [r, end) of the tile against one key block: scores, online softmax, product with v. Their strips take turns
+  /// at each panel of K and V, which is in L1 for all but the first.
+  void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
+    Strip strips[Plan::kBandRows / kMR];
+    std::int64_t count = 0;
+    std::int64_t c0 = kBlock;
+    std::int64_t c1 = 0;
+    for (std::int64_t first = r; first < end; first += kMR) {
+      Strip& s = strips[count];
+      place_strip(s, visibility, j0, first, r, end);
+      if (s.empty()) continue;
+      begin_block(visibility, s);
+      c0 = std::min(c0, s.c0);
+      c1 = std::max(c1, s.c1);
+      ++count;
+    }
+    for (std::int64_t c = c0; c < c1; c += kNR<T>) {
+      for (std::int64_t n = 0; n < count; ++n) {
+        step_prefetches();
+        exponentials_near_maxima(visibility, strips[n], c);
+      }
+    }
+    for (std::int64_t n = 0; n < count; ++n) end_block(visibility, strips[n]);
+    const ColumnPanels<T> v = values(head_values_, j0 / kBlock);
+    for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
+      for (std::int64_t n = 0; n < count; ++n) {
+        const Strip& s = strips[n];
+        step_prefetches();
+        multiply_strip<typename Plan::ValueLeft, ProductWrite::accumulate>(
+            s.rows, v.width(x) / kLanes<T>, s.scores + s.begin, v.at(s.begin, x), s.end - s.begin,
+            scratch_.out.at(s.r, x), plan_.Dv_padded);
+      }
+    }
+  }
+
+  /// Makes the strip ready for the block's panels. Its rows' first maxima come from the first panel that they see.
+  void begin_block(const Visibility& visibility, Strip& s) const {
+    std::fill_n(s.largest, kLanes<T>, kHidden);
+    std::fill_n(s.sums, kMR * kLanes<T>, T{0});
+    s.near_maxima = !plan_.rules.any();
+    if (!s.near_maxima) return;
+    s.done = s.c0;
+    if (lowest_maximum(s) == kHidden) {
+      s.done += kNR<T>;
+      products<ProductWrite::overwrite>(s, s.c0, s.done);
+      rule_and_hide(visibility, s, s.c0, s.done);
+      raise_maxima(s, s.c0, s.done);
+      s.near_maxima = lowest_maximum(s) != kHidden;
+      if (!s.near_maxima) return;
+      subtract_maxima(s, s.c0, s.done);
+      exponentials(s, s.c0, s.done);
+    }
+    for (std::int64_t m = 0; m < kMR; ++m) s.start[m] = m < s.rows ? -scratch_.maxima(s.r + m) : kHidden;
+  }
+
+  /// The common case, panel at column c: the running maxima stay as they are while no score exceeds one by more than
+  /// kSlack. The product starts at −maximum; where every row sees the whole panel, exponentials follow in registers.
+  void exponentials_near_maxima(const Visibility& visibility, Strip& s, std::int64_t c) const {
+    if (!s.near_maxima || c < s.done || c >= s.c1) return;
+    if (c >= s.whole0 && c < s.whole1) {
+      with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
+        multiply_exponentials<kRows, typename Plan::ScoreLeft>(s.queries, s.keys.at(c / kNR<T>), p_.D, s.scores + c,
+                                                               Plan::kScoreStride, s.start, s.sums, s.largest);
+      });
+      return;
+    }
+    products<ProductWrite::overwrite_from>(s, c, c + kNR<T>);
+    rule_and_hide(visibility, s, c, c + kNR<T>);
+    exponentials(s, c, c + kNR<T>);
+  }
+
+  /// Takes the block's exponentials into the rows' sums. Where maxima have to move first, makes all scores again.
+  void end_block(const Visibility& visibility, Strip& s) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    if (!s.near_maxima || !within_slack(s)) {
+      products<ProductWrite::overwrite>(s, s.c0, s.c1);
+      rule_and_hide(visibility, s, s.c0, s.c1);
+      raise_maxima(s, s.c0, s.c1);
+      subtract_maxima(s, s.c0, s.c1);
+      if (s.near_maxima) std::fill_n(s.sums, kMR * kN, T{0});
+      exponentials(s, s.c0, s.c1);
+    }
+    T* HWY_RESTRICT sums = scratch_.sums.at(s.r);
+    for (std::int64_t x = 0; x < s.rows * kN; x += kN) {
+      hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
+    }
+  }
+
+  /// Whether no exponent of the strip's block exceeds kSlack, by the sums a little less; NaN aside.
+  bool within_slack(const Strip& s) const {
+    const Tag<T> d;
+    if constexpr (!kExp2Saturates<T>) return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack;
+    auto sum = hn::Zero(d);
+    for (std::int64_t m = 0; m < kMR; ++m) sum = hn::Max(hn::Load(d, s.sums + m * kLanes<T>), sum);
+    return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};
+  }
+
+  T lowest_maximum(const Strip& s) const {
+    const T* maxima = scratch_.maxima.at(s.r);
+    return *std::min_element(maxima, maxima + s.rows);
+  }
+
+  /// Running maxima of the strip's rows take in columns [c0, c1); sums and output rows follow them.
+  void raise_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const std::int64_t r = s.r + m;
+      raise_maximum(scratch_.maxima(r), s.scores + m * Plan::kScoreStride + c0, c1 - c0, scratch_.sums.at(r),
+                    scratch_.out.at(r), plan_.Dv_padded);
+    }
+  }
+
+  /// Columns [c0, c1) of the scores, less the row's maximum; less 0 in a row that saw nothing, whose −∞ stay so.
+  void subtract_maxima(const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    const Tag<T> d;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
+      const T max = scratch_.maxima(s.r + m);
+      const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
+      for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Sub(hn::Load(d, row + j), shift), d, row + j);
+    }
+  }
+
+  /// Columns [c0, c1) become exp2 of themselves; the block's sums and largest exponents take them in.
+  void exponentials(Strip& s, std::int64_t c0, std::int64_t c1) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    LargestExponent<T> exponents(s.largest);
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
+      T* HWY_RESTRICT sum = s.sums + m * kN;
+      auto sum0 = hn::Load(d, sum);
+      auto sum1 = hn::Zero(d);
+      for (std::int64_t j = c0; j < c1; j += 2 * kN) {
+        const auto x0 = hn::Load(d, row + j);
+        const auto x1 = hn::Load(d, row + j + kN);
+        exponents.see(x0, x1);
+        const auto p0 = exp2_fast(d, x0);
+        const auto p1 = exp2_fast(d, x1);
+        hn::Store(p0, d, row + j);
+        hn::Store(p1, d, row + j + kN);
+        sum0 = hn::Add(sum0, p0);
+        sum1 = hn::Add(sum1, p1);
+      }
+      hn::Store(hn::Add(sum0, sum1), d, sum);
+    }
+    exponents.store();
+  }
+
+  T row_sum(std::int64_t r) const {
+    const Tag<T> d;
+    return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, scratch_.sums.at(r))));
+  }
+
+  /// Normalises, gates and writes the tile's rows.
+  void finish_rows() const {
+    const OutputRows<T> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
+    for (std::int64_t r = 0; r < count_; ++r)
+      outputs.write(scratch_.rows(r), scratch_.out.at(r), scratch_.maxima(r), row_sum(r));
+  }
+
+  /// exp(s − lse) of every key, hidden ones as 0, and 0 in the columns of other sequences.
+  void write_weights(const Visibility& visibility) const {
+    const HeadRows to = query_rows(p_.outputs.weights, sequence_, h_);
+    const HeadRows own = to.columns(sequence_.k0, sequence_.S);
+    for (std::int64_t r = 0; r < count_; r += kMR) {
+      for (std::int64_t j0 = 0; j0 < sequence_.S; j0 += kBlock) {
+        Strip s;
+        place_strip(s, visibility, j0, r, r, count_);
+        products<ProductWrite::overwrite>(s, s.c0, s.c1);
+        rule_and_hide(visibility, s, s.c0, s.c1);
+        const std::int64_t width = std::min(kBlock, sequence_.S - j0);
+        for (std::int64_t m = 0; m < s.rows; ++m) {
+          make_weights(s, m, width);
+          store_row(own, s.scores + m * Plan::kScoreStride, scratch_.rows(r + m), j0, width);
+        }
+      }
+    }
+    zero_columns(to.columns(0, sequence_.k0));
+    const std::int64_t after = sequence_.k0 + sequence_.S;
+    zero_columns(to.columns(after, to.cols - after));
+  }
+
+  /// The tile's rows of `to` become 0.
+  void zero_columns(const HeadRows<void>& to) const {
+    T* zeros = scratch_.scores.data;
+    std::fill_n(zeros, kBlock, T{0});
+    for (std::int64_t r = 0; r < count_; ++r) {
+      for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock)
+        store_row(to, zeros, scratch_.rows(r), j0, std::min(kBlock, to.cols - j0));
+    }
+  }
+
+  /// The first `width` scores of row m of the strip become weights.
+  void make_weights(const Strip& s, std::int64_t m, std::int64_t width) const {
+    const Tag<T> d;
+    T* row = s.scores + m * Plan::kScoreStride;
+    const T max = scratch_.maxima(s.r + m);
+    const T sum = row_sum(s.r + m);
+    const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
+    const auto inverse = hn::Set(d, sum == T{0} ? T{0} : T{1} / sum);
+    std::fill(row, row + s.c0, T{0});
+    for (std::int64_t j = s.c0; j < s.c1; j += kLanes<T>) {
+      hn::Store(hn::Mul(inverse, exp2_fast(d, hn::Sub(hn::Load(d, row + j), shift))), d, row + j);
+    }
+    if (s.c1 < width) std::fill(row + s.c1, row + width, T{0});
+  }
+
+  const Plan& plan_;
+  const ForwardProblem& p_;
+  const ForwardBuffers<T>& shared_;
+  int thread_;
+  const ForwardScratch<T> scratch_;
+  Sequence sequence_;
+  std::int64_t h_ = 0, count_ = 0;
+  View<T, 3> head_keys_;                        // (panels, D, kNR)
+  View<T, 2> head_values_;                      // (panels, kNR · Dv_padded)
+  mutable std::array<RowPrefetch, 4> ahead_{};  // rows of the next head
+};
+
+template <typename T>
+void tiles_forward_typed(const ForwardProblem& p, const RunRest& run_rest) {
+  run_forward<ForwardWorker<T>, ForwardPlan<T>, ForwardBuffers<T>>(p, run_rest);
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate {
+
+HEADGATE_TARGET_TABLE(tiles_forward_typed);
+
+void tiles_forward(const ForwardProblem& problem, const RunRest& run_rest) {
+  const std::int64_t target = problem.context.target;
+  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(tiles_forward_typed, double, target)
+                                                        : HEADGATE_FOR_TARGET(tiles_forward_typed, float, target);
+  run(problem, run_rest);
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE

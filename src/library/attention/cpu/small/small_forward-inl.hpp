@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward pass of small heads; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_SMALL_FORWARD_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_SMALL_FORWARD_INL_
+#undef HEADGATE_ATTENTION_SMALL_FORWARD_INL_
+#else
+#define HEADGATE_ATTENTION_SMALL_FORWARD_INL_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+
+#include "library/attention/cpu/common/open_rows-inl.hpp"
+#include "library/attention/cpu/common/output_rows-inl.hpp"
+#include "library/attention/cpu/small/small_heads-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+using SmallForwardPlan = SmallHeadsPlan<ForwardProblem>;
+
+/// What one thread works in.
+template <typename T>
+struct SmallForwardScratch {
+  SmallForwardScratch(Workspace& ws, const SmallForwardPlan& plan) {
+    const ForwardProblem& p = plan.p;
+    const std::int64_t keys_rows = plan.longest.S + kMR, Dv_padded = round_up(p.Dv, kLanes<T>);
+    keys = ws.take<T>("keys", keys_rows, kRowStride);
+    values = ws.take<T>("values", plan.longest.S, kRowStride);
+    query_rows = ws.take<T>("q rows", kNR<T>, p.D);
+    queries = ws.take<T>("queries", p.D, kNR<T>);
+    scores = ws.take<T>("scores", keys_rows, kNR<T>);
+    out = ws.take<T>("out", kMR, Dv_padded);
+    maxima = ws.take<T>("maxima", kNR<T>);
+    sums = ws.take<T>("sums", kNR<T>);
+    inverses = ws.take<T>("inverses", kNR<T>);
+    rows = ws.take<std::int64_t>("rows", p.group, plan.longest.T);
+    counts = ws.take<std::int64_t>("row counts", p.group);
+    gate = ws.take<T>("gate", Dv_padded);
+    gated = ws.take<T>("gated", Dv_padded);
+  }
+
+  View<T, 2> keys, values;            ///< rows; values only where they cannot be read in place
+  View<T, 2> query_rows;              ///< of a panel, where they cannot be read in place
+  View<T, 2> queries;                 ///< of a panel, transposed, times scale · log2 e
+  View<T, 2> scores;                  ///< keys by queries of a panel; then their exponentials
+  View<T, 2> out;                     ///< of a tile of queries
+  View<T, 1> maxima, sums, inverses;  ///< of a panel's queries: of the scores in units of log2(e), of the exponentials
+  View<T, 1> gate, gated;             ///< of one query
+  View<std::int64_t, 2> rows;         ///< the queries of each query head of the group, ascending
+  View<std::int64_t, 1> counts;       ///< how many they are
+};
+
+template <typename T>
+class SmallForwardWorker {
+ public:
+  using Plan = SmallForwardPlan;
+
+  SmallForwardWorker(const Plan& plan, std::byte* scratch)
+      : p_(plan.p),
+        scratch_(place_buffers<SmallForwardScratch<T>>(scratch, plan)),
+        value_cols_(round_up(p_.Dv, kLanes<T>)) {}
+
+  void run_head(const HeadTask& head, const HeadTask& next) {
+    sequence_ = head.part->sequence;
+    const Visibility visibility(p_, sequence_);
+    const std::int64_t panels = select_rows(head);
+    // Under a causal mask the last queries cost most: they go first, so that threads end together.
+    const std::int64_t piece = head.pieces - 1 - head.piece;
+    const std::int64_t begin = panels * piece / head.pieces, end = panels * (piece + 1) / head.pieces;
+    KeyRange seen{sequence_.S, 0};
+    each_panel(begin, end, [&](std::int64_t /*g*/, const std::int64_t* rows, std::int64_t n) {
+      const KeyRange keys = visibility.rows(rows[0], rows[n - 1] + 1);
+      seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
+    });
+    place_keys(head.h, seen);
+    prefetch_next_head(next);
+    each_panel(begin, end, [&](std::int64_t g, const std::int64_t* rows, std::int64_t n) {
+      const std::int64_t h = head.h * p_.group + g;
+      const OutputRows<T> outputs(p_, sequence_, h, scratch_.gate, scratch_.gated);
+      if (n > kLanes<T>) {
+        run_panel<kNV>(visibility, outputs, h, rows, n);
+      } else {
+        run_panel<1>(visibility, outputs, h, rows, n);
+      }
+    });
+    ahead_.prefetch_rest();
+  }
+
+ private:
+  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+
+  /// Lists the queries of each query head of a key/value head, those alone that a gate threshold leaves open. The
+  /// head's first piece writes the outputs of the others. Returns how many panels the listed ones are.
+  std::int64_t select_rows(const HeadTask& head) const {
+    std::int64_t panels = 0;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      std::int64_t* const rows = scratch_.rows.at(g);
+      std::int64_t& count = scratch_.counts(g);
+      if (p_.gate_threshold > 0) {
+        const std::int64_t h = head.h * p_.group + g;
+        const OutputRows<T> outputs(p_, sequence_, h, scratch_.gate, scratch_.gated);
+        const auto write_closed = [&](std::int64_t i) {
+          if (head.piece == 0) outputs.write_closed(i);
+        };
+        count = 0;
+        OpenRows<T>(p_, sequence_, h)
+            .visit(
+                0, sequence_.T, [&](std::int64_t i) { rows[count++] = i; }, write_closed);
+      } else {
+        count = sequence_.T;
+        std::iota(rows, rows + count, std::int64_t{0});
+      }
+      panels += divide_up(count, kNR<T>);
+    }
+    return panels;
+  }
+
+  /// visit(g, rows, n) for panels begin … end of the head: n listed queries of query head g of its group.
+  template <class Visit>
+  void each_panel(std::int64_t begin, std::int64_t end, const Visit& visit) const {
+    std::int64_t panel = 0;
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      for (std::int64_t r = 0; r < scratch_.counts(g); r += kNR<T>, ++panel) {
+        if (panel >= begin && panel < end) visit(g, scratch_.rows.at(g, r), std::min(kNR<T>, scratch_.counts(g) - r));
+      }
+    }
+  }
+
+  /// Has the rows of k and v of keys `seen` where the products read them.
+  void place_keys(std::int64_t h, const KeyRange& seen) {
+    values_ = {scratch_.values.data, kRowStride};
+    if (seen.empty()) return;
+    place_rows(scratch_.keys, p_, p_.inputs.k, p_.inputs.k_scale, sequence_, h, seen, seen.end + kRowUnit);
+    const OperandRows<T> dense = dense_keys<T>(p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h);
+    if (dense.data != nullptr && dense.stride <= kRowStride) {
+      values_ = dense;
+      return;
+    }
+    place_rows(scratch_.values, p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h, seen, seen.end);
+  }
+
+  /// Has the products ask for the rows of the head that this thread is likely to take next.
+  void prefetch_next_head(const HeadTask& next) {
+    ahead_ = {};
+    if (next.part == nullptr || p_.page > 0) return;
+    const Sequence& s = next.part->sequence;
+    const std::int64_t h = next.h * p_.group;
+    coming_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h)), prefetch_rows(key_rows(p_.inputs.v, s, next.h)),
+               prefetch_rows(query_rows(p_.inputs.q, s, h)), prefetch_rows(query_rows(p_.inputs.gate, s, h))};
+    const std::int64_t steps = score_tiles<T>(sequence_.T, sequence_.S) * p_.D +
+                               row_tiles_of(sequence_.T) * divide_up(p_.Dv, kNR<T>) * sequence_.S;
+    ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
+  }
+
+  /// The n queries `rows` of q times scale · log2 e, transposed.
+  template <std::int64_t kVecs>
+  void transpose_queries(const HeadRows<const void>& q, const std::int64_t* rows, std::int64_t n) const {
+    const auto transpose = [&](const auto& row_at) {
+      transpose_panel<kVecs>(scratch_.queries.data, row_at, n, p_.D, static_cast<T>(p_.scale * kLog2e));
+    };
+    if (lie_dense<T>(q)) {
+      const OperandRows<T> dense = rows_in_place<T>(q);
+      return transpose([&](std::int64_t r) { return dense.at(rows[r]); });
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      if (lie_dense<T, BFloat16>(q)) {
+        const OperandRows<BFloat16> halves = rows_in_place<BFloat16>(q);
+        for (std::int64_t r = 0; r < n; ++r) widen_row(scratch_.query_rows.at(r), halves.at(rows[r]), p_.D);
+        return transpose([&](std::int64_t r) { return scratch_.query_rows.at(r); });
+      }
+    }
+    transpose([&](std::int64_t r) { return dense_row(q, rows[r], scratch_.query_rows.at(r)); });
+  }
+
+  /// The n queries `rows` of query head h, at most kVecs vectors.
+  template <std::int64_t kVecs>
+  void run_panel(const Visibility& visibility, const OutputRows<T>& outputs, std::int64_t h, const std::int64_t* rows,
+                 std::int64_t n) {
+    constexpr std::int64_t kWidth = kVecs * kLanes<T>;
+    transpose_queries<kVecs>(query_rows(p_.inputs.q, sequence_, h), rows, n);
+    const KeyRange seen = visibility.rows(rows[0], rows[n - 1] + 1);
+    for_row_tiles<kVecs == 1 ? 4 : 3>(
+        seen.begin, seen.end, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t) HWY_ATTR {
+          multiply_row_tile<kRows, kVecs, LeftLayout<kRowStride, 1>, ProductWrite::overwrite>(
+              scratch_.keys.at(j), scratch_.queries.data, kWidth, p_.D, scratch_.scores.at(0) + j * kWidth, kWidth,
+              kRows, ahead_);
+        });
+    hide<kWidth>(visibility, seen, rows, n);
+    softmax<kVecs>(h, seen);
+    for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t count) HWY_ATTR {
+      const KeyRange keys = visibility.rows(rows[r], rows[r + count - 1] + 1);
+      multiply_row_tiles<kRows, LeftLayout<1, kWidth>, ProductWrite::overwrite>(
+          scratch_.scores.at(0) + keys.begin * kWidth + r, values_.at(keys.begin), values_.stride,
+          keys.end - keys.begin, scratch_.out.data, value_cols_, count, value_cols_, ahead_);
+      outputs.write_tile(rows + r, count, scratch_.out, scratch_.inverses.at(r));
+    });
+    outputs.write_lse(rows, n, scratch_.maxima.data, scratch_.sums.data);
+  }
+
+  /// −∞ where a query of the panel does not see a key.
+  template <std::int64_t kWidth>
+  void hide(const Visibility& visibility, const KeyRange& seen, const std::int64_t* rows, std::int64_t n) const {
+    const KeyRange first = visibility.row(rows[0]), last = visibility.row(rows[n - 1]);
+    if (first.begin == last.begin && first.end == last.end) return;
+    for (std::int64_t j = seen.begin; j < seen.end; ++j) {
+      const KeyRange seeing = visibility.queries(j, j + 1, sequence_.T);
+      T* row = scratch_.scores.at(0) + j * kWidth;
+      const auto lane = [&](std::int64_t i) { return std::lower_bound(rows, rows + n, i) - rows; };
+      std::fill(row, row + lane(seeing.begin), kHidden);
+      std::fill(row + lane(seeing.end), row + n, kHidden);
+    }
+  }
+
+  /// The panel's scores become exp2(s − maximum); maxima, sums and their inverses follow.
+  template <std::int64_t kVecs>
+  void softmax(std::int64_t h, const KeyRange& seen) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    constexpr std::int64_t kWidth = kVecs * kN;
+    // A sink opens the softmax: its logit is the first maximum.
+    const auto sink = hn::Set(d, p_.inputs.sinks.present() ? static_cast<T>(p_.sink(h) * kLog2e) : kHidden);
+    T* HWY_RESTRICT scores = scratch_.scores.data;
+    hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
+    HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = sink;
+    for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
+      // In this order MAXPS passes NaN by; the exponentials tell of it.
+      HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
+    }
+    HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
+      shift[v] = hn::IfThenZeroElse(hn::Eq(max[v], hn::Set(d, kHidden)), max[v]);
+      sum[v] = exp2_fast(d, hn::Sub(sink, shift[v]));
+    }
+    for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
+      HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
+        const auto e = exp2_fast(d, hn::Sub(hn::Load(d, scores + x + v * kN), shift[v]));
+        hn::Store(e, d, scores + x + v * kN);
+        sum[v] = hn::Add(sum[v], e);
+      }
+    }
+    HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
+      const auto nothing = hn::Eq(sum[v], hn::Zero(d));
+      hn::Store(max[v], d, scratch_.maxima.at(v * kN));
+      hn::Store(sum[v], d, scratch_.sums.at(v * kN));
+      hn::Store(hn::IfThenZeroElse(nothing, hn::Div(hn::Set(d, T{1}), sum[v])), d, scratch_.inverses.at(v * kN));
+    }
+  }
+
+  const ForwardProblem& p_;
+  const SmallForwardScratch<T> scratch_;
+  const std::int64_t value_cols_;  // Dv in whole vectors
+  Sequence sequence_;
+  OperandRows<T> values_;
+  std::array<RowPrefetch, 4> coming_{};  // rows of the next head
+  PrefetchQueue ahead_;                  // their lines
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_SMALL_FORWARD_INL_

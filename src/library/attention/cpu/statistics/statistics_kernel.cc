@@ -1,0 +1,797 @@
+// SPDX-License-Identifier: Apache-2.0
+// Statistics of attention weights: one product q kᵀ, whose scores start at −lse and are used up while they lie in
+// cache. Sums over queries take in tiles in a fixed order.
+
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "library/attention/call_report.hpp"
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/cpu/kernels.hpp"
+#include "library/core/dispatch.hpp"
+#include "library/core/turnstile.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/attention/cpu/statistics/statistics_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// After foreach_target.h: per-target headers.
+#include "library/attention/cpu/common/gate_rows-inl.hpp"
+#include "library/attention/cpu/common/multiply-inl.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/statistics/statistics_plan-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// x (n, rounded up to vectors) = exp2(x).
+template <typename T>
+HWY_NOINLINE void exponentials_in_place(T* HWY_RESTRICT x, std::int64_t n) {
+  const Tag<T> d;
+  for (std::int64_t j = 0; j < n; j += kLanes<T>) hn::StoreU(exp2_fast(d, hn::LoadU(d, x + j)), d, x + j);
+}
+
+template <typename T>
+HWY_INLINE double sum_of_lanes(const T* lanes) {
+  const Tag<T> d;
+  return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Load(d, lanes))));
+}
+
+/// One thread's part of a call.
+template <typename T>
+class StatisticsWorker {
+ public:
+  using Plan = StatisticsPlan<T>;
+  static constexpr std::int64_t kTile = Plan::kTile;
+  static constexpr std::int64_t kBlock = Plan::kBlock;
+  using Index = typename StatisticsScratch<T>::Index;
+
+  StatisticsWorker(const Plan& plan, const StatisticsBuffers<T>& shared, int thread)
+      : plan_(plan),
+        p_(plan.p),
+        out_(plan.p.outputs),
+        shared_(shared),
+        scratch_(place_buffers<StatisticsScratch<T>>(shared.scratch.at(thread), plan)) {
+    if (scratch_.ones.present()) std::fill_n(scratch_.ones.data, scratch_.ones.count(), T{1});
+    for (std::int64_t lane = 0; lane < kLanes<T>; ++lane)
+      lane_before_[lane] = static_cast<Index>(std::max<std::int64_t>(lane - 1, 0));
+  }
+
+  /// Packs a block of key/value head h of the part, as far as it is looked at.
+  void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
+    const Sequence& sequence = part.sequence;
+    if (sequence.T == 0) return;
+    const Visibility visibility(p_, sequence);
+    const KeyRange seen =
+        plan_.row_strips > 0 ? visibility.rows(0, sequence.T) : visited(visibility, sequence, 0, sequence.T);
+    const std::int64_t begin = std::max(block * kBlock, seen.begin / kNR<T> * kNR<T>);
+    const std::int64_t end = std::min((block + 1) * kBlock, seen.end);
+    if (begin >= end) return;
+    const View<T, 3> keys = shared_.keys.range(0, part.panel_of(h) + begin / kNR<T>, divide_up(end - begin, kNR<T>));
+    pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
+  }
+
+  /// Packs the chosen keys; zeros for those that the sequence does not have.
+  void pack_chosen(const PackedHeads& part, std::int64_t h) const {
+    const KeyRows rows = rows_of_keys(p_, part.sequence, h);
+    const View<T, 3> chosen = packed_chosen(part, h);
+    for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
+      const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
+      const T* source[kNR<T>];
+      for (std::int64_t x = 0; x < count; ++x) {
+        const std::int64_t j = chosen_key(c + x);
+        source[x] = scratch_.packing.at(x);
+        if (j < part.sequence.keys) {
+          source[x] = dense_row(rows, j, scratch_.packing.at(x));
+        } else {
+          std::fill_n(scratch_.packing.at(x), p_.D, T{0});
+        }
+      }
+      T* to = chosen.at(c / kNR<T>);
+      if (count < kNR<T>) std::fill_n(to, kNR<T> * p_.D, T{0});
+      interleave_rows<kNR<T>>(to, source, count, p_.D, T{1});
+    }
+  }
+
+  /// The `turn`-th query tile of query head h of the part: the last queries come first.
+  void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
+    begin_head(part, h);
+    first_ = (part.tiles - 1 - turn) * kTile;
+    count_ = std::min(sequence_.T - first_, kTile);
+    pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
+                scratch_.packing);
+    const Visibility visibility(p_, sequence_);
+    const KeyRange seen = visited(visibility, sequence_, first_, first_ + count_);
+    reset(seen);
+    weigh_chosen(visibility);
+    const std::int64_t group = plan_.rules.any() ? kMR : Plan::kBandRows;
+    for (std::int64_t j0 = seen.begin / kBlock * kBlock; j0 < seen.end; j0 += kBlock) {
+      for (std::int64_t r = 0; r < count_; r += group) visit(visibility, j0, r, std::min(r + group, count_));
+    }
+    finish_rows();
+    if (plan_.sums) add_sums(part, turn, seen);
+  }
+
+  /// Weights of the chosen queries strip · kMR …, of query head h of the part, as far as its sequence has them.
+  void run_rows(const PackedHeads& part, std::int64_t h, std::int64_t strip) {
+    begin_head(part, h);
+    const std::int64_t end = std::min((strip + 1) * kMR, p_.selection.queries.shape[3]);
+    ChosenRows rows;
+    for (std::int64_t r = strip * kMR; r < end; ++r) {
+      const std::int64_t i = load_index(p_.selection.queries, r) - sequence_.q0;
+      if (i >= 0 && i < sequence_.T) rows.add(i, r);
+    }
+    if (rows.count > 0) write_rows(rows);
+  }
+
+  /// What was summed over the queries of query head h of the part.
+  void write_sums(const PackedHeads& part, std::int64_t h) const {
+    const Sequence& sequence = part.sequence;
+    const std::int64_t head = packed_query_head(part, h);
+    const double share = sequence.T > 0 ? 1.0 / static_cast<double>(sequence.T) : 0.0;
+    for (std::size_t f = 0; f < kRowFigures; ++f) {
+      const TensorView& mean = mean_of_figure(out_, f);
+      const double sum = shared_.figure_sums(head, static_cast<std::int64_t>(f));
+      if (mean.present()) store(mean, part.n, h, 0, 0, share * sum);
+    }
+    for (std::int64_t c = 0; out_.mean_key_weights.present() && c < plan_.listed_keys; ++c) {
+      store(out_.mean_key_weights, part.n, h, 0, c, share * shared_.key_sums(head, c));
+    }
+    if (!out_.key_mass.present()) return;
+    const HeadRows<void> mass = HeadRows<void>(out_.key_mass, sequence.kb, h).columns(sequence.k0, sequence.S);
+    store_row(mass, head_mass(part, h).data, 0, 0, sequence.S);
+  }
+
+  void clear_sums(const PackedHeads& part, std::int64_t h) const {
+    const auto clear = [](const auto& sums) { std::fill_n(sums.data, sums.count(), 0.0); };
+    const std::int64_t head = packed_query_head(part, h);
+    clear(shared_.figure_sums[head]);
+    clear(shared_.key_sums[head]);
+    if (shared_.mass.present()) clear(head_mass(part, h));
+    shared_.turns(head) = 0;
+  }
+
+ private:
+  static constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  /// An exponent whose power of two is 0 (exp2_fast).
+  static constexpr T kZeroPower = sizeof(T) == 4 ? T{-127} : T{-1023};
+
+  /// Queries of a sequence in a strip, and the rows of the output that they go to.
+  struct ChosenRows {
+    std::int64_t count = 0;
+    std::array<std::int64_t, kMR> query, row;
+    void add(std::int64_t i, std::int64_t r) {
+      query[static_cast<std::size_t>(count)] = i;
+      row[static_cast<std::size_t>(count++)] = r;
+    }
+  };
+
+  /// Rows r … r + rows of the tile, at most kMR, beside the key block that begins with key j0.
+  struct Strip {
+    std::int64_t r = 0, rows = 0, j0 = 0;
+    const T* queries = nullptr;           // (D, kMR)
+    const T* start = nullptr;             // (rows)
+    T* scores = nullptr;                  // (kMR, kScoreStride)
+    std::int64_t c0 = 0, c1 = 0;          // columns of the whole panels that are visited
+    std::int64_t whole0 = 0, whole1 = 0;  // of those, what every row sees all of
+    bool is_first = false;                // of the blocks that its rows see, and top keys are looked for
+    bool empty() const { return c0 >= c1; }
+  };
+
+  void begin_head(const PackedHeads& part, std::int64_t h) {
+    sequence_ = part.sequence;
+    h_ = h;
+    if (plan_.packs_keys) head_keys_ = shared_.keys.range(0, part.panel_of(h / p_.group), part.panels);
+    if (plan_.chosen_keys > 0) head_chosen_ = packed_chosen(part, h / p_.group);
+  }
+
+  View<T, 3> packed_chosen(const PackedHeads& part, std::int64_t h) const {
+    return shared_.chosen[part.first_head + h - part.h0];
+  }
+
+  /// The number of query head h of the part among all that are packed.
+  std::int64_t packed_query_head(const PackedHeads& part, std::int64_t h) const {
+    return (part.first_head - part.h0) * p_.group + h;
+  }
+
+  /// What the part's keys receive of query head h.
+  View<double, 2> head_mass(const PackedHeads& part, std::int64_t h) const {
+    const std::int64_t first = part.panel_of(h / p_.group) * p_.group + h % p_.group * part.panels;
+    return shared_.mass.range(0, first, part.panels);
+  }
+
+  /// Key of the c-th chosen column.
+  std::int64_t chosen_key(std::int64_t c) const {
+    if (plan_.first && c == 0) return 0;
+    return load_index(p_.selection.keys, plan_.first ? c - 1 : c);
+  }
+
+  /// Keys of the window, of queries [i0, i1).
+  KeyRange window(const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
+    const std::int64_t reach = std::min(p_.selection.window, 3 * kMaxQueryOffset);
+    const std::int64_t at = sequence.first_position;
+    return {std::clamp<std::int64_t>(at + i0 - reach, 0, sequence.S),
+            std::clamp<std::int64_t>(at + i1 - 1 + reach + 1, 0, sequence.S)};
+  }
+
+  /// Keys whose scores queries [i0, i1) need, beside the chosen ones.
+  KeyRange visited(const Visibility& visibility, const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
+    if (!plan_.scan && !plan_.window) return {};
+    const KeyRange seen = visibility.rows(i0, i1);
+    if (plan_.scan) return seen;
+    const KeyRange inside = window(sequence, i0, i1);
+    return {std::max(seen.begin, inside.begin), std::min(seen.end, inside.end)};
+  }
+
+  void reset(const KeyRange& seen) const {
+    const HeadRows<const void> lse = query_rows(p_.lse, sequence_, h_);
+    for (std::int64_t r = 0; r < count_; ++r) {
+      load_row(&scratch_.lse(r), lse, first_ + r, 0, 1);
+      scratch_.start(r) = start_of(scratch_.lse(r));
+    }
+    std::fill(scratch_.start.data + count_, scratch_.start.data + kTile, kHidden);
+    std::fill_n(scratch_.maxima.data, scratch_.maxima.count(), kHidden);
+    std::fill_n(scratch_.entropies.data, scratch_.entropies.count(), T{0});
+    std::fill_n(scratch_.in_window.data, scratch_.in_window.count(), T{0});
+    std::fill_n(scratch_.figure_sums.data, scratch_.figure_sums.count(), 0.0);
+    std::fill_n(scratch_.key_sums.data, scratch_.key_sums.count(), 0.0);
+    if (scratch_.mass.present() && !seen.empty()) {
+      const std::int64_t begin = seen.begin / kNR<T> * kNR<T>;
+      std::fill(scratch_.mass.data + begin, scratch_.mass.data + round_up(seen.end, kNR<T>), T{0});
+    }
+    std::fill_n(begun_, std::size(begun_), false);
+    if (plan_.top_keys > 0) {
+      std::fill_n(scratch_.top_scores.data, scratch_.top_scores.count(), kZeroPower);
+      std::fill_n(scratch_.top_keys.data, scratch_.top_keys.count(), Index{-1});
+    }
+  }
+
+  /// −lse in units of log2(e). At −∞ no row has weights, whatever its lse: adding to it leaves it so.
+  static T start_of(double lse) { return std::isinf(lse) ? kHidden : static_cast<T>(-lse * kLog2e); }
+
+  Strip place_strip(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t group,
+                    std::int64_t end) const {
+    Strip s;
+    s.r = r;
+    s.rows = std::min(kMR, end - r);
+    s.j0 = j0;
+    s.queries = scratch_.queries.at(r / kMR);
+    s.start = scratch_.start.at(r);
+    s.scores = scratch_.scores.at(r - group);
+    const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
+    const std::int64_t i0 = first_ + r, i1 = i0 + s.rows;
+    const KeyRange keys = visited(visibility, sequence_, i0, i1);
+    if (column(keys.begin) >= column(keys.end)) return s;
+    s.c0 = column(keys.begin) / kNR<T> * kNR<T>;
+    s.c1 = round_up(column(keys.end), kNR<T>);
+    s.whole0 = round_up(column(visibility.row(i1 - 1).begin), kNR<T>);
+    s.whole1 = column(visibility.row(i0).end) / kNR<T> * kNR<T>;
+    return s;
+  }
+
+  /// Rows [r, end) of the tile against one key block. Their strips take turns at each panel, which is in L1 for all but
+  /// the first.
+  void visit(const Visibility& visibility, std::int64_t j0, std::int64_t r, std::int64_t end) const {
+    Strip strips[Plan::kBandRows / kMR];
+    std::int64_t count = 0, c0 = kBlock, c1 = 0;
+    for (std::int64_t first = r; first < end; first += kMR) {
+      const Strip s = place_strip(visibility, j0, first, r, end);
+      if (s.empty()) continue;
+      strips[count] = s;
+      strips[count++].is_first = plan_.top_keys > 0 && !begun_[first / kMR];
+      begun_[first / kMR] = true;
+      c0 = std::min(c0, s.c0);
+      c1 = std::max(c1, s.c1);
+    }
+    std::fill_n(block_entropies_, std::size(block_entropies_), T{0});
+    for (std::int64_t c = c0; c < c1; c += kNR<T>) {
+      for (std::int64_t n = 0; n < count; ++n) {
+        const Strip& s = strips[n];
+        if (c < s.c0 || c >= s.c1) continue;
+        product(s, c);
+        if (plan_.rules.any()) continue;
+        if (c < s.whole0 || c >= s.whole1) hide(visibility, s, c, c + kNR<T>);
+        take(s, c, r);
+      }
+    }
+    for (std::int64_t n = 0; plan_.rules.any() && n < count; ++n) {
+      const Strip& s = strips[n];
+      apply_rules(visibility, s);
+      hide(visibility, s, s.c0, s.c1);
+      for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) take(s, c, r);
+    }
+    for (std::int64_t n = 0; n < count; ++n) {
+      if (strips[n].is_first) take_first_block(strips[n]);
+    }
+    if (!plan_.exponentials) return;
+    const Tag<T> d;
+    for (std::int64_t m = r; m < end; ++m) {
+      T* sum = scratch_.entropies.at(m);
+      hn::Store(hn::Add(hn::Load(d, sum), hn::Load(d, block_entropies_ + (m - r) * kLanes<T>)), d, sum);
+    }
+  }
+
+  /// Panel c of the strip's scores: less lse where no rule comes after.
+  void product(const Strip& s, std::int64_t c) const {
+    const T* keys = head_keys_.at((s.j0 + c) / kNR<T>);
+    if (plan_.rules.any()) {
+      multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(s.rows, kNV, s.queries, keys, p_.D,
+                                                                        s.scores + c, Plan::kScoreStride);
+    } else {
+      multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite_from>(s.rows, kNV, s.queries, keys, p_.D,
+                                                                             s.scores + c, Plan::kScoreStride, s.start);
+    }
+  }
+
+  /// Columns that query i sees of the strip's [c0, c1).
+  static KeyRange columns_of(const Visibility& visibility, std::int64_t i, std::int64_t j0, std::int64_t c0,
+                             std::int64_t c1) {
+    const KeyRange seen = visibility.row(i);
+    const std::int64_t begin = std::clamp(seen.begin - j0, c0, c1);
+    return {begin, std::max(begin, std::clamp(seen.end - j0, c0, c1))};
+  }
+
+  void apply_rules(const Visibility& visibility, const Strip& s) const {
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      apply_rules(visibility, first_ + s.r + m, s.j0, s.c0, s.c1, s.start[m], s.scores + m * Plan::kScoreStride);
+    }
+  }
+
+  /// Score rules, and `start`, on what query i sees of columns [c0, c1) of its row of scores.
+  void apply_rules(const Visibility& visibility, std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1,
+                   T start, T* row) const {
+    const KeyRange seen = columns_of(visibility, i, j0, c0, c1);
+    if (seen.empty()) return;
+    plan_.rules.apply(row + seen.begin, nullptr, sequence_, h_, i, j0 + seen.begin, seen.end - seen.begin,
+                      scratch_.rule_row.data);
+    for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] += start;
+  }
+
+  /// −∞ in columns [c0, c1) that a row does not see.
+  void hide(const Visibility& visibility, const Strip& s, std::int64_t c0, std::int64_t c1) const {
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const KeyRange seen = columns_of(visibility, first_ + s.r + m, s.j0, c0, c1);
+      T* row = s.scores + m * Plan::kScoreStride;
+      std::fill(row + c0, row + seen.begin, kHidden);
+      std::fill(row + seen.end, row + c1, kHidden);
+    }
+  }
+
+  /// Takes panel c of the strip into the figures of its rows. `group`: the row of the tile where the group begins.
+  void take(const Strip& s, std::int64_t c, std::int64_t group) const {
+    if (plan_.exponentials) {
+      take_scores<true>(s, c, block_entropies_ + (s.r - group) * kLanes<T>);
+    } else if (plan_.scan) {
+      take_scores<false>(s, c, nullptr);
+    }
+    if (plan_.window) take_window(s, c);
+  }
+
+  template <bool kExponentials>
+  HWY_NOINLINE void take_scores(const Strip& s, std::int64_t c, T* HWY_RESTRICT entropies) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    static_assert(kNV == 2);
+    const T* HWY_RESTRICT row = s.scores + c;
+    T* HWY_RESTRICT maxima = scratch_.maxima.at(s.r);
+    auto mass0 = hn::Zero(d);
+    auto mass1 = mass0;
+    for (std::int64_t m = 0; m < s.rows; ++m, row += Plan::kScoreStride) {
+      auto x0 = hn::Load(d, row);
+      auto x1 = hn::Load(d, row + kN);
+      const auto larger = hn::Max(x0, x1);
+      hn::Store(hn::Max(larger, hn::Load(d, maxima + m * kN)), d, maxima + m * kN);
+      if (plan_.top_keys > 0 && !s.is_first) {
+        const auto bar = hn::Set(d, scratch_.top_scores(s.r + m, plan_.top_keys - 1));
+        if (!hn::AllFalse(d, hn::Gt(larger, bar))) take_top(s.r + m, row, s.j0 + c, bar);
+      }
+      if constexpr (kExponentials) {
+        // Finite, so that 0 · x is 0 where a key is hidden.
+        x0 = at_least(d, kZeroPower, x0);
+        x1 = at_least(d, kZeroPower, x1);
+        const auto p0 = exp2_fast(d, x0);
+        const auto p1 = exp2_fast(d, x1);
+        mass0 = hn::Add(mass0, p0);
+        mass1 = hn::Add(mass1, p1);
+        T* sum = entropies + m * kN;
+        hn::Store(hn::MulAdd(p1, x1, hn::MulAdd(p0, x0, hn::Load(d, sum))), d, sum);
+      }
+    }
+    if constexpr (kExponentials) {
+      if (!scratch_.mass.present()) return;
+      T* mass = scratch_.mass.at(s.j0 + c);
+      hn::Store(hn::Add(mass0, hn::Load(d, mass)), d, mass);
+      hn::Store(hn::Add(mass1, hn::Load(d, mass + kN)), d, mass + kN);
+    }
+  }
+
+  /// Takes keys j … of a panel into row r's top ones, in ascending order, so that of equal scores the first stays
+  /// ahead.
+  /// None below the bar are among them.
+  HWY_NOINLINE void take_top(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
+    const Tag<T> d;
+    const hn::RebindToSigned<Tag<T>> di;
+    constexpr std::int64_t kN = kLanes<T>;
+    T* HWY_RESTRICT scores = scratch_.top_scores.at(r);
+    Index* HWY_RESTRICT keys = scratch_.top_keys.at(r);
+    const auto up = hn::SetTableIndices(d, lane_before_);
+    const auto up_keys = hn::SetTableIndices(di, lane_before_);
+    const auto first_lane = hn::FirstN(d, 1);
+    std::uint64_t candidates = lanes_from(hn::Load(d, x), bar) | lanes_from(hn::Load(d, x + kN), bar) << kN;
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const std::int64_t c = __builtin_ctzll(candidates);
+      const auto score = hn::Set(d, x[c]);
+      const auto key = hn::Set(di, static_cast<Index>(j + c));
+      // Each place keeps what it has where that is no less, else takes the place before, or the new key where that is.
+      T last_score = std::numeric_limits<T>::infinity();
+      Index last_key = -1;
+      for (std::int64_t at = 0; at < scratch_.top_scores.shape[1]; at += kN) {
+        const auto here = hn::Load(d, scores + at);
+        const auto keys_here = hn::Load(di, keys + at);
+        const auto before = hn::IfThenElse(first_lane, hn::Set(d, last_score), hn::TableLookupLanes(here, up));
+        const auto keys_before = hn::IfThenElse(hn::RebindMask(di, first_lane), hn::Set(di, last_key),
+                                                hn::TableLookupLanes(keys_here, up_keys));
+        last_score = scores[at + kN - 1];
+        last_key = keys[at + kN - 1];
+        const auto moves = hn::Gt(score, here);
+        const auto follows = hn::Gt(score, before);
+        hn::Store(hn::IfThenElse(moves, hn::IfThenElse(follows, before, score), here), d, scores + at);
+        hn::Store(hn::IfThenElse(hn::RebindMask(di, moves),
+                                 hn::IfThenElse(hn::RebindMask(di, follows), keys_before, key), keys_here),
+                  di, keys + at);
+      }
+    }
+  }
+
+  /// Bit l: lane l of x is not below the bar.
+  static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> bar) {
+    std::uint8_t bytes[8] = {};
+    hn::StoreMaskBits(Tag<T>(), hn::Ge(x, bar), bytes);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, bytes, sizeof(bits));
+    return bits & ((std::uint64_t{1} << kLanes<T>)-1);
+  }
+
+  /// The first block that the strip's rows see, once its maxima by lane are known: as many keys as there are lanes
+  /// reach them, so that none below the K-th of them is among the top ones.
+  HWY_NOINLINE void take_first_block(const Strip& s) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const T* maxima = scratch_.maxima.at(s.r + m);
+      const auto lanes = hn::Load(d, maxima);
+      auto larger = hn::Zero(d);  // how many maxima are larger
+      for (std::int64_t l = 0; l < kN; ++l) {
+        larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
+      }
+      const auto enough = hn::Ge(larger, hn::Set(d, static_cast<T>(plan_.top_keys - 1)));
+      const auto bar = hn::MaxOfLanes(d, hn::IfThenElse(enough, lanes, hn::Set(d, kZeroPower)));
+      const T* row = s.scores + m * Plan::kScoreStride;
+      for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
+        const auto highest = hn::Max(hn::Load(d, row + c), hn::Load(d, row + c + kN));
+        if (!hn::AllFalse(d, hn::Ge(highest, bar))) take_top(s.r + m, row + c, s.j0 + c, bar);
+      }
+    }
+  }
+
+  void take_window(const Strip& s, std::int64_t c) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    const std::int64_t j = s.j0 + c;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const std::int64_t i = first_ + s.r + m;
+      const KeyRange inside = window(sequence_, i, i + 1);
+      const std::int64_t begin = std::clamp<std::int64_t>(inside.begin - j, 0, kNR<T>);
+      const std::int64_t end = std::clamp<std::int64_t>(inside.end - j, 0, kNR<T>);
+      if (begin >= end) continue;
+      const T* row = s.scores + m * Plan::kScoreStride + c;
+      T* sum = scratch_.in_window.at(s.r + m);
+      auto total = hn::Load(d, sum);
+      for (std::int64_t x = begin / kN * kN; x < end; x += kN) {
+        const auto above = hn::FirstN(d, static_cast<std::size_t>(std::min(end - x, kN)));
+        const auto below = hn::FirstN(d, static_cast<std::size_t>(std::max<std::int64_t>(begin - x, 0)));
+        const auto p = exp2_fast(d, hn::Load(d, row + x));
+        total = hn::Add(total, hn::IfThenElseZero(hn::AndNot(below, above), p));
+      }
+      hn::Store(total, d, sum);
+    }
+  }
+
+  /// Weights of the chosen keys, for the tile's queries.
+  void weigh_chosen(const Visibility& visibility) const {
+    const HeadRows<void> to = query_rows(out_.key_weights, sequence_, h_);
+    for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
+      const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
+      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // columns before those of listed keys
+      for (std::int64_t r = 0; r < count_; r += kMR) {
+        const std::int64_t rows = std::min(kMR, count_ - r);
+        multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(rows, kNV, scratch_.queries.at(r / kMR),
+                                                                          head_chosen_.at(c / kNR<T>), p_.D,
+                                                                          scratch_.scores.data, Plan::kScoreStride);
+        for (std::int64_t m = 0; m < rows; ++m) {
+          T* row = scratch_.scores.at(m);
+          chosen_scores(visibility, r + m, c, count, row);
+          exponentials_in_place(row, count);
+          if (std::isnan(scratch_.lse(r + m))) std::fill_n(row, count, std::numeric_limits<T>::quiet_NaN());
+          if (lead > 0) scratch_.first(r + m) = row[0];
+          const std::int64_t listed = c + lead - (plan_.first ? 1 : 0);
+          if (count == lead) continue;
+          if (to.present()) store_row(to, row + lead, first_ + r + m, listed, count - lead);
+          for (std::int64_t x = lead; x < count; ++x)
+            scratch_.key_sums(listed + x - lead) += static_cast<double>(row[x]);
+        }
+      }
+    }
+  }
+
+  /// Row r of the products with chosen keys c … becomes scores less lse, −∞ where hidden.
+  void chosen_scores(const Visibility& visibility, std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
+    const std::int64_t i = first_ + r;
+    const KeyRange seen = visibility.row(i);
+    for (std::int64_t x = 0; x < count; ++x) {
+      const std::int64_t j = chosen_key(c + x);
+      if (j < seen.begin || j >= seen.end) {
+        row[x] = kHidden;
+        continue;
+      }
+      if (plan_.rules.any()) plan_.rules.apply(row + x, nullptr, sequence_, h_, i, j, 1, scratch_.rule_row.data);
+      row[x] += scratch_.start(r);
+    }
+  }
+
+  /// Writes the figures of the tile's queries, and sums them.
+  void finish_rows() const {
+    for (std::int64_t r = 0; r < count_; ++r) {
+      const std::array<double, kRowFigures> figures = figures_of(r);
+      const std::int64_t i = sequence_.q0 + first_ + r;
+      for (std::size_t f = 0; f < kRowFigures; ++f) {
+        const TensorView& to = row_figure(out_, f);
+        if (to.present()) store(to, sequence_.b, h_, i, 0, figures[f]);
+        scratch_.figure_sums(static_cast<std::int64_t>(f)) += figures[f];
+      }
+      if (plan_.top_keys > 0) write_top(r);
+    }
+  }
+
+  std::array<double, kRowFigures> figures_of(std::int64_t r) const {
+    const double lse = scratch_.lse(r);
+    std::array<double, kRowFigures> figures{};
+    if (std::isnan(lse)) {
+      for (std::size_t f = 0; f < kRowFigures; ++f) figures[f] = lse;
+    } else if (!std::isinf(lse)) {
+      const Tag<T> d;
+      if (plan_.scan) {
+        const auto largest = hn::MaxOfLanes(d, hn::Load(d, scratch_.maxima.at(r)));
+        figures[kRowMax] = static_cast<double>(hn::GetLane(exp2_fast(d, largest)));
+      }
+      if (plan_.exponentials) figures[kEntropy] = sink_entropy(lse) - kLn2 * sum_of_lanes(scratch_.entropies.at(r));
+      if (plan_.first) figures[kFirst] = scratch_.first(r);
+      if (p_.inputs.gate.present()) figures[kFirstGated] = scratch_.first(r) * mean_gate(first_ + r);
+      if (plan_.window) figures[kWindowShare] = sum_of_lanes(scratch_.in_window.at(r));
+    }
+    return figures;
+  }
+
+  /// −p log p of the sink's weight.
+  double sink_entropy(double lse) const {
+    if (!p_.inputs.sinks.present()) return 0.0;
+    const double x = p_.sink(h_) - lse;
+    return x == -std::numeric_limits<double>::infinity() ? 0.0 : -std::exp(x) * x;
+  }
+
+  /// Mean over its features of g(z) of query i.
+  double mean_gate(std::int64_t i) const {
+    const HeadRows<const void> logits = query_rows(p_.inputs.gate, sequence_, h_);
+    const T* z = gate_logits(logits, i, logits.cols, scratch_.gate.data);
+    gate_row_forward(scratch_.gated.data, scratch_.ones.data, z, scratch_.gated.shape[0], p_.gate_fn, GateOp::mul);
+    double sum = 0.0;
+    for (std::int64_t x = 0; x < logits.cols; ++x) sum += static_cast<double>(scratch_.gated(x));
+    return sum / static_cast<double>(logits.cols);
+  }
+
+  void write_top(std::int64_t r) const {
+    T* scores = scratch_.top_scores.at(r);
+    const Index* keys = scratch_.top_keys.at(r);
+    const std::int64_t i = first_ + r;
+    if (out_.topk_index.present()) {
+      const HeadRows<void> to = query_rows(out_.topk_index, sequence_, h_);
+      for (std::int64_t n = 0; n < plan_.top_keys; ++n) {
+        if (to.dtype == DType::i32) {
+          *to.template at<std::int32_t>(i, n, 1) = static_cast<std::int32_t>(keys[n]);
+        } else {
+          *to.template at<std::int64_t>(i, n, 1) = keys[n];
+        }
+      }
+    }
+    if (!out_.topk_weight.present()) return;
+    exponentials_in_place(scores, plan_.top_keys);
+    if (std::isnan(scratch_.lse(r))) std::fill_n(scores, plan_.top_keys, std::numeric_limits<T>::quiet_NaN());
+    store_row(query_rows(out_.topk_weight, sequence_, h_), scores, i, 0, plan_.top_keys);
+  }
+
+  /// Adds the tile's sums to the head's, when those of the tiles before have been added.
+  void add_sums(const PackedHeads& part, std::int64_t turn, const KeyRange& seen) const {
+    const std::int64_t head = packed_query_head(part, h_);
+    const Turnstile turnstile(shared_.turns(head));
+    turnstile.enter(turn);
+    for (std::int64_t f = 0; f < scratch_.figure_sums.shape[0]; ++f)
+      shared_.figure_sums(head, f) += scratch_.figure_sums(f);
+    for (std::int64_t c = 0; c < plan_.listed_keys; ++c) shared_.key_sums(head, c) += scratch_.key_sums(c);
+    if (scratch_.mass.present()) {
+      double* HWY_RESTRICT mass = head_mass(part, h_).data;
+      const T* HWY_RESTRICT own = scratch_.mass.data;
+      for (std::int64_t j = seen.begin; j < seen.end; ++j) mass[j] += static_cast<double>(own[j]);
+    }
+    turnstile.leave(turn);
+  }
+
+  void write_rows(const ChosenRows& rows) const {
+    const Visibility visibility(p_, sequence_);
+    const HeadRows<const void> queries = query_rows(p_.inputs.q, sequence_, h_);
+    const HeadRows<const void> lse = query_rows(p_.lse, sequence_, h_);
+    const HeadRows<void> whole(out_.rows, sequence_.b, h_);
+    const T* source[kMR];
+    T start[kMR];
+    std::fill_n(start, kMR, kHidden);
+    KeyRange seen{sequence_.S, 0};
+    for (std::int64_t m = 0; m < rows.count; ++m) {
+      const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
+      source[m] = dense_row(queries, i, scratch_.packing.at(m));
+      double row_lse = 0.0;
+      load_row(&row_lse, lse, i, 0, 1);
+      start[m] = start_of(row_lse);
+      const KeyRange keys = visibility.row(i);
+      if (!keys.empty()) seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
+      clear_columns(whole, rows.row[static_cast<std::size_t>(m)], 0, sequence_.k0);
+      clear_columns(whole, rows.row[static_cast<std::size_t>(m)], sequence_.k0 + sequence_.S, whole.cols);
+    }
+    T* strip = scratch_.queries.data;
+    std::fill_n(strip, kMR * p_.D, T{0});
+    interleave_rows<kMR>(strip, source, rows.count, p_.D, plan_.rules.query_factor());
+    const HeadRows<void> to = whole.columns(sequence_.k0, sequence_.S);
+    for (std::int64_t j0 = 0; j0 < sequence_.S; j0 += kBlock) {
+      const std::int64_t width = std::min(kBlock, sequence_.S - j0);
+      const std::int64_t c0 = std::clamp<std::int64_t>(seen.begin - j0, 0, kBlock) / kNR<T> * kNR<T>;
+      const std::int64_t c1 = std::max(c0, round_up(std::clamp<std::int64_t>(seen.end - j0, 0, kBlock), kNR<T>));
+      const Strip s{0, rows.count, j0, strip, start, scratch_.scores.data, c0, c1, 0, 0};
+      for (std::int64_t c = c0; c < c1; c += kNR<T>) product(s, c);
+      for (std::int64_t m = 0; m < rows.count; ++m) {
+        const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
+        T* row = scratch_.scores.at(m);
+        if (plan_.rules.any()) apply_rules(visibility, i, j0, c0, c1, start[m], row);
+        const KeyRange own = columns_of(visibility, i, j0, c0, c1);
+        exponentials_in_place(row + c0, c1 - c0);
+        std::fill(row, row + own.begin, T{0});
+        std::fill(row + own.end, row + std::max(width, own.end), T{0});
+        store_row(to, row, rows.row[static_cast<std::size_t>(m)], j0, width);
+      }
+    }
+  }
+
+  /// Zeros in columns [begin, end) of a row.
+  void clear_columns(const HeadRows<void>& to, std::int64_t row, std::int64_t begin, std::int64_t end) const {
+    if (begin >= end) return;
+    std::fill_n(scratch_.scores.data, std::min(kBlock, end - begin), T{0});
+    for (std::int64_t j = begin; j < end; j += kBlock) {
+      store_row(to, scratch_.scores.data, row, j, std::min(kBlock, end - j));
+    }
+  }
+
+  const Plan& plan_;
+  const StatisticsProblem& p_;
+  const AttentionStatistics& out_;
+  const StatisticsBuffers<T>& shared_;
+  const StatisticsScratch<T> scratch_;
+  Sequence sequence_;
+  std::int64_t h_ = 0, first_ = 0, count_ = 0;
+  View<T, 3> head_keys_, head_chosen_;                                // (panels, D, kNR)
+  mutable bool begun_[kTile / kMR] = {};                              // whether a strip has seen a block
+  HWY_ALIGN Index lane_before_[kLanes<T>];                            // of lane 0, itself
+  HWY_ALIGN mutable T block_entropies_[Plan::kBandRows * kLanes<T>];  ///< of the group and block at hand, by lane
+};
+
+template <typename T>
+void statistics_typed(const StatisticsProblem& p) {
+  const StatisticsPlan<T> plan(p);
+  if (plan.most.parts == 0) return;
+  const Placed<StatisticsBuffers<T>> placed(plan);
+  if (p.report != nullptr) p.report->memory_bytes = placed.bytes();
+  const StatisticsBuffers<T>& shared = *placed;
+  PackedHeads* const parts = shared.parts.data;
+  HeadBatch batch(plan, parts);
+  Cancellation cancellation(p.context);
+  std::atomic<std::int64_t> next{0};
+#pragma omp parallel num_threads(plan.threads) default(none) shared(plan, p, shared, parts, batch, cancellation, next)
+  {
+    StatisticsWorker<T> worker(plan, shared, omp_get_thread_num());
+    // Calls run(part, query head, …) for the n-th query head that is batch.
+    const auto with_query_head = [&](std::int64_t n, const auto& run) {
+      const HeadTask head = head_task_of(parts, batch, n / p.group);
+      run(*head.part, head.h * p.group + n % p.group);
+    };
+    while (batch.parts > 0) {
+      const bool last = batch.is_last();  // before the loops' barriers: then another thread may go on
+#pragma omp for schedule(static) nowait
+      for (std::int64_t n = 0; n < batch.heads * p.group; ++n) {
+        with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
+      }
+      if (plan.packs_keys) {
+#pragma omp for schedule(dynamic, 1) nowait
+        for (std::int64_t n = 0; n < batch.blocks; ++n) {
+          if (cancellation.requested()) continue;
+          const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
+          const std::int64_t at = n - part.first_block;
+          worker.pack_block(part, part.h0 + at / part.blocks, at % part.blocks);
+        }
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (std::int64_t n = 0; n < (plan.chosen_keys > 0 ? batch.heads : 0); ++n) {
+        const HeadTask head = head_task_of(parts, batch, n);
+        worker.pack_chosen(*head.part, head.h);
+      }
+#pragma omp for schedule(dynamic, 1) nowait
+      for (std::int64_t n = 0; n < batch.heads * p.group * plan.row_strips; ++n) {
+        if (cancellation.requested()) continue;
+        with_query_head(n / plan.row_strips, [&](const PackedHeads& part, std::int64_t h) {
+          worker.run_rows(part, h, n % plan.row_strips);
+        });
+      }
+      // A head's tiles are begun in the order of their turns (Turnstile), which puts the longest rows of a causal mask
+      // first.
+      const std::int64_t tiles = plan.by_tile ? batch.tiles : 0;
+      for (;;) {
+        // No further tile starts. None is skipped between tiles that start: each waits for its predecessors.
+        if (cancellation.requested()) next.store(tiles, std::memory_order_relaxed);
+        const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
+        if (n >= tiles) break;
+        const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
+        const std::int64_t at = n - part.first_tile;
+        worker.run_tile(part, part.h0 * p.group + at / part.tiles, at % part.tiles);
+      }
+#pragma omp barrier
+      if (plan.sums) {
+#pragma omp for schedule(static)
+        for (std::int64_t n = 0; n < batch.heads * p.group; ++n) {
+          with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.write_sums(part, h); });
+        }
+      }
+      if (last) break;
+#pragma omp single
+      {
+        batch.next_unless(cancellation);
+        next.store(0, std::memory_order_relaxed);
+      }
+    }
+  }
+  cancellation.throw_if_seen();
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headgate {
+
+HEADGATE_TARGET_TABLE(statistics_typed);
+
+void cpu_statistics(const StatisticsProblem& problem) {
+  if (problem.report != nullptr) {
+    problem.report->backend = "cpu";
+    problem.report->groups.push_back({"statistics", problem.sequences(), ""});
+  }
+  const std::int64_t target = problem.context.target;
+  const auto run = problem.inputs.q.dtype == DType::f64 ? HEADGATE_FOR_TARGET(statistics_typed, double, target)
+                                                        : HEADGATE_FOR_TARGET(statistics_typed, float, target);
+  run(problem);
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes and buffers of one call of attention_statistics; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_STATISTICS_PLAN_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_STATISTICS_PLAN_INL_
+#undef HEADGATE_ATTENTION_STATISTICS_PLAN_INL_
+#else
+#define HEADGATE_ATTENTION_STATISTICS_PLAN_INL_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "library/attention/cpu/common/multiply-inl.hpp"
+#include "library/attention/cpu/common/packed_heads.hpp"
+#include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/statistics_outputs.hpp"
+#include "library/core/sum_blocks.hpp"
+#include "library/core/view.hpp"
+#include "library/core/workspace.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Tiles, blocks and groups are those of the forward pass.
+template <typename T>
+struct StatisticsPlan {
+  static constexpr std::int64_t kTile = kQueryTile;
+  static constexpr std::int64_t kBlock = kForwardKeys;
+  static constexpr std::int64_t kPanel = kNR<T>;
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // a cache line more, so that rows lie in different sets
+  static constexpr std::int64_t kBandRows = 48;
+  static constexpr std::int64_t tile_rows = kTile;
+  static constexpr bool whole_heads = false;
+  static_assert(kTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
+
+  using ScoreLeft = LeftLayout<1, kMR>;  // packed strips of q
+
+  explicit StatisticsPlan(const StatisticsProblem& problem) : p(problem), rules(problem) {
+    const AttentionStatistics& out = p.outputs;
+    exponentials = wants_figure(out, kEntropy) || out.key_mass.present();
+    if (out.topk_index.present() || out.topk_weight.present()) {
+      top_keys = (out.topk_index.present() ? out.topk_index : out.topk_weight).shape[3];
+    }
+    scan = exponentials || wants_figure(out, kRowMax) || top_keys > 0;
+    window = wants_figure(out, kWindowShare);
+    first = wants_figure(out, kFirst) || wants_figure(out, kFirstGated);
+    if (out.key_weights.present() || out.mean_key_weights.present()) listed_keys = p.selection.keys.shape[3];
+    chosen_keys = (first ? 1 : 0) + listed_keys;
+    if (out.rows.present()) row_strips = divide_up(p.selection.queries.shape[3], kMR);
+    sums = out.key_mass.present() || out.mean_key_weights.present();
+    for (std::size_t f = 0; f < kRowFigures; ++f) sums = sums || mean_of_figure(out, f).present();
+    by_tile = scan || window || chosen_keys > 0;
+    packs_keys = scan || window || row_strips > 0;
+
+    const HeadBatches batches(*this);
+    longest_panels = batches.survey().largest.panels;
+    HeadCursor end;
+    most = batches.most(end);
+    threads = static_cast<int>(std::clamp<std::int64_t>(
+        std::max(by_tile ? most.tiles : 0, most.heads * p.group * row_strips), 1, p.context.threads));
+  }
+
+  /// Sums of no queries are written too: 0.
+  bool takes(const Sequence& sequence) const { return sums || sequence.T > 0; }
+  /// What is packed for a key/value head. A double, as the sizes of tensors that lie nowhere in full (stride 0) can
+  /// multiply beyond 64 bits.
+  double head_bytes(const PackedHeads& part) const {
+    const auto keys = static_cast<double>(part.panels * kPanel);
+    const double packed = (packs_keys ? keys : 0.0) + static_cast<double>(round_up(chosen_keys, kPanel));
+    const double summed = static_cast<double>(kSumsOfHead + listed_keys) + (p.outputs.key_mass.present() ? keys : 0.0);
+    return sizeof(T) * packed * static_cast<double>(p.D) + sizeof(double) * summed * static_cast<double>(p.group);
+  }
+
+  const StatisticsProblem& p;
+  ScoreRules<T> rules;
+  bool by_tile = false;             ///< figures of queries, or sums of them, are asked for
+  bool scan = false;                ///< all scores are looked at
+  bool exponentials = false;        ///< and all exponentials made
+  bool window = false;              ///< the exponentials of a window are added up
+  bool first = false;               ///< key 0 leads the chosen keys
+  bool sums = false;                ///< something is summed over queries
+  bool packs_keys = false;          ///< all keys, not the chosen alone
+  std::int64_t listed_keys = 0;     ///< of the selection
+  std::int64_t chosen_keys = 0;     ///< whose weights are computed by themselves: key 0 and those of the selection
+  std::int64_t top_keys = 0;        ///< K
+  std::int64_t row_strips = 0;      ///< of kMR chosen queries
+  std::int64_t longest_panels = 0;  ///< of the longest sequence's keys
+  HeadTotals most;                  ///< what is packed at a time
+  int threads = 1;
+
+ private:
+  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // and the turn
+};
+
+/// What one thread works in.
+template <typename T>
+struct StatisticsScratch {
+  /// As wide as T, so that keys move with their scores.
+  using Index = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
+
+  StatisticsScratch(Workspace& ws, const StatisticsPlan<T>& plan) {
+    using Plan = StatisticsPlan<T>;
+    const std::int64_t D = plan.p.D;
+    queries = ws.take<T>("q strips", Plan::kTile / kMR, D, kMR);
+    scores = ws.take<T>("scores", Plan::kBandRows, Plan::kScoreStride);
+    lse = ws.take<double>("lse", Plan::kTile);
+    start = ws.take<T>("start", Plan::kTile);
+    maxima = ws.take<T>("maxima", Plan::kTile, kLanes<T>);
+    entropies = ws.take<T>("entropies", Plan::kTile, kLanes<T>);
+    in_window = ws.take<T>("in window", Plan::kTile, kLanes<T>);
+    first = ws.take<double>("first", Plan::kTile);
+    packing = ws.take<T>("packing", std::max(kNR<T>, kMR), D);
+    figure_sums = ws.take<double>("figure sums", static_cast<std::int64_t>(kRowFigures));
+    if (plan.listed_keys > 0) key_sums = ws.take<double>("key sums", plan.listed_keys);
+    if (plan.p.outputs.key_mass.present()) mass = ws.take<T>("mass", plan.longest_panels * kNR<T>);
+    if (plan.top_keys > 0) {
+      const std::int64_t padded = round_up(plan.top_keys, kLanes<T>);
+      top_scores = ws.take<T>("top scores", Plan::kTile, padded);
+      top_keys = ws.take<Index>("top keys", Plan::kTile, padded);
+    }
+    if (plan.rules.any()) rule_row = ws.take<T>("rule row", Plan::kBlock);
+    if (plan.p.inputs.gate.present()) {
+      const std::int64_t features = round_up(plan.p.inputs.gate.shape[3], kLanes<T>);
+      gate = ws.take<T>("gate", features);
+      ones = ws.take<T>("ones", features);
+      gated = ws.take<T>("gated", features);
+    }
+  }
+
+  View<T, 3> queries;            ///< (strips, D, kMR), of the tile
+  View<T, 2> scores;             ///< of a group by a key block, less lse
+  View<double, 1> lse;           ///< of the tile's queries
+  View<T, 1> start;              ///< −lse in units of log2(e); −∞ where no key has a weight
+  View<T, 2> maxima;             ///< of the scores less lse, by lane
+  View<T, 2> entropies;          ///< Σ p log2 p, by lane
+  View<T, 2> in_window;          ///< Σ p, by lane
+  View<double, 1> first;         ///< weight on key 0
+  View<T, 2> packing;            ///< rows on their way into packed operands
+  View<double, 1> figure_sums;   ///< over the tile's queries
+  View<double, 1> key_sums;      ///< likewise, of the listed keys
+  View<T, 1> mass;               ///< likewise, of all keys that the tile sees
+  View<T, 2> top_scores;         ///< less lse, largest first
+  View<Index, 2> top_keys;       ///< whose they are, or −1
+  View<T, 1> rule_row;           ///< a row of bias or mask
+  View<T, 1> gate, ones, gated;  ///< one query's gate logits, 1, and gates
+};
+
+/// What threads share, for the heads of a batch.
+template <typename T>
+struct StatisticsBuffers {
+  StatisticsBuffers(Workspace& ws, const StatisticsPlan<T>& plan) {
+    const HeadTotals& most = plan.most;
+    const std::int64_t D = plan.p.D, query_heads = most.heads * plan.p.group;
+    parts = ws.take<PackedHeads>("parts", most.parts);
+    if (plan.packs_keys) keys = ws.take<T>("keys", most.panels, D, kNR<T>);
+    if (plan.chosen_keys > 0) {
+      chosen = ws.take<T>("chosen keys", most.heads, divide_up(plan.chosen_keys, kNR<T>), D, kNR<T>);
+    }
+    figure_sums = ws.take<double>("figure sums", query_heads, static_cast<std::int64_t>(kRowFigures));
+    key_sums = ws.take<double>("key sums", query_heads, plan.listed_keys);
+    if (plan.p.outputs.key_mass.present()) mass = ws.take<double>("mass", most.panels * plan.p.group, kNR<T>);
+    turns = ws.take<std::int64_t>("turns", query_heads);
+    const std::size_t bytes = count_bytes<StatisticsScratch<T>>(plan);
+    scratch = ws.take<std::byte>("threads", plan.threads, bytes);
+  }
+
+  View<PackedHeads, 1> parts;   ///< of the batch
+  View<T, 3> keys;              ///< (packed panels, D, kNR), transposed
+  View<T, 4> chosen;            ///< (packed heads, panels, D, kNR), transposed: the chosen keys in their order
+  View<double, 2> figure_sums;  ///< (packed query heads, kRowFigures), over queries
+  View<double, 2> key_sums;     ///< (packed query heads, listed keys), over queries
+  View<double, 2> mass;         ///< (packed panels · group, kNR), over queries; a query head's panels lie together
+  View<std::int64_t, 1> turns;  ///< a Turnstile for each packed query head's sums
+  View<std::byte, 2> scratch;   ///< a thread's StatisticsScratch
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_STATISTICS_PLAN_INL_

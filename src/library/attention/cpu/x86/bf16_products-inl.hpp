@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of bf16 numbers with f32 sums, and the operands they take; for the target AVX-512 alone.
+#if defined(HEADGATE_ATTENTION_NATIVE16_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_NATIVE16_INL_
+#undef HEADGATE_ATTENTION_NATIVE16_INL_
+#else
+#define HEADGATE_ATTENTION_NATIVE16_INL_
+#endif
+
+#if HWY_TARGET == HWY_AVX3
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "library/attention/cpu/bf16/native16.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/x86/dots-inl.hpp"
+#include "library/core/convert.hpp"
+
+#undef HEADGATE_TILES_ATTR
+/// As HEADGATE_DOTS_ATTR, for AMX.
+#define HEADGATE_TILES_ATTR __attribute__((target(HWY_TARGET_STR ",avx512bf16,amx-tile,amx-bf16")))
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+// Operands of a product c = a b with f32 c (m,n) and bf16 a (m,k), b (k,n):
+//   a  rows of k, at any distance from each other;
+//   b  "pairs": panels of 16 columns, each (k/2, 16, 2): element (x,y) of a panel is [x/2][y][x % 2].
+// k is a multiple of 32, zeros where there is no more; m and n are multiples of 16.
+
+/// Sides of a tile of c, and the length of k, that one instruction of AMX takes.
+inline constexpr std::int64_t kTileRows = 16, kTileCols = 16, kTileDepth = 32;
+/// Sides of the square of c that a product works on at a time: four tiles share two of a and two of b.
+inline constexpr std::int64_t kSquare = 32;
+
+constexpr std::int64_t whole_squares(std::int64_t n) { return round_up(n, kSquare); }
+
+/// Operand b.
+struct PairPanels {
+  BFloat16* data;
+  std::int64_t panel_stride;  ///< elements from one panel to the next
+
+  /// Row x, even, of panel n.
+  BFloat16* at(std::int64_t n, std::int64_t x) const { return data + n * panel_stride + x * kTileCols; }
+  /// From there on.
+  PairPanels from(std::int64_t n, std::int64_t x) const { return {at(n, x), panel_stride}; }
+};
+
+/// What a product of squares writes: c = ab or c += ab.
+enum class SquareWrite { overwrite, accumulate };
+
+/// AMX. An object of it in the thread that multiplies sets up the tiles, and gives them back as they were.
+class Tiles {
+ public:
+  static constexpr Native16Unit kUnit = Native16Unit::tiles;
+
+  HEADGATE_TILES_ATTR Tiles() {
+    _tile_storeconfig(before_.data());
+    memory_is_used();
+    alignas(64) std::array<std::uint8_t, 64> config{};
+    config[0] = 1;  // palette
+    for (std::size_t tile = 0; tile < 8; ++tile) {
+      config[16 + 2 * tile] = 64;  // bytes of a row
+      config[48 + tile] = 16;      // rows
+    }
+    memory_is_used();
+    _tile_loadconfig(config.data());
+  }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+  HEADGATE_TILES_ATTR ~Tiles() {
+    if (before_[0] == 0) {
+      _tile_release();
+    } else {
+      _tile_loadconfig(before_.data());
+    }
+  }
+
+  /// Square c (row stride ldc) = or += a (32 rows at distance lda) · b, `depth` long.
+  template <SquareWrite kWrite>
+  HEADGATE_TILES_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
+                                           float* c, std::int64_t ldc) {
+    memory_is_used();
+    const std::int64_t c_step = ldc * 4, a_step = lda * 2;
+    float* const low = c + kTileRows * ldc;
+    if constexpr (kWrite == SquareWrite::accumulate) {
+      _tile_loadd(0, c, c_step);
+      _tile_loadd(1, c + kTileCols, c_step);
+      _tile_loadd(2, low, c_step);
+      _tile_loadd(3, low + kTileCols, c_step);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    const BFloat16* const a_low = a + kTileRows * lda;
+    for (std::int64_t k = 0; k < depth; k += kTileDepth) {
+      _tile_loadd(4, a + k, a_step);
+      _tile_loadd(6, b.at(0, k), 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, b.at(1, k), 64);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(5, a_low + k, a_step);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, c_step);
+    _tile_stored(1, c + kTileCols, c_step);
+    _tile_stored(2, low, c_step);
+    _tile_stored(3, low + kTileCols, c_step);
+  }
+
+ private:
+  /// GCC's intrinsics do not say all that they read and write.
+  HWY_INLINE static void memory_is_used() { asm volatile("" : : : "memory"); }
+
+  alignas(64) std::array<std::uint8_t, 64> before_{};
+};
+
+/// AVX-512 BF16.
+class Dots {
+ public:
+  static constexpr Native16Unit kUnit = Native16Unit::dots;
+
+  /// As Tiles::multiply.
+  template <SquareWrite kWrite>
+  HEADGATE_DOTS_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
+                                          float* c, std::int64_t ldc) {
+    constexpr std::int64_t kRows = 8;
+    for (std::int64_t m = 0; m < kSquare; m += kRows) {
+      __m512 sums[kRows][2];
+      HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+        float* const row = c + (m + r) * ldc;
+        sums[r][0] = kWrite == SquareWrite::accumulate ? _mm512_loadu_ps(row) : _mm512_setzero_ps();
+        sums[r][1] = kWrite == SquareWrite::accumulate ? _mm512_loadu_ps(row + kTileCols) : _mm512_setzero_ps();
+      }
+      for (std::int64_t k = 0; k < depth; k += 2) {
+        const auto b0 = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(0, 0) + k * kTileCols));
+        const auto b1 = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(1, 0) + k * kTileCols));
+        HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+          std::int32_t pair = 0;
+          __builtin_memcpy(&pair, a + (m + r) * lda + k, sizeof(pair));
+          const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+          sums[r][0] = _mm512_dpbf16_ps(sums[r][0], left, b0);
+          sums[r][1] = _mm512_dpbf16_ps(sums[r][1], left, b1);
+        }
+      }
+      HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+        float* const row = c + (m + r) * ldc;
+        _mm512_storeu_ps(row, sums[r][0]);
+        _mm512_storeu_ps(row + kTileCols, sums[r][1]);
+      }
+    }
+  }
+};
+
+/// 32 numbers, `low` first, rounded to bf16.
+HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) __m512i to_bf16(__m512 low, __m512 high) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+}
+
+/// The transpose of 16 rows of 16 elements of 32 bits.
+HWY_INLINE void transpose_words(__m512i (&x)[16]) {
+  __m512i y[16];
+  HWY_UNROLL(8) for (int r = 0; r < 16; r += 2) {
+    y[r] = _mm512_unpacklo_epi32(x[r], x[r + 1]);
+    y[r + 1] = _mm512_unpackhi_epi32(x[r], x[r + 1]);
+  }
+  HWY_UNROLL(4) for (int r = 0; r < 16; r += 4) {
+    x[r] = _mm512_unpacklo_epi64(y[r], y[r + 2]);
+    x[r + 1] = _mm512_unpackhi_epi64(y[r], y[r + 2]);
+    x[r + 2] = _mm512_unpacklo_epi64(y[r + 1], y[r + 3]);
+    x[r + 3] = _mm512_unpackhi_epi64(y[r + 1], y[r + 3]);
+  }
+  // Row c of 4 × 4 blocks: x[4b + c] has column c + 4l of rows 4b … 4b + 3 in its lane l of 128 bits.
+  HWY_UNROLL(4) for (int c = 0; c < 4; ++c) {
+    const __m512i low02 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
+    const __m512i low13 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xDD);
+    const __m512i high02 = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0x88);
+    const __m512i high13 = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0xDD);
+    y[c] = _mm512_shuffle_i32x4(low02, high02, 0x88);
+    y[8 + c] = _mm512_shuffle_i32x4(low02, high02, 0xDD);
+    y[4 + c] = _mm512_shuffle_i32x4(low13, high13, 0x88);
+    y[12 + c] = _mm512_shuffle_i32x4(low13, high13, 0xDD);
+  }
+  HWY_UNROLL(16) for (int r = 0; r < 16; ++r) x[r] = y[r];
+}
+
+/// Pairs of a transposed operand: 16 rows of `cols` elements become 16 columns of a panel, (round_up(cols, 32) / 2, 16,
+/// 2). Rows from n on are zeros.
+inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFloat16* const* rows, std::int64_t n,
+                                            std::int64_t cols) {
+  for (std::int64_t c = 0; c < cols; c += kTileDepth) {
+    __m512i x[16];
+    for (std::int64_t r = 0; r < 16; ++r) x[r] = r < n ? load_halves(rows[r] + c, cols - c) : _mm512_setzero_si512();
+    transpose_words(x);
+    for (std::int64_t r = 0; r < 16; ++r) _mm512_storeu_si512(to + c * kTileCols + r * kTileDepth, x[r]);
+  }
+}
+
+/// Two rows of `cols` elements become rows x and x + 1 of panels of 16 columns each; null: zeros. `to`: row x of the
+/// first panel.
+inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t panel_stride, const BFloat16* even,
+                                       const BFloat16* odd, std::int64_t cols) {
+  const __m512i zero = _mm512_setzero_si512();
+  for (std::int64_t c = 0; c < cols; c += 2 * kTileCols, to += 2 * panel_stride) {
+    const __m512i x = even != nullptr ? load_halves(even + c, cols - c) : zero;
+    const __m512i y = odd != nullptr ? load_halves(odd + c, cols - c) : zero;
+    const auto pairs = [](__m256i low, __m256i high) HWY_ATTR {
+      return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+    };
+    _mm512_storeu_si512(to, pairs(_mm512_castsi512_si256(x), _mm512_castsi512_si256(y)));
+    _mm512_storeu_si512(to + panel_stride, pairs(_mm512_extracti64x4_epi64(x, 1), _mm512_extracti64x4_epi64(y, 1)));
+  }
+}
+
+/// to[0 .. whole_squares(n)) = a row of a bf16 tensor, zeros from n on.
+HWY_INLINE void load_halves_padded(BFloat16* HWY_RESTRICT to, const BFloat16* from, std::int64_t stride,
+                                   std::int64_t n) {
+  if (stride == 1) {
+    for (std::int64_t c = 0; c < n; c += 32) _mm512_storeu_si512(to + c, load_halves(from + c, n - c));
+    return;
+  }
+  for (std::int64_t c = 0; c < n; ++c) to[c] = from[c * stride];
+  std::fill(to + n, to + whole_squares(n), BFloat16{});
+}
+
+/// A row of a bf16 tensor: in place where its elements lie one after the other, else in `buffer`.
+HWY_INLINE const BFloat16* dense_halves(const BFloat16* row, std::int64_t stride, std::int64_t cols,
+                                        BFloat16* HWY_RESTRICT buffer) {
+  if (stride == 1) return row;
+  for (std::int64_t c = 0; c < cols; ++c) buffer[c] = row[c * stride];
+  return buffer;
+}
+
+/// Rows first … first + n of k or v as the columns of pair panels, up to whole squares. `buffer`: 16 rows.
+inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int64_t first, std::int64_t n,
+                                    const View<BFloat16, 2>& buffer) {
+  const std::int64_t panel_size = kTileCols * round_up(from.cols, kTileDepth);
+  for (std::int64_t r0 = 0; r0 < whole_squares(n); r0 += kTileCols, to += panel_size) {
+    const std::int64_t count = std::clamp<std::int64_t>(n - r0, 0, kTileCols);
+    const BFloat16* rows[kTileCols];
+    from.each_row<BFloat16>(first + r0, count, [&](std::int64_t r, const BFloat16* row) {
+      rows[r] = dense_halves(row, from.stride(), from.cols, buffer.at(r));
+    });
+    pairs_of_transpose(to, rows, count, from.cols);
+  }
+}
+
+/// Rows first … first + n of k or v as rows of pair panels, from an even row of theirs on and up to whole squares.
+inline void pack_pairs_of_rows(const PairPanels& to, std::int64_t row, const KeyRows& from, std::int64_t first,
+                               std::int64_t n, const View<BFloat16, 2>& buffer) {
+  for (std::int64_t r = 0; r < whole_squares(n); r += 2) {
+    const BFloat16* rows[2] = {nullptr, nullptr};
+    from.each_row<BFloat16>(first + r, std::clamp<std::int64_t>(n - r, 0, 2), [&](std::int64_t x, const BFloat16* at) {
+      rows[x] = dense_halves(at, from.stride(), from.cols, buffer.at(x));
+    });
+    pairs_of_rows(to.at(0, row + r), to.panel_stride, rows[0], rows[1], from.cols);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET == HWY_AVX3
+
+#endif  // HEADGATE_ATTENTION_NATIVE16_INL_

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores of bf16 queries and keys in the dot products of AVX-512 BF16.
+#if defined(HEADGATE_ATTENTION_DOT_SCORES_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_DOT_SCORES_INL_
+#undef HEADGATE_ATTENTION_DOT_SCORES_INL_
+#else
+#define HEADGATE_ATTENTION_DOT_SCORES_INL_
+#endif
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+
+#include "library/attention/cpu/bf16/native16.hpp"
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/decode/cpu_tuning.hpp"
+#include "library/attention/cpu/decode/stored_rows-inl.hpp"
+#include "library/attention/cpu/x86/dots-inl.hpp"
+#include "library/core/convert.hpp"
+#include "library/core/view.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Which scores are dot products of bf16, and their operands: where q and k are bf16 and the CPU's dot products are
+/// faster than products in f32. They are as good: products of two bf16 are exact, and sums f32. Of the factor of
+/// ScoreRules a power of two is multiplied into the queries, which is exact, and the rest into the scores.
+class DotScores {
+ public:
+  /// factor: of ScoreRules.
+  DotScores(const ForwardProblem& p, bool bf16_keys, double factor) : p_(p) {
+    if (!bf16_keys || p.inputs.q.dtype != DType::bf16 || p.inputs.k.strides[3] != 1 || !std::isnormal(factor)) return;
+    const int exponent = std::ilogb(factor);
+    available_ = std::abs(exponent) <= kMostExponent && native16_unit(p.context.target) == Native16Unit::dots;
+    factor_of_queries_ = static_cast<float>(std::ldexp(1.0, exponent));
+    factor_of_scores_ = static_cast<float>(std::ldexp(factor, -exponent));
+  }
+
+  bool available() const { return available_; }
+  /// Whether they suit the queries of a sequence. With few rows memory is the limit. The instructions take numbers
+  /// below 2⁻¹²⁶ for 0, which shows in no score, since it moves none by more than D · 2⁻⁶⁶, while the elements of q are
+  /// 0 or between bounds.
+  bool suit(const Sequence& sequence) const {
+    if (!available_ || p_.group * sequence.T < least_rows_) return false;
+    for (std::int64_t h = 0; h < p_.Hq; ++h) {
+      const HeadRows<const void> q = query_rows(p_.inputs.q, sequence, h);
+      for (std::int64_t i = 0; i < sequence.T; ++i) {
+        const BFloat16* row = q.at<BFloat16>(i, 0, p_.D);
+        if (!(q.stride == 1 ? all_between_bounds(row, 1) : all_between_bounds(row, q.stride))) return false;
+      }
+    }
+    return true;
+  }
+
+  /// to[0 .. D) = query i times its part of the factor.
+  void load_query(BFloat16* HWY_RESTRICT to, const HeadRows<const void>& q, std::int64_t i) const {
+    const BFloat16* row = q.at<BFloat16>(i, 0, p_.D);
+    for (std::int64_t x = 0; x < p_.D; ++x) to[x] = to_bf16(to_f32(row[x * q.stride]) * factor_of_queries_);
+  }
+  float factor_of_scores() const { return factor_of_scores_; }
+
+ private:
+  static constexpr int kMostExponent = 20;
+
+  /// Whether all elements of a row are 0 or from 2⁻¹⁰⁰ to below 2⁴⁰.
+  HWY_INLINE bool all_between_bounds(const BFloat16* row, std::int64_t stride) const {
+    constexpr unsigned kBias = 127, kMantissaBits = 7;
+    constexpr std::uint16_t kLeast = (kBias - 100) << kMantissaBits, kBeyond = (kBias + 40) << kMantissaBits;
+    std::uint16_t outside = 0;
+    for (std::int64_t x = 0; x < p_.D; ++x) {
+      const auto magnitude = static_cast<std::uint16_t>(row[x * stride].bits & 0x7FFFU);
+      const bool inside = magnitude == 0 || (magnitude >= kLeast && magnitude < kBeyond);
+      outside |= static_cast<std::uint16_t>(!inside);
+    }
+    return outside == 0;
+  }
+
+  const ForwardProblem& p_;
+  bool available_ = false;
+  std::int64_t least_rows_ = tuning_of_cpu().least_dot_rows;
+  float factor_of_queries_ = 1, factor_of_scores_ = 1;
+};
+
+/// Keys that share a vector, each with half of its lanes: products are then summed within halves.
+inline constexpr std::int64_t kPairedKeys = 2;
+/// Elements of a key in a vector.
+inline constexpr std::int64_t kHalfVector = kDotLanes / kPairedKeys;
+
+/// Queries as dot_score_rows reads them: rows of a register tile together, half vector after half vector of each, once
+/// for every key of a vector. load(r, to) writes row r to `buffer`; rows of `packed` have room for kPairedKeys times
+/// its elements.
+template <class Load>
+void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT buffer, const Load& load) {
+  for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
+    for (std::int64_t r = 0; r < tile; ++r) {
+      load(first + r, buffer);
+      BFloat16* to = packed.at(first) + r * kDotLanes;
+      for (std::int64_t x = 0; x < packed.shape[1] / kPairedKeys; x += kHalfVector, to += tile * kDotLanes) {
+        for (std::int64_t k = 0; k < kPairedKeys; ++k) std::copy_n(buffer + x, kHalfVector, to + k * kHalfVector);
+      }
+    }
+  });
+}
+
+#if HWY_TARGET == HWY_AVX3
+/// The first `columns` of kHalfVector columns of two keys, zeros behind them.
+HWY_INLINE __m512 load_paired_keys(const BFloat16* first, const BFloat16* second, std::int64_t columns) {
+  const auto half = [columns](const BFloat16* from) HWY_ATTR {
+    if (columns >= kHalfVector) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1U << columns) - 1U), from);
+  };
+  return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(half(first)), half(second), 1));
+}
+
+/// sum + query · key, pair by pair of bf16.
+HWY_INLINE __m512 add_dots(__m512 query, __m512 key, __m512 sum) {
+  // Not an intrinsic: only functions compiled for AVX-512 BF16 may use those, which all callers would have to be.
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(query), "v"(key));
+  return sum;
+}
+
+/// to[r · s_stride + k] = factor · the sum of row r and key k. sums[r][v]: those of row r and of keys v and kVectors +
+/// v, in a half vector each.
+template <std::int64_t kRows, std::int64_t kVectors, std::int64_t s_stride>
+HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 factor, float* HWY_RESTRICT to) {
+  // Vector n of the tile in row order.
+  const auto halved = [&](std::int64_t n) HWY_ATTR {
+    const __m512 even = sums[n / kVectors][n % kVectors], odd = sums[n / kVectors][n % kVectors + 1];
+    return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(even, odd), _mm512_unpackhi_ps(even, odd)));
+  };
+  HWY_UNROLL(4) for (std::int64_t part = 0; part < kRows * kVectors / 4; ++part) {
+    const __m512d low = halved(4 * part), high = halved(4 * part + 2);
+    __m512 fours =
+        _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    fours = _mm512_mul_ps(_mm512_add_ps(fours, _mm512_shuffle_f32x4(fours, fours, 0xB1)), factor);
+    const __m128 first = _mm512_castps512_ps128(fours), second = _mm512_extractf32x4_ps(fours, 2);
+    if constexpr (kVectors == 4) {
+      float* row = to + part * s_stride;
+      _mm_storeu_ps(row, first);
+      _mm_storeu_ps(row + kVectors, second);
+    } else {
+      float* row = to + 2 * part * s_stride;
+      _mm_storeu_ps(row, _mm_movelh_ps(first, second));
+      _mm_storeu_ps(row + s_stride, _mm_movehl_ps(second, first));
+    }
+  }
+}
+
+/// s[r · s_stride + j] = factor · query r · key j, for the kRows rows of a register tile and j < n. q: of
+/// pack_dot_queries. As many rows of `keys` from n on as a tile has may be read, and scores written.
+template <std::int64_t kRows, bool kPrefetch, std::int64_t s_stride>
+HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_RESTRICT q,
+                                 const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {
+  constexpr std::int64_t kVectors = kRows == kHighRows ? kHighKeys : kTileKeys, kKeys = kVectors * kPairedKeys;
+  // A line is read in kSteps steps; in every kEach-th of them one of each of kTileKeys rows is prefetched.
+  constexpr std::int64_t kSteps = kLine_bytes / sizeof(BFloat16) / kHalfVector, kEach = kSteps * kTileKeys / kKeys;
+  for (std::int64_t j = 0; j < n; j += kKeys) {
+    const BFloat16* const* rows = keys.rows + j;
+    const BFloat16* const* coming = rows + keys.ahead;
+    const BFloat16* query = q;
+    __m512 sums[kRows][kVectors];
+    HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+      HWY_UNROLL(4) for (std::int64_t v = 0; v < kVectors; ++v) sums[r][v] = _mm512_setzero_ps();
+    }
+    for (std::int64_t line = 0; line * kSteps * kHalfVector < columns; ++line) {
+      HWY_UNROLL(2) for (std::int64_t step = 0; step < kSteps; ++step) {
+        const std::int64_t x = (line * kSteps + step) * kHalfVector;
+        if (x >= columns) break;
+        if (kPrefetch && step % kEach == 0) {
+          prefetch_interleaved(coming + step / kEach * kTileKeys, line, keys.into_first_level);
+        }
+        __m512 key[kVectors];
+        HWY_UNROLL(4) for (std::int64_t v = 0; v < kVectors; ++v) {
+          key[v] = load_paired_keys(rows[v] + x, rows[kVectors + v] + x, columns - x);
+        }
+        HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
+          const __m512 in_lanes = in_register(hn::Load(Tag<float>(), reinterpret_cast<const float*>(query))).raw;
+          query += kDotLanes;
+          HWY_UNROLL(4) for (std::int64_t v = 0; v < kVectors; ++v) sums[r][v] = add_dots(in_lanes, key[v], sums[r][v]);
+        }
+      }
+    }
+    store_paired_sums<kRows, kVectors, s_stride>(sums, _mm512_set1_ps(factor), s + j);
+  }
+}
+
+/// As score_rows, of queries of pack_dot_queries with `columns` elements each, times `factor`.
+template <std::int64_t s_stride>
+HWY_NOINLINE void dot_score_rows(const View<float, 2>& scores, const View<BFloat16, 2>& queries,
+                                 const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {
+  assert(scores.strides[0] == s_stride);
+  for_shared_keys(scores.shape[0], n, [&](std::int64_t j, std::int64_t count) HWY_ATTR {
+    for_register_tiles(scores.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
+      with_bool(r == 0 && keys.ahead > 0, [&](auto prefetch) HWY_ATTR {
+        dot_score_tile<tile, prefetch, s_stride>(scores.at(r) + j, queries.at(r), keys.from(j), columns, count, factor);
+      });
+    });
+  });
+}
+#endif
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_DOT_SCORES_INL_
