@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 # that have not ended by then are stopped.
 SINCE ?=
 LIMIT ?=
-# Options of `make hostile`, such as --only gguf-llama (tests/hostile/run.py --help).
+# Options of `make hostile` (tests/hostile/run.py --help) and `make mutants` (scripts/mutation_check.py --help).
 ARGS ?=
 
 # Debian's tools first: those are the versions that the project is tested with.
@@ -20,7 +20,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 help:
 	@echo "make demo         install what is missing, build, look into a real model, make a sink and remove it"
 	@echo "make test         install what is missing, build everything, run every test"
-	@echo "make check        a shorter run each of lint, sanitizers, clang, aarch64 and mutants, after make test;"
+	@echo "make check        a shorter run each of lint, sanitizers (by clang), aarch64 and mutants, after make test;"
 	@echo "                  SINCE=COMMIT: clang-tidy reads the files that changed since; LIMIT=SECONDS: for all of it"
 	@echo "make setup        install every Debian package of scripts/packages.txt that is missing"
 	@echo "make tool         build the command line: build/headgate"
@@ -29,7 +29,7 @@ help:
 	@echo "make sanitize     the whole suite under the address and undefined-behaviour sanitizers, threads under theirs"
 	@echo "make fuzz         a minute of libFuzzer on every parser of files"
 	@echo "make hostile      damaged files, bad paths, limits and signals against every reader and output: minutes"
-	@echo "make mutants      change one sign or operator at a time: the tests must notice"
+	@echo "make mutants      change one sign or operator at a time: the tests must notice; ARGS=\"--sample 50\""
 	@echo "make verify-long  10,000 random problems against the oracle on every vector target"
 	@echo "make bench        measure this machine: build/headgate bench"
 	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
@@ -69,7 +69,7 @@ build:
 
 lint:
 	@scripts/setup.sh build tool tests mpi python lint
-	@python=$$(scripts/python_venv.sh) && scripts/configure.sh release $$python
+	@python=$$(scripts/python_venv.sh) && scripts/configure.sh lint $$python
 	@scripts/lint.sh
 
 sanitize:
@@ -84,8 +84,8 @@ hostile: tool
 	@tests/hostile/run.py $(ARGS)
 
 mutants:
-	@scripts/setup.sh build tool tests mpi
-	@python3 scripts/mutation_check.py
+	@scripts/setup.sh build tool tests python
+	@python=$$(scripts/python_venv.sh build mutants) && $$python scripts/mutation_check.py $(ARGS)
 
 verify-long: tool
 	@build/headgate verify --problems 10000

@@ -1,64 +1,92 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the compiled source files that a change reaches: those that changed since a commit, and those that include a
-file that did, by the dependencies that the compiler told Ninja. A source that is not built yet counts as reached.
+"""Prints the compiled source files through which clang-tidy reads what changed since a commit, what changed last first:
+each changed source, and for each changed header the source that includes it and the fewest other headers of the project.
+Includes are read from the text, so that nothing has to be built.
 
   scripts/affected_files.py BUILD COMMIT
   scripts/affected_files.py --self-test
 """
 
+import functools
 import json
-import os
 import pathlib
-import shlex
+import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDERS = ("include", "src", "tests", "")  # of quoted includes, after that of the file itself
+INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([\w./-]+)[">]', re.MULTILINE)
 
 
-def parse_dependencies(text, build):
-    """{object: set of absolute paths} of what `ninja -t deps` prints."""
-    dependencies, current = {}, None
-    for line in text.splitlines():
-        if line.startswith(" "):
-            dependencies[current].add(os.path.normpath(os.path.join(build, line.strip())))
-        elif ": #deps" in line:
-            current = line.split(": #deps")[0]
-            dependencies[current] = set()
-    return dependencies
+class Includes:
+    """Which files of the project a file reads, itself among them."""
+
+    def __init__(self, root):
+        self.root = root
+
+    @functools.cache
+    def direct(self, name):
+        found = set()
+        for included in INCLUDE.findall((self.root / name).read_text(encoding="utf-8", errors="replace")):
+            for folder in (pathlib.PurePosixPath(name).parent, *map(pathlib.PurePosixPath, FOLDERS)):
+                if (self.root / folder / included).is_file():
+                    found.add(str(folder / included))
+                    break
+        return found
+
+    @functools.cache
+    def reached(self, name):
+        reached, waiting = {name}, [name]
+        while waiting:
+            new = self.direct(waiting.pop()) - reached
+            reached |= new
+            waiting += new
+        return reached
 
 
-def affected(entries, dependencies, changed):
-    """Files of compile_commands.json's `entries` that are in `changed` or depend on a file of it."""
-    files = set()
-    for entry in entries:
-        command = shlex.split(entry["command"])
-        reached = dependencies.get(command[command.index("-o") + 1])
-        if entry["file"] in changed or reached is None or reached & changed:
-            files.add(entry["file"])
-    return sorted(files)
+def affected(sources, includes, changed):
+    """Of `sources`, those through which every file of `changed`, in its order, is read."""
+    chosen = []
+    for name in changed:
+        if any(name in includes.reached(source) for source in chosen):
+            if name not in sources or name in chosen:
+                continue
+        readers = [name] if name in sources else [source for source in sources if name in includes.reached(source)]
+        if readers:
+            chosen.append(min(readers, key=lambda source: (len(includes.reached(source)), source)))
+    return chosen
 
 
 def changed_since(commit):
     def git(*arguments):
-        return subprocess.run(("git", *arguments), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+        command = ("git", *arguments)
+        return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n")
 
-    names = git("diff", "--name-only", commit) + git("ls-files", "--others", "--exclude-standard")
-    return {str(ROOT / name) for name in names.splitlines()}
+    different = {*git("diff", "--name-only", commit), *git("ls-files", "--others", "--exclude-standard")}
+    latest = git("ls-files", "--modified", "--others", "--exclude-standard") + git(
+        "log", "--name-only", "--format=", f"{commit}..HEAD")
+    return [name for name in dict.fromkeys(latest + sorted(different)) if name in different and (ROOT / name).is_file()]
 
 
 def self_test():
-    text = (
-        "a.o: #deps 2, deps mtime 1 (VALID)\n    ../src/a.cc\n    /p/src/core/x.hpp\n\n"
-        "b.o: #deps 1, deps mtime 1 (VALID)\n    ../src/b.cc\n\n"
-    )
-    dependencies = parse_dependencies(text, "/p/build")
-    entries = [{"file": f"/p/src/{name}.cc", "command": f"c++ -O3 -o {name}.o -c /p/src/{name}.cc"} for name in "abc"]
-    assert affected(entries, dependencies, {"/p/src/core/x.hpp"}) == ["/p/src/a.cc", "/p/src/c.cc"]
-    assert affected(entries, dependencies, {"/p/src/b.cc"}) == ["/p/src/b.cc", "/p/src/c.cc"]
-    del entries[2]
-    assert affected(entries, dependencies, {"/p/README.md"}) == []
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in {
+            "src/core/x.hpp": "", "src/core/y.hpp": '#include "core/x.hpp"\n', "src/a.cc": '#include "core/y.hpp"\n',
+            "src/b.cc": '  #include "core/x.hpp"\n', "tests/c.cc": "#include <core/x.hpp>\n#include <vector>\n",
+        }.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        sources, includes = ["src/a.cc", "src/b.cc", "tests/c.cc"], Includes(root)
+        assert affected(sources, includes, ["src/core/x.hpp"]) == ["src/b.cc"]
+        assert affected(sources, includes, ["src/core/y.hpp", "src/core/x.hpp"]) == ["src/a.cc"]
+        assert affected(sources, includes, ["tests/c.cc", "src/core/x.hpp"]) == ["tests/c.cc"]
+        assert affected(sources, includes, ["tests/c.cc", "src/a.cc"]) == ["tests/c.cc", "src/a.cc"]
+        assert affected(sources, includes, ["README.md"]) == []
 
 
 def main():
@@ -66,14 +94,15 @@ def main():
         return self_test()
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    build = pathlib.Path(sys.argv[1]).resolve()
-    entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
-    printed = subprocess.run(("ninja", "-C", build, "-t", "deps"), check=True, stdout=subprocess.PIPE, text=True).stdout
+    entries = json.loads((pathlib.Path(sys.argv[1]) / "compile_commands.json").read_text(encoding="utf-8"))
+    files = dict.fromkeys(pathlib.Path(entry["file"]) for entry in entries)
+    names = [file.relative_to(ROOT).as_posix() for file in files if file.is_relative_to(ROOT)]
+    sources = [name for name in names if not name.startswith("build")]  # nanobind's own and generated files are not ours
     try:
         changed = changed_since(sys.argv[2])
     except subprocess.CalledProcessError:
         sys.exit(f"affected_files: git knows no commit '{sys.argv[2]}'")
-    print("\n".join(affected(entries, parse_dependencies(printed, build), changed)))
+    print("\n".join(affected(sources, Includes(ROOT), changed)))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh [--since COMMIT]: direction of includes, licence lines, whether mutation_check.py fits the code, formatting,
-# Python by ruff, the forms and workflows of .github/, and clang-tidy over the sources, or over those that changes since
-# COMMIT reach; needs a configured build/, with --since a built one. Every check runs, even if another one fails.
+# lint.sh [--since COMMIT [--most N]]: direction of includes, licence lines, whether mutation_check.py fits the code, formatting,
+# Python by ruff, the forms and workflows of .github/, and clang-tidy over the sources, or over those through
+# which it reads what changed since COMMIT, at most the N that changed last. Needs a configured build-lint/ (scripts/
+# configure.sh lint), but nothing built. Every check runs, even if another one fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-since=
+since='' most=''
 if [[ "${1:-}" == --since && -n "${2:-}" ]]; then
   since=$2
+  if [[ "${3:-}" == --most ]]; then most=${4:?}; fi
   git rev-parse --verify --quiet "$since^{commit}" >/dev/null || {
     echo "lint: git knows no commit '$since'" >&2
     exit 2
   }
 elif (($# > 0)); then
-  echo "usage: scripts/lint.sh [--since COMMIT]" >&2
+  echo "usage: scripts/lint.sh [--since COMMIT [--most N]]" >&2
   exit 2
 fi
 
@@ -29,7 +31,7 @@ licence_lines() {
   [[ -z "$without" ]]
 }
 
-mutation_patterns() { scripts/mutation_check.py --patterns; }
+mutation_table() { scripts/mutation_check.py --table; }
 
 formatting() { sources | xargs clang-format --dry-run -Werror; }
 
@@ -49,25 +51,33 @@ forms_and_workflows() {
 }
 
 # nanobind's own files, below build/, are not ours.
-ours() { grep -v "^$PWD/build/"; }
-compiled_files() { sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/compile_commands.json | ours | sort -u; }
+compiled_files() {
+  sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build-lint/compile_commands.json | grep -v "^$PWD/build" | sort -u
+}
 
-# One portable vector target is enough to read the kernels' sources once.
+# One vector target is enough to read the kernels' sources once.
 tidy() {
-  local files
-  if [[ -z "$since" ]] || ! git diff --quiet "$since" -- .clang-tidy scripts/lint.sh; then
+  local files count
+  if [[ -z "$since" ]] || ! git diff --quiet "$since" -- .clang-tidy; then
     files=$(compiled_files)
   else
-    files=$(scripts/affected_files.py build "$since" | ours; exit "${PIPESTATUS[0]}") || return 1
-    echo "lint: changes since $since reach $(grep -c . <<<"$files") of $(compiled_files | grep -c .) compiled files"
+    files=$(scripts/affected_files.py build-lint "$since") || return 1
   fi
-  [[ -z "$files" ]] || xargs -P "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" -n 1 clang-tidy -p build --quiet \
+  [[ -n "$files" ]] || return 0
+  count=$(wc -l <<<"$files")
+  if [[ -n "$most" ]] && ((count > most)); then
+    files=$(head -n "$most" <<<"$files")
+    echo "lint: clang-tidy reads the $most files that changed last of $count since $since; make lint reads all"
+  else
+    echo "lint: clang-tidy reads $count of $(compiled_files | wc -l) compiled files"
+  fi
+  xargs -P "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" -n 1 clang-tidy -p build-lint --quiet \
     --extra-arg=-Wno-unknown-warning-option --extra-arg=-DHWY_COMPILE_ONLY_STATIC \
     <<<"$files" 2> >(grep -v 'warnings\? generated' >&2)
 }
 
 failed=()
-for check in includes_and_lengths licence_lines mutation_patterns formatting python_style forms_and_workflows tidy; do
+for check in includes_and_lengths licence_lines mutation_table formatting python_style forms_and_workflows tidy; do
   echo "== headgate: lint: ${check//_/ }"
   "$check" || failed+=("${check//_/ }")
 done

@@ -1,73 +1,126 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Shows that the tests would notice a wrong formula in attention, a layer, the decoder, AdamW or metrics.
+"""Shows that the tests notice a wrong formula. PyPI's universalmutator changes one sign, operator or comparison of a
+listed file by the rules of mutants.rules; the tests that cover the file must then fail.
 
-Changes one formula at a time in a copy of the source tree (mutations.py: mostly a flipped sign), builds the test that
-covers it and demands that it fails. A text that is not found exactly once, a mutant that does not build, or one that
-passes is an error: exit status 1. A mutant takes some 10 to 30 s; one portable target is compiled, for the formulas
-are written once, and one of short vectors for those that vectors alone have.
+  caught         a test fails, crashes or does not end
+  SURVIVED       all pass: a test is missing, or the change has no effect on results
+  equivalent     the compiler makes the same object files of it
+  not compiled   the changed file is not C++
 
-  scripts/mutation_check.py [--only REGEX] [--sample N [--seed S]] [--keep] [--jobs N]
-  scripts/mutation_check.py --patterns      only whether the table fits the code, at once
+Exits with 1 when more than a third of those that compile to something else survive. Every mutant is built in a copy of
+the tree, for one vector target and with little optimisation; build only the first tests that notice.
+
+  scripts/mutation_check.py [--only REGEX] [--sample N [--seed TEXT]] [--keep] [--jobs N]
+  scripts/mutation_check.py --list     the mutants
+  scripts/mutation_check.py --table    only whether the table fits the tree, without universalmutator
 """
 
 import argparse
 import collections
+import contextlib
+import fnmatch
+import hashlib
+import io
 import os
 import pathlib
-import platform
 import random
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-
-from mutations import GROUPS, VECTOR_GROUPS
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPIED = ("CMakeLists.txt", "README.md", "cmake", "docs", "examples", "include", "python", "src", "tests")
+RULES = ROOT / "scripts" / "mutants.rules"
+MOST_SURVIVORS = 1 / 3
+MOST_MEMORY_bytes = 8 << 30  # a wrong formula may ask for any amount
+LONGEST_s = 300
 
-Mutation = collections.namedtuple("Mutation", "target test file name text changed")
-MUTATIONS = [
-    Mutation(target, test, file, *row)
-    for target, groups in (("portable", GROUPS), ("vectors", VECTOR_GROUPS))
-    for test, file, rows in groups
-    for row in rows
-]
-# Highway then compiles for one target, the best that the flags allow.
-TARGET_FLAGS = {
-    "portable": "-DHWY_COMPILE_ONLY_STATIC",
-    "vectors": "-DHWY_COMPILE_ONLY_STATIC" + (" -msse4.2 -maes -mpclmul" if platform.machine() == "x86_64" else ""),
-}
+# (files, test programs below build/tests that cover them, the cheapest first). The first row that a file matches counts.
+CPU, ATTENTION = "src/library/attention/cpu", "library/attention"
+TABLE = (
+    (f"{CPU}/dense/forward*", (f"{ATTENTION}/forward_test", f"{ATTENTION}/packed_test")),
+    (f"{CPU}/dense/backward*", (f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test")),
+    (f"{CPU}/small/small_backward*", (f"{ATTENTION}/small_heads_test", f"{ATTENTION}/backward_test")),
+    (f"{CPU}/small/*", (f"{ATTENTION}/small_heads_test", f"{ATTENTION}/forward_test")),
+    (f"{CPU}/decode/*_kernel.cc", (f"{ATTENTION}/forward_test", f"{ATTENTION}/packed_test")),
+    (f"{CPU}/decode/*-inl.hpp", (f"{ATTENTION}/forward_test",)),
+    (f"{CPU}/statistics/*", (f"{ATTENTION}/statistics_test",)),
+    (f"{CPU}/merge_kernel.cc", (f"{ATTENTION}/merge_test",)),
+    (f"{CPU}/common/backward*", (f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test")),
+    (f"{CPU}/common/gate_rows-inl.hpp", (f"{ATTENTION}/backward_test", f"{ATTENTION}/small_heads_test")),
+    (f"{CPU}/common/open_rows-inl.hpp", (f"{ATTENTION}/gate_threshold_test", f"{ATTENTION}/small_heads_test")),
+    (f"{CPU}/common/*-inl.hpp", (f"{ATTENTION}/forward_test", f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test")),
+    (f"{CPU}/common/visibility.hpp", (f"{ATTENTION}/problem_test", f"{ATTENTION}/forward_test")),
+    ("src/library/core/gate_functions-inl.hpp", (f"{ATTENTION}/backward_test",)),
+    ("src/library/core/vec-inl.hpp", (f"{ATTENTION}/elementary_test", f"{ATTENTION}/forward_test")),
+    ("src/library/core/view.hpp", ("library/core/core_test",)),
+    ("src/models/layers/gated_attention.cc", ("models/decoder/models_gradients_test",
+                                              "models/decoder/models_head_override_test")),
+    ("src/models/layers/attention_cache.cc", ("models/generate/models_cached_decoder_test",)),
+    *((f"src/models/layers/{name}.cc", ("models/layers/layers_test",))
+      for name in ("adamw", "cross_entropy", "elementwise", "embedding", "few_rows", "gate_apply", "linear", "rmsnorm",
+                   "rope", "swiglu")),
+    ("src/models/decoder/decoder*.cc", ("models/decoder/models_gradients_test", "models/decoder/models_decoder_test")),
+    ("src/models/data/token_source.cc", ("models/data/data_test",)),
+    ("src/models/evaluate/*.hpp", ("models/evaluate/metrics_test",)),
+    ("src/models/evaluate/evaluat*.cc", ("models/evaluate/metrics_test",)),
+    ("src/models/generate/sampler.cc", ("models/generate/generate_test",)),
+    ("src/models/generate/cached_decoder.cc", ("models/generate/models_cached_decoder_test",)),
+    ("src/models/io/gguf_formats.cc", ("models/io/io_test",)),
+    ("src/models/train/schedule.cc", ("models/train/train_test",)),
+    ("src/tool/reports/compare/thinned.cc", ("tool/reports/compare/compare_test",)),
+    ("src/tool/reports/xray/ranks.cc", ("tool/reports/xray/xray_test",)),
+    ("src/tool/reports/xray/head_map.cc", ("tool/reports/xray/xray_test",)),
+)
+
+Mutant = collections.namedtuple("Mutant", "file line old new tests")
 
 
-def title(mutation):
-    return f"{mutation.file}: {mutation.name}"
+def title(mutant):
+    return f"{mutant.file}:{mutant.line}: {mutant.old.strip()}  ->  {mutant.new.strip()}"
+
+
+def covered_files():
+    """{file: its tests}."""
+    files = {}
+    for path in sorted((ROOT / "src").rglob("*")):
+        name = path.relative_to(ROOT).as_posix()
+        tests = next((tests for pattern, tests in TABLE if fnmatch.fnmatch(name, pattern)), None)
+        if tests and path.suffix in (".cc", ".hpp"):
+            files[name] = tests
+    return files
+
+
+def check_table(files):
+    wrong = [f"no file is {pattern}" for pattern, _ in TABLE if not any(fnmatch.fnmatch(f, pattern) for f in files)]
+    folders = {test.rsplit("/", 1)[0] for _, tests in TABLE for test in tests}
+    wrong += [f"no folder tests/{folder}" for folder in folders if not (ROOT / "tests" / folder / "CMakeLists.txt").exists()]
+    if wrong:
+        sys.exit("mutation_check: the table no longer fits the tree:\n  " + "\n  ".join(wrong))
+
+
+def mutants_of(file, tests):
+    from universalmutator import mutator  # scripts/python_venv.sh build mutants
+
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines(keepends=True)
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints which rules it reads
+        found = mutator.mutants_regexp(lines, ruleFiles=[str(RULES)], ignorePatterns=[], ignoreStringOnly=True)
+    return [Mutant(file, number, lines[number - 1], new, tests) for number, new, *_ in found]
 
 
 def run(command, **options):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-def configure(tree, build, target):
-    """One target and little optimisation: mutants build fast."""
-    command = [
-        "cmake",
-        "-S",
-        tree,
-        "-B",
-        build,
-        "-DCMAKE_BUILD_TYPE=Release",
-        "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
-        "-DCMAKE_CXX_FLAGS=" + TARGET_FLAGS[target],
-        "-DHEADGATE_TOOLS=ON",
-        "-DHEADGATE_INSTALL=OFF",
-        "-DHEADGATE_WERROR=OFF",
-        "-DHEADGATE_MPI=ON",
-    ]
-    if shutil.which("ninja"):
-        command += ["-G", "Ninja"]
+def configure(tree, build):
+    command = ["cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+               "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DHEADGATE_ONE_TARGET=ON", "-DHEADGATE_INSTALL=OFF",
+               "-DHEADGATE_WERROR=OFF"]
     if shutil.which("ccache"):
         command += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", "-DCMAKE_C_COMPILER_LAUNCHER=ccache"]
     result = run(command)
@@ -75,80 +128,75 @@ def configure(tree, build, target):
         sys.exit("mutation_check: the tree does not configure:\n" + result.stdout)
 
 
-def build_and_test(build, test, jobs):
-    """None if the test program cannot be built, else whether it passes, and its output."""
-    built = run(["cmake", "--build", build, "--target", pathlib.Path(test).name, "--parallel", str(jobs)])
-    if built.returncode != 0:
-        return None, built.stdout
+def built(build, test, jobs):
+    return run(["cmake", "--build", build, "--target", pathlib.Path(test).name, "--parallel", str(jobs)])
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_bytes, MOST_MEMORY_bytes))
+
+
+def passes(build, test, seconds):
+    """The finished process, or None where it did not end within `seconds`."""
     # Threads that do not spin for each other; few random problems of attention, but every gate variant of models.
     environment = dict(os.environ, OMP_WAIT_POLICY="PASSIVE")
-    if test.startswith("attention/"):
+    if test.startswith("library/attention/"):
         environment["HEADGATE_TEST_RUNS"] = "10"
-    tested = run([build / "tests" / test, "--gtest_fail_fast", "--gtest_brief=1"], env=environment, timeout=900)
-    return tested.returncode == 0, tested.stdout
-
-
-def check_table():
-    wrong = []
-    for mutation in MUTATIONS:
-        count = (ROOT / mutation.file).read_text(encoding="utf-8").count(mutation.text)
-        if count != 1:
-            wrong.append(f"{title(mutation)}: found {count} times: {mutation.text}")
-        if mutation.text == mutation.changed:
-            wrong.append(f"{title(mutation)}: changes nothing")
-    for name, count in collections.Counter(title(m) for m in MUTATIONS).items():
-        if count > 1:
-            wrong.append(f"{name}: {count} rows of that name")
-    if wrong:
-        sys.exit("mutation_check: the table no longer fits the code:\n  " + "\n  ".join(wrong))
-
-
-def chosen_mutations(arguments):
-    found = [m for m in MUTATIONS if re.search(arguments.only, title(m))]
-    if not found:
-        sys.exit(f"mutation_check: --only '{arguments.only}' matches none of {len(MUTATIONS)} mutations")
-    if arguments.sample is None or arguments.sample >= len(found):
-        return found
-    places = random.Random(arguments.seed).sample(range(len(found)), arguments.sample)
-    return [found[place] for place in sorted(places)]
-
-
-def mutate(tree, build, mutation, jobs):
-    """A complaint, or None when the mutant was caught."""
-    path = tree / mutation.file
-    original = path.read_text(encoding="utf-8")
-    path.write_text(original.replace(mutation.text, mutation.changed), encoding="utf-8")
     try:
-        passed, output = build_and_test(build, mutation.test, jobs)
+        return run([build / "tests" / test, "--gtest_fail_fast", "--gtest_brief=1"], env=environment, timeout=seconds,
+                   preexec_fn=limit_memory)
     except subprocess.TimeoutExpired:
-        return f"{title(mutation)}: the tests did not end"
+        return None
+
+
+def object_files(build):
+    return {path: hashlib.sha256(path.read_bytes()).digest() for path in build.rglob("*.o")}
+
+
+def verdict(tree, build, mutant, objects, seconds, jobs):
+    path = tree / mutant.file
+    original = path.read_text(encoding="utf-8")
+    lines = original.splitlines(keepends=True)
+    lines[mutant.line - 1] = mutant.new
+    path.write_text("".join(lines), encoding="utf-8")
+    try:
+        for number, test in enumerate(mutant.tests):
+            if built(build, test, jobs).returncode != 0:
+                return "not compiled"
+            if number == 0 and object_files(build).items() <= objects.items():
+                return "equivalent"
+            result = passes(build, test, seconds[test])
+            if result is None or result.returncode != 0:
+                return "caught"
+        return "SURVIVED"
     finally:
         path.write_text(original, encoding="utf-8")
-    if passed is None:
-        return f"{title(mutation)}: the mutant does not build:\n{output}"
-    return f"{title(mutation)}: SURVIVED ({mutation.text} -> {mutation.changed})" if passed else None
 
 
-def check_mutants(work, chosen, jobs):
-    """Complaints about the mutants that were not caught, in a copy of the tree below `work`."""
-    tree = work / "tree"
+def check_mutants(work, mutants, wanted, jobs):
+    """How many had each verdict, of the first `wanted` that compile to something else."""
+    tree, build = work / "tree", work / "build"
     tree.mkdir()
     for name in COPIED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tree / name)
-    for target in sorted({m.target for m in chosen}):
-        configure(tree, work / target, target)
-    for target, test in sorted({(m.target, m.test) for m in chosen}):
-        passed, output = build_and_test(work / target, test, jobs)
-        if not passed:
-            sys.exit(f"mutation_check: {test} fails on the unchanged tree:\n{output}")
-    complaints = []
-    for number, mutation in enumerate(chosen, 1):
-        complaint = mutate(tree, work / mutation.target, mutation, jobs)
-        print(f"[{number}/{len(chosen)}] {complaint or 'caught: ' + title(mutation)}", flush=True)
-        if complaint:
-            complaints.append(complaint)
-    return complaints
+    configure(tree, build)
+    seconds, counts = {}, collections.Counter()  # the longest that a test may take: ten times what it takes unchanged
+    for mutant in mutants:
+        for test in mutant.tests:
+            result = built(build, test, jobs)  # of the unchanged sources, also after another mutant
+            if result.returncode == 0 and test not in seconds:
+                start = time.monotonic()
+                result = passes(build, test, LONGEST_s)
+                seconds[test] = min(LONGEST_s, 20 + 10 * (time.monotonic() - start))
+            if result is None or result.returncode != 0:
+                sys.exit(f"mutation_check: {test} fails on the unchanged tree:\n{result.stdout if result else 'no end'}")
+        word = verdict(tree, build, mutant, object_files(build), seconds, jobs)
+        counts[word] += 1
+        print(f"{word:<12} {title(mutant)}", flush=True)
+        if counts["caught"] + counts["SURVIVED"] == wanted:
+            break
+    return counts
 
 
 def count_of(text):
@@ -159,28 +207,38 @@ def count_of(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--only", default="", metavar="REGEX", help="mutations whose 'file: name' it matches")
-    parser.add_argument("--sample", type=count_of, metavar="N", help="N of them, the same ones for the same --seed")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="which sample (default 1)")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--only", default="", metavar="REGEX", help="mutants whose 'file:line: old -> new' it matches")
+    parser.add_argument("--sample", type=count_of, metavar="N", help="N that compile, the same for the same --seed")
+    parser.add_argument("--seed", default="1", metavar="TEXT", help="which sample (default 1)")
     parser.add_argument("--keep", action="store_true", help="keep the mutated tree's copy and its build")
     parser.add_argument("--jobs", type=count_of, default=os.cpu_count(), help="parallel compilations")
-    parser.add_argument("--patterns", action="store_true", help="only check that every text occurs once")
+    parser.add_argument("--table", action="store_true", help="only check the table of files and tests")
+    parser.add_argument("--list", action="store_true", help="only print the mutants")
     arguments = parser.parse_args()
-    check_table()
-    if arguments.patterns:
+    files = covered_files()
+    check_table(files)
+    if arguments.table:
         return 0
-    chosen = chosen_mutations(arguments)
-    work = pathlib.Path(tempfile.mkdtemp(prefix="headgate-mutation-"))
+    mutants = [m for file, tests in files.items() for m in mutants_of(file, tests) if re.search(arguments.only, title(m))]
+    if not mutants:
+        sys.exit(f"mutation_check: --only '{arguments.only}' matches no mutant")
+    if arguments.list:
+        print("\n".join(map(title, mutants)))
+        print(f"{len(mutants)} mutants of {len(files)} files")
+        return 0
+    if arguments.sample:
+        random.Random(arguments.seed).shuffle(mutants)
+    work = pathlib.Path(tempfile.mkdtemp(prefix="headgate-mutants-"))
     try:
-        complaints = check_mutants(work, chosen, arguments.jobs)
+        counts = check_mutants(work, mutants, arguments.sample, arguments.jobs)
     finally:
         if arguments.keep:
             print(f"kept: {work}")
         else:
             shutil.rmtree(work)
-    print(f"{len(chosen) - len(complaints)} of {len(chosen)} wrong formulas caught")
-    return 1 if complaints else 0
+    print(", ".join(f"{count} {word}" for word, count in counts.items()))
+    return 1 if counts["SURVIVED"] > MOST_SURVIVORS * (counts["caught"] + counts["SURVIVED"]) else 0
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache)
 fi
 quiet cmake -S "$tree" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
-  -DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC -DHEADGATE_INSTALL=OFF "${launcher[@]}"
+  -DHEADGATE_ONE_TARGET=ON -DHEADGATE_INSTALL=OFF "${launcher[@]}"
 quiet cmake --build "$build" --target headgate_tool core_test metrics_test models_gradients_test models_config_keys_test
 
 headgate=$build/headgate

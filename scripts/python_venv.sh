@@ -8,6 +8,7 @@
 #   peers: BUILD/peers-venv, for bench/peers.py. A package that cannot be had is left out, and named in a line. Prints the
 #     interpreter. ggml is compiled for this CPU, which takes some minutes.
 #   lint: BUILD/lint-venv, for scripts/lint.sh and pre-commit. Prints the interpreter. Fails where PyPI cannot be reached.
+#   mutants: BUILD/mutants-venv, for scripts/mutation_check.py, likewise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,8 +16,8 @@ build=${1:-build}
 group=${2:-test}
 case $group in
   test) venv=$build/python-venv ;;
-  peers | lint) venv=$build/$group-venv ;;
-  *) echo "python_venv: no group '$group'; there are test, peers and lint" >&2 && exit 1 ;;
+  peers | lint | mutants) venv=$build/$group-venv ;;
+  *) echo "python_venv: no group '$group'; there are test, peers, lint and mutants" >&2 && exit 1 ;;
 esac
 stamp=$venv/installed.txt
 log=$venv.log
@@ -47,8 +48,8 @@ install_tests() {
   exit 0
 }
 
-install_lint() {
-  { python3 -m venv "$venv" && install $wanted; } >"$log" 2>&1 || { echo "python_venv: no lint: $(reason)" >&2 && exit 1; }
+install_tools() {
+  { python3 -m venv "$venv" && install $wanted; } >"$log" 2>&1 || { echo "python_venv: no $group: $(reason)" >&2 && exit 1; }
 }
 
 # One by one, so that one which cannot be had takes none of the others away; it is tried again the next time.
@@ -69,11 +70,11 @@ if [[ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]]; then
   case $group in
     test) install_tests ;;
     peers) install_peers ;;
-    lint) install_lint ;;
+    lint | mutants) install_tools ;;
   esac
   echo "$wanted" >"$stamp"
 fi
 case $group in
   test) echo "-DHEADGATE_PYTHON=ON -DPython_EXECUTABLE=$PWD/$venv/bin/python" ;;
-  peers | lint) echo "$PWD/$venv/bin/python" ;;
+  peers | lint | mutants) echo "$PWD/$venv/bin/python" ;;
 esac

@@ -12,7 +12,7 @@ namespace headgate {
 namespace {
 
 /// 0, 1, 2, … in memory.
-class ViewTest : public testing::Test {
+class ViewTest : public ::testing::Test {
  protected:
   ViewTest() { std::iota(memory.begin(), memory.end(), 0); }
   std::array<int, 120> memory{};

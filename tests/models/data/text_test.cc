@@ -17,7 +17,7 @@ namespace {
 
 using testing::Scratch;
 
-constexpr std::int64_t kT = 16;
+constexpr std::int64_t kTextLength = 16;
 
 class TextTest : public ::testing::Test {
  protected:
@@ -25,7 +25,7 @@ class TextTest : public ::testing::Test {
                     Bos bos = Bos::off) const {
     testing::write_bytes(scratch / "text", text);
     DataOptions options;
-    options.seq_len = kT;
+    options.seq_len = kTextLength;
     options.seed = seed;
     options.split = split;
     options.bos = bos;
@@ -36,8 +36,8 @@ class TextTest : public ::testing::Test {
 };
 
 struct Sequence {
-  std::vector<std::int32_t> tokens = std::vector<std::int32_t>(kT);
-  std::vector<std::int32_t> targets = std::vector<std::int32_t>(kT);
+  std::vector<std::int32_t> tokens = std::vector<std::int32_t>(kTextLength);
+  std::vector<std::int32_t> targets = std::vector<std::int32_t>(kTextLength);
   std::string text() const { return std::string(tokens.begin(), tokens.end()) + static_cast<char>(targets.back()); }
 };
 
@@ -72,7 +72,7 @@ TEST_F(TextTest, AnEpochVisitsEveryWindowOnce) {
     for (char b = 'A'; b <= 'Z'; ++b) text += {a, b};
   }
   const TextSource text_source = source(text);
-  const std::int64_t windows = (text_source.training_bytes() - kT) / kT;
+  const std::int64_t windows = (text_source.training_bytes() - kTextLength) / kTextLength;
   std::set<std::size_t> first, second;
   for (std::int64_t i = 0; i < windows; ++i) {
     first.insert(text.find(training(text_source, i).text()));
@@ -81,28 +81,29 @@ TEST_F(TextTest, AnEpochVisitsEveryWindowOnce) {
   EXPECT_EQ(first.size(), static_cast<std::size_t>(windows));
   EXPECT_EQ(second.size(), static_cast<std::size_t>(windows));
   EXPECT_NE(*first.begin(), *second.begin()) << "epochs cut at different offsets";
-  for (const std::size_t at : first) EXPECT_EQ(at % kT, *first.begin() % kT);
+  for (const std::size_t at : first) EXPECT_EQ(at % kTextLength, *first.begin() % kTextLength);
 }
 
 TEST_F(TextTest, TheTailIsReadFromItsStartWithoutGaps) {
   const std::string text = testing::prose(2000);
   const TextSource text_source = source(text);
-  ASSERT_EQ(text_source.held_out_count(), (100 - 1) / kT);
+  ASSERT_EQ(text_source.held_out_count(), (100 - 1) / kTextLength);
   for (std::int64_t i = 0; i < text_source.held_out_count(); ++i) {
-    EXPECT_EQ(held_out(text_source, i).text(), text.substr(static_cast<std::size_t>(1900 + i * kT), kT + 1));
+    EXPECT_EQ(held_out(text_source, i).text(),
+              text.substr(static_cast<std::size_t>(1900 + i * kTextLength), kTextLength + 1));
   }
-  EXPECT_EQ(source(text, Split::all_held_out).held_out_count(), (2000 - 1) / kT);
-  EXPECT_EQ(held_out(source(text, Split::all_held_out), 1).text(), text.substr(kT, kT + 1));
+  EXPECT_EQ(source(text, Split::all_held_out).held_out_count(), (2000 - 1) / kTextLength);
+  EXPECT_EQ(held_out(source(text, Split::all_held_out), 1).text(), text.substr(kTextLength, kTextLength + 1));
 }
 
 TEST_F(TextTest, TheSmallestTextsWork) {
-  const std::string text = testing::prose(2 * (kT + 1));
+  const std::string text = testing::prose(2 * (kTextLength + 1));
   const TextSource text_source = source(text);
   EXPECT_EQ(text_source.held_out_count(), 1);
-  EXPECT_EQ(held_out(text_source, 0).text(), text.substr(kT + 1));
-  for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(training(text_source, i).text(), text.substr(0, kT + 1));
-  EXPECT_THROW(source(testing::prose(2 * kT + 1)), Error);
-  EXPECT_THROW(source(testing::prose(kT), Split::all_held_out), Error);
+  EXPECT_EQ(held_out(text_source, 0).text(), text.substr(kTextLength + 1));
+  for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(training(text_source, i).text(), text.substr(0, kTextLength + 1));
+  EXPECT_THROW(source(testing::prose(2 * kTextLength + 1)), Error);
+  EXPECT_THROW(source(testing::prose(kTextLength), Split::all_held_out), Error);
 }
 
 TEST_F(TextTest, TheSeedDecidesTheOrder) {

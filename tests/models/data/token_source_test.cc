@@ -29,10 +29,10 @@ std::string refusal(const std::function<void()>& action) {
   return "nothing was refused";
 }
 
-struct Sequence {
+struct TokenSequence {
   Ids tokens, targets;
 
-  Sequence(const SequenceSource& source, std::int64_t index)
+  TokenSequence(const SequenceSource& source, std::int64_t index)
       : tokens(static_cast<std::size_t>(source.seq_len()), -7), targets(tokens) {
     source.held_out_sequence(tokens.data(), targets.data(), index);
   }
@@ -42,10 +42,10 @@ TEST(TokenSource, CutsIdsIntoSequences) {
   const TokenSource source({"t", {10, 11, 12, 13, 14, 15, 16, 17}, {}, {}, {}}, 3);
   EXPECT_EQ(source.held_out_count(), 2);
   EXPECT_EQ(source.vocab(), 18);
-  EXPECT_EQ(Sequence(source, 0).tokens, (Ids{10, 11, 12}));
-  EXPECT_EQ(Sequence(source, 0).targets, (Ids{11, 12, 13}));
-  EXPECT_EQ(Sequence(source, 1).tokens, (Ids{13, 14, 15}));
-  EXPECT_EQ(Sequence(source, 1).targets, (Ids{14, 15, 16}));
+  EXPECT_EQ(TokenSequence(source, 0).tokens, (Ids{10, 11, 12}));
+  EXPECT_EQ(TokenSequence(source, 0).targets, (Ids{11, 12, 13}));
+  EXPECT_EQ(TokenSequence(source, 1).tokens, (Ids{13, 14, 15}));
+  EXPECT_EQ(TokenSequence(source, 1).targets, (Ids{14, 15, 16}));
   EXPECT_FALSE(source.target_text(0).has_value()) << "nobody knows the text of bare ids";
 }
 
@@ -54,16 +54,16 @@ TEST(TokenSource, PutsTheFrontBeforeEverySequence) {
   const TokenSource one({"t", {10, 11, 12, 13, 14, 15}, {1, 2, 3, 4, 5, 6}, {99}, {}}, 3);
   ASSERT_EQ(one.held_out_count(), 2);
   EXPECT_EQ(one.vocab(), 100);
-  EXPECT_EQ(Sequence(one, 0).tokens, (Ids{99, 10, 11}));
-  EXPECT_EQ(Sequence(one, 0).targets, (Ids{10, 11, 12}));
-  EXPECT_EQ(Sequence(one, 1).tokens, (Ids{99, 13, 14}));
-  EXPECT_EQ(Sequence(one, 1).targets, (Ids{13, 14, 15}));
+  EXPECT_EQ(TokenSequence(one, 0).tokens, (Ids{99, 10, 11}));
+  EXPECT_EQ(TokenSequence(one, 0).targets, (Ids{10, 11, 12}));
+  EXPECT_EQ(TokenSequence(one, 1).tokens, (Ids{99, 13, 14}));
+  EXPECT_EQ(TokenSequence(one, 1).targets, (Ids{13, 14, 15}));
   EXPECT_EQ(one.target_text(1)->targets, 3);
   EXPECT_EQ(one.target_text(1)->bytes, 4 + 5 + 6);
   const TokenSource two({"t", {10, 11, 12, 13, 14, 15}, {1, 2, 3, 4, 5, 6}, {98, 99}, {}}, 3);
   ASSERT_EQ(two.held_out_count(), 3);
-  EXPECT_EQ(Sequence(two, 2).tokens, (Ids{98, 99, 14}));
-  EXPECT_EQ(Sequence(two, 2).targets, (Ids{layers::kIgnoredTarget, 14, 15}));
+  EXPECT_EQ(TokenSequence(two, 2).tokens, (Ids{98, 99, 14}));
+  EXPECT_EQ(TokenSequence(two, 2).targets, (Ids{layers::kIgnoredTarget, 14, 15}));
   EXPECT_EQ(two.target_text(2)->targets, 2);
   EXPECT_EQ(two.target_text(2)->bytes, 5 + 6);
   EXPECT_EQ(refusal([] {

@@ -19,7 +19,7 @@ using headgate::testing::small_config;
 
 Json baseline() { return Json::parse(write_config(small_config())); }
 
-std::string refusal(const std::string& text) {
+std::string refused_config(const std::string& text) {
   try {
     parse_config("some/config.json", text);
     return "(read without complaint)";
@@ -32,7 +32,7 @@ std::string refusal(const std::string& text) {
 }
 
 void expect_refused(const Json& config, const std::string& why) {
-  const std::string what = refusal(config.dump());
+  const std::string what = refused_config(config.dump());
   EXPECT_NE(what.find(why), std::string::npos) << what << "\nlacks: " << why;
 }
 
@@ -169,9 +169,9 @@ TEST(ConfigFile, BadValuesAreNamed) {
 TEST(ConfigFile, WhatIsNoConfigIsRefused) {
   for (const char* text : {"", "{", "[]", "null", "1", "{}", "{\"a\":1}}", "\xff",
                            "{\"hidden_size\":8,\"hidden_size\":9}", "{\"a\":[[[[[[0]]]]]]}"}) {
-    EXPECT_NE(refusal(text), "(read without complaint)") << text;
+    EXPECT_NE(refused_config(text), "(read without complaint)") << text;
   }
-  EXPECT_NE(refusal("{\"hidden_size\":8,\"hidden_size\":9}").find("'hidden_size' twice"), std::string::npos);
+  EXPECT_NE(refused_config("{\"hidden_size\":8,\"hidden_size\":9}").find("'hidden_size' twice"), std::string::npos);
   const Scratch scratch;
   headgate::testing::write_bytes(scratch / "config.json", std::string((std::size_t{1} << 20) + 1, ' '));
   EXPECT_THROW(read_config(scratch / "config.json"), io::FileError);
@@ -181,7 +181,8 @@ TEST(ConfigFile, WhatIsNoConfigIsRefused) {
 TEST(ConfigFile, EveryTruncationIsRefused) {
   const std::string whole = write_config(small_config());
   const std::size_t last = whole.rfind('}');
-  for (std::size_t n = 0; n <= last; ++n) EXPECT_NE(refusal(whole.substr(0, n)), "(read without complaint)") << n;
+  for (std::size_t n = 0; n <= last; ++n)
+    EXPECT_NE(refused_config(whole.substr(0, n)), "(read without complaint)") << n;
 }
 
 }  // namespace

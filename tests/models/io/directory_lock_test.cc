@@ -15,7 +15,7 @@ namespace {
 
 using headgate::testing::Scratch;
 
-std::string refusal(const std::string& path) {
+std::string refused_lock(const std::string& path) {
   try {
     const DirectoryLock lock(path);
     return "(taken without complaint)";
@@ -28,8 +28,9 @@ TEST(DirectoryLock, IsForOneAtATime) {
   const Scratch scratch;
   std::optional<DirectoryLock> lock(std::in_place, scratch.path());
   if (!lock->unavailable().empty()) GTEST_SKIP() << "no locks here: " << lock->unavailable();
-  EXPECT_TRUE(refusal(scratch.path()).starts_with(scratch.path() + ": in use by ")) << refusal(scratch.path());
-  EXPECT_EQ(refusal(scratch.path() + "/../" + scratch.path().substr(scratch.path().rfind('/') + 1)).find("(taken"),
+  EXPECT_TRUE(refused_lock(scratch.path()).starts_with(scratch.path() + ": in use by "))
+      << refused_lock(scratch.path());
+  EXPECT_EQ(refused_lock(scratch.path() + "/../" + scratch.path().substr(scratch.path().rfind('/') + 1)).find("(taken"),
             std::string::npos);
   lock.reset();
   EXPECT_NO_THROW(DirectoryLock(scratch.path()));
@@ -49,7 +50,7 @@ TEST(DirectoryLock, EndsWithItsProcess) {
   }
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  const std::string held = refusal(scratch.path());
+  const std::string held = refused_lock(scratch.path());
   // Some file systems give directories another device number in the kernel's list of locks.
   EXPECT_TRUE(held == scratch.path() + ": in use by process " + std::to_string(child) ||
               held == scratch.path() + ": in use by another process")
@@ -63,9 +64,9 @@ TEST(DirectoryLock, EndsWithItsProcess) {
 
 TEST(DirectoryLock, SaysWhatItCannotOpen) {
   const Scratch scratch;
-  EXPECT_EQ(refusal(scratch / "none"), scratch / "none" + ": cannot open: No such file or directory");
+  EXPECT_EQ(refused_lock(scratch / "none"), scratch / "none" + ": cannot open: No such file or directory");
   headgate::testing::write_bytes(scratch / "file", "");
-  EXPECT_EQ(refusal(scratch / "file"), scratch / "file" + ": cannot open: Not a directory");
+  EXPECT_EQ(refused_lock(scratch / "file"), scratch / "file" + ": cannot open: Not a directory");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 
-std::string refusal(const std::string& path) {
+std::string refused_path(const std::string& path) {
   try {
     return "taken as " + given_path(path);
   } catch (const FileError& error) {
@@ -35,28 +35,28 @@ TEST(GivenPath, FileOrDirectory_IsTakenAsItIs) {
 
 TEST(GivenPath, EachReasonForNothing_HasItsOwnMessage) {
   const Scratch scratch;
-  EXPECT_EQ(refusal(scratch / "none"), scratch / "none" + ": does not exist");
-  EXPECT_EQ(refusal(scratch / "no/such/file"),
+  EXPECT_EQ(refused_path(scratch / "none"), scratch / "none" + ": does not exist");
+  EXPECT_EQ(refused_path(scratch / "no/such/file"),
             scratch / "no/such/file" + ": does not exist: there is no directory " + scratch / "no");
   write_bytes(scratch / "empty", "");
-  EXPECT_EQ(refusal(scratch / "empty"), scratch / "empty" + ": is an empty file");
-  EXPECT_EQ(refusal(scratch / "empty/model"), scratch / "empty/model" + ": cannot be reached: Not a directory");
+  EXPECT_EQ(refused_path(scratch / "empty"), scratch / "empty" + ": is an empty file");
+  EXPECT_EQ(refused_path(scratch / "empty/model"), scratch / "empty/model" + ": cannot be reached: Not a directory");
   fs::create_symlink("b", scratch / "a");
   fs::create_symlink("a", scratch / "b");
-  EXPECT_EQ(refusal(scratch / "a"), scratch / "a" + ": is a loop of symbolic links");
+  EXPECT_EQ(refused_path(scratch / "a"), scratch / "a" + ": is a loop of symbolic links");
   fs::create_symlink("gone", scratch / "dangling");
-  EXPECT_EQ(refusal(scratch / "dangling"), scratch / "dangling" + ": is a link to gone, which does not exist");
+  EXPECT_EQ(refused_path(scratch / "dangling"), scratch / "dangling" + ": is a link to gone, which does not exist");
   ASSERT_EQ(::mkfifo((scratch / "pipe").c_str(), 0600), 0);
-  EXPECT_EQ(refusal(scratch / "pipe"), scratch / "pipe" + ": is neither a file nor a directory");
-  EXPECT_EQ(refusal(""), "the path is empty");
-  EXPECT_EQ(refusal(std::string("a\0b", 3)), "a\\x00b: the path contains a NUL byte");
+  EXPECT_EQ(refused_path(scratch / "pipe"), scratch / "pipe" + ": is neither a file nor a directory");
+  EXPECT_EQ(refused_path(""), "the path is empty");
+  EXPECT_EQ(refused_path(std::string("a\0b", 3)), "a\\x00b: the path contains a NUL byte");
 }
 
 TEST(GivenPath, NameOnTheHub_SaysHowToDownloadIt) {
-  EXPECT_EQ(refusal("HuggingFaceTB/SmolLM2-135M"),
+  EXPECT_EQ(refused_path("HuggingFaceTB/SmolLM2-135M"),
             "HuggingFaceTB/SmolLM2-135M: does not exist; a model of the Hugging Face Hub is downloaded first, `hf "
             "download HuggingFaceTB/SmolLM2-135M --local-dir DIR`, and given as DIR");
-  EXPECT_EQ(refusal("a/b/c"), "a/b/c: does not exist: there is no directory a");
+  EXPECT_EQ(refused_path("a/b/c"), "a/b/c: does not exist: there is no directory a");
 }
 
 TEST(GivenPath, ForbiddenDirectory_IsNamed) {
@@ -66,10 +66,10 @@ TEST(GivenPath, ForbiddenDirectory_IsNamed) {
   write_bytes(scratch / "secret", "x");
   fs::permissions(scratch / "secret", fs::perms::none);
   fs::permissions(scratch / "closed", fs::perms::none);
-  EXPECT_EQ(refusal(scratch / "closed"), scratch / "closed" + ": no permission to read this directory");
-  EXPECT_EQ(refusal(scratch / "closed/inner"),
+  EXPECT_EQ(refused_path(scratch / "closed"), scratch / "closed" + ": no permission to read this directory");
+  EXPECT_EQ(refused_path(scratch / "closed/inner"),
             scratch / "closed/inner" + ": no permission to enter the directory " + scratch / "closed");
-  EXPECT_EQ(refusal(scratch / "secret"), scratch / "secret" + ": no permission to read this file");
+  EXPECT_EQ(refused_path(scratch / "secret"), scratch / "secret" + ": no permission to read this file");
   fs::permissions(scratch / "closed", fs::perms::owner_all);
 }
 
@@ -77,21 +77,21 @@ TEST(GivenPath, CacheOfTheHub_LeadsToASnapshot) {
   const Scratch scratch;
   const std::string model = scratch / "models--a--b";
   fs::create_directories(model + "/snapshots");
-  EXPECT_EQ(refusal(model), model + ": is a model of the Hub's cache without a snapshot: download it again");
+  EXPECT_EQ(refused_path(model), model + ": is a model of the Hub's cache without a snapshot: download it again");
   fs::create_directories(model + "/snapshots/0a1b");
   EXPECT_EQ(given_path(model), model + "/snapshots/0a1b");
   fs::create_directories(model + "/snapshots/2c3d");
-  EXPECT_EQ(refusal(model),
+  EXPECT_EQ(refused_path(model),
             model + ": has 2 snapshots and no refs/main: give one of them, as " + model + "/snapshots/0a1b");
   fs::create_directories(model + "/refs");
   write_bytes(model + "/refs/main", "2c3d\n");
   EXPECT_EQ(given_path(model), model + "/snapshots/2c3d");
   write_bytes(model + "/refs/main", "4e5f");
-  EXPECT_EQ(refusal(model),
+  EXPECT_EQ(refused_path(model),
             model + ": refs/main names the snapshot 4e5f, which is not there: download the model again");
   for (const std::string& name : {std::string("../.."), std::string("0a1b\0", 5), std::string(), std::string("..")}) {
     write_bytes(model + "/refs/main", name);
-    EXPECT_NE(refusal(model).find("is not the name of a snapshot"), std::string::npos) << refusal(model);
+    EXPECT_NE(refused_path(model).find("is not the name of a snapshot"), std::string::npos) << refused_path(model);
   }
 }
 

@@ -9,7 +9,7 @@
 namespace headgate::io {
 namespace {
 
-std::string refusal(const std::string& text, int max_depth = 4) {
+std::string refused_json(const std::string& text, int max_depth = 4) {
   try {
     parse_json("file.json", text, max_depth);
     return "(read without complaint)";
@@ -32,20 +32,20 @@ double seconds_to_parse(const std::string& text) {
 }
 
 TEST(ParseJson, DuplicateKeys_AreRefusedByName) {
-  EXPECT_EQ(refusal(R"({"a":1,"b":{"a":2},"a":3})"), "file.json: 'a' twice");
-  EXPECT_EQ(refusal(R"({"b":{"a":1,"\u0061":2}})"), "file.json: 'a' twice");
-  EXPECT_EQ(refusal(R"([{"a":1},{"a":2},{"a":{"a":3}}])"), "(read without complaint)");
+  EXPECT_EQ(refused_json(R"({"a":1,"b":{"a":2},"a":3})"), "file.json: 'a' twice");
+  EXPECT_EQ(refused_json(R"({"b":{"a":1,"\u0061":2}})"), "file.json: 'a' twice");
+  EXPECT_EQ(refused_json(R"([{"a":1},{"a":2},{"a":{"a":3}}])"), "(read without complaint)");
 }
 
 TEST(ParseJson, Nesting_IsRefusedBeyondTheDepth) {
-  EXPECT_EQ(refusal("[[[[1]]]]"), "(read without complaint)");
-  EXPECT_EQ(refusal("[[[[[1]]]]]"), "file.json: brackets nested more than 4 deep");
-  EXPECT_EQ(refusal(std::string(100000, '[')), "file.json: brackets nested more than 4 deep");
+  EXPECT_EQ(refused_json("[[[[1]]]]"), "(read without complaint)");
+  EXPECT_EQ(refused_json("[[[[[1]]]]]"), "file.json: brackets nested more than 4 deep");
+  EXPECT_EQ(refused_json(std::string(100000, '[')), "file.json: brackets nested more than 4 deep");
 }
 
 TEST(ParseJson, WrongSyntax_IsOneLineThatNamesTheFile) {
   for (const char* text : {"", "{", "[1,]", "nan", "1e999", "{\"a\":\"\n\"}", "\"\xff\"", "{} x"}) {
-    const std::string what = refusal(text);
+    const std::string what = refused_json(text);
     EXPECT_TRUE(what.starts_with("file.json: not JSON: ")) << what;
     EXPECT_EQ(what.find('\n'), std::string::npos) << what;
   }

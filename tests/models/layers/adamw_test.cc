@@ -122,7 +122,7 @@ TEST_P(AdamW, SquaredNormShowsWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(norm_of(x, on())));
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, AdamW, testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, AdamW, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

@@ -8,13 +8,13 @@
 namespace headgate::layers {
 namespace {
 
-struct Sample {
+struct LogitsSample {
   std::int64_t N, V;
   std::vector<double> logits;
   std::vector<std::int32_t> targets;
 
-  explicit Sample(Random& random) : Sample(random, random_int(random, 1, 8), random_int(random, 1, 90)) {}
-  Sample(Random& random, std::int64_t rows, std::int64_t vocab)
+  explicit LogitsSample(Random& random) : LogitsSample(random, random_int(random, 1, 8), random_int(random, 1, 90)) {}
+  LogitsSample(Random& random, std::int64_t rows, std::int64_t vocab)
       : N(rows), V(vocab), logits(random_values(random, N * V, 3.0)), targets(random_tokens(random, N, V)) {
     for (std::int32_t& target : targets) {
       if (random_int(random, 0, 4) == 0) target = kIgnoredTarget;
@@ -44,7 +44,7 @@ struct Sample {
 };
 
 template <typename T>
-void check(const Sample& s, const ExecutionContext& context) {
+void check(const LogitsSample& s, const ExecutionContext& context) {
   constexpr double kScale = 2.5;
   Tape tape;
   const std::vector<Number> x = tape.inputs(s.logits), expected = s.losses(x);
@@ -70,7 +70,7 @@ class CrossEntropy : public OnTarget {};
 TEST_P(CrossEntropy, MeanOverTheTargetsThatCountAndItsGradient) {
   Random random(61);
   for (int round = 0; round < 60; ++round) {
-    const Sample s(random);
+    const LogitsSample s(random);
     check<double>(s, on());
     check<float>(s, on());
   }
@@ -78,7 +78,7 @@ TEST_P(CrossEntropy, MeanOverTheTargetsThatCountAndItsGradient) {
 
 TEST_P(CrossEntropy, ManyThreadsTakeEachTheirRows) {
   Random random(64);
-  const Sample s(random, 90, 200);
+  const LogitsSample s(random, 90, 200);
   for (const int threads : {1, 2, 3}) {
     check<double>(s, on(threads));
     check<float>(s, on(threads));
@@ -117,7 +117,7 @@ TEST_P(CrossEntropy, NothingCountsIsZero) {
   EXPECT_EQ(cross_entropy<double>({}, {}, {nullptr, {0, 2}}, {}, 1.0, on()), 0.0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, CrossEntropy, testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, CrossEntropy, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

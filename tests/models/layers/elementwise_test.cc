@@ -105,7 +105,7 @@ TEST_P(Elementwise, AddAndCopyReachExactlyTheirRange) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Elementwise, testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, Elementwise, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

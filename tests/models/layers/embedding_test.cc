@@ -64,7 +64,7 @@ TEST_P(Embedding, SameBitsAtAnyNumberOfThreads) {
   EXPECT_EQ(results[2], results[0]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Embedding, testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, Embedding, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

@@ -62,7 +62,7 @@ void check_product(Random& random, std::int64_t most_rows, const ExecutionContex
     std::vector<T> y = as<T>(spaced(before, O));
     for (T& value : y) value = update == Update::overwrite ? static_cast<T>(nan) : value;
     linear_forward(View<T, 2>(y.data(), {N, O}, {O + gap, 1}), x_view, w_view, update, context);
-    for (std::int64_t n = 0; n < N && !testing::Test::HasFailure(); ++n) {
+    for (std::int64_t n = 0; n < N && !::testing::Test::HasFailure(); ++n) {
       for (std::int64_t o = 0; o < O; ++o) {
         Number sum = update == Update::add ? Number(before[static_cast<std::size_t>(n * O + o)]) : Number();
         for (std::int64_t c = 0; c < C; ++c) {
@@ -102,7 +102,7 @@ TEST(ManyRows, OfBf16InBlocks) {
     std::vector<float> y(static_cast<std::size_t>(N * O));
     linear_forward(view_of(y, N, O), view_of(x_data, N, C), view_of(w_data, O, C), Update::overwrite,
                    with_threads(threads));
-    for (std::int64_t i = 0; i < N * O && !testing::Test::HasFailure(); ++i) {
+    for (std::int64_t i = 0; i < N * O && !::testing::Test::HasFailure(); ++i) {
       Number sum;
       for (std::int64_t c = 0; c < C; ++c) {
         sum += Number(x[static_cast<std::size_t>(i / O * C + c)]) * Number(w[static_cast<std::size_t>(i % O * C + c)]);
@@ -130,7 +130,7 @@ TEST_P(FewRows, SameBitsBesideOthersAndOnAnyNumberOfThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, FewRows, testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, FewRows, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

@@ -20,14 +20,14 @@ HeadShape random_shape(Random& random) {
   return {random_int(random, 1, 6), random_int(random, 1, 4), random_int(random, 1, 20)};
 }
 
-struct Sample {
+struct GateSample {
   HeadShape shape;
   GateFn fn;
   GateOp op;
   std::int64_t features;  ///< of a head's gate: 1 or D
   std::vector<double> u, z, y, dy;
 
-  explicit Sample(Random& random)
+  explicit GateSample(Random& random)
       : shape(random_shape(random)),
         fn(random_function(random)),
         op(random_int(random, 0, 1) != 0 ? GateOp::mul : GateOp::add),
@@ -60,7 +60,7 @@ struct Sample {
 };
 
 template <typename T>
-void check(const Sample& s) {
+void check(const GateSample& s) {
   Tape tape;
   const std::vector<Number> of_u = tape.inputs(s.u), of_z = tape.inputs(s.z), expected = s.formula(of_u, of_z);
   tape.differentiate(expected, s.dy);
@@ -87,7 +87,7 @@ void check(const Sample& s) {
 
 /// One gate for all heads: the mean of theirs.
 template <typename T>
-void check_shared(const Sample& s) {
+void check_shared(const GateSample& s) {
   Tape tape;
   const std::vector<Number> of_z = tape.inputs(s.u);  // (N,H,D)
   const auto width = static_cast<std::size_t>(s.shape[1] * s.shape[2]), D = static_cast<std::size_t>(s.shape[2]);
@@ -130,7 +130,7 @@ void check_bias(Random& random) {
 TEST(GateApply, GatesOfEveryFunctionAndTheirGradients) {
   Random random(91);
   for (int round = 0; round < 120; ++round) {
-    const Sample s(random);
+    const GateSample s(random);
     check<double>(s);
     check<float>(s);
   }
@@ -139,7 +139,7 @@ TEST(GateApply, GatesOfEveryFunctionAndTheirGradients) {
 TEST(GateApply, SharedGateIsTheMeanOverHeads) {
   Random random(92);
   for (int round = 0; round < 60; ++round) {
-    const Sample s(random);
+    const GateSample s(random);
     check_shared<double>(s);
     check_shared<float>(s);
   }

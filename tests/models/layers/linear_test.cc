@@ -27,11 +27,11 @@ struct Rows {
   }
 };
 
-struct Sample {
+struct LinearSample {
   Rows x_rows, w_rows, y_rows;
   std::vector<double> x, w, y, dy;
 
-  Sample(Random& random, std::int64_t N, std::int64_t C, std::int64_t O, std::int64_t most_gap)
+  LinearSample(Random& random, std::int64_t N, std::int64_t C, std::int64_t O, std::int64_t most_gap)
       : x_rows{N, C, C + random_int(random, 0, most_gap)},
         w_rows{O, C, C + random_int(random, 0, most_gap)},
         y_rows{N, O, O + random_int(random, 0, most_gap)},
@@ -43,9 +43,9 @@ struct Sample {
       for (std::int64_t o = O; o < y_rows.spacing; ++o) dy[y_rows.at(n, o)] = 0.0;
     }
   }
-  explicit Sample(Random& random)
-      : Sample(random, random_int(random, 1, 9), random_int(random, 1, 20), random_int(random, 1, 20),
-               random_int(random, 0, 2) != 0 ? 4 : 0) {}
+  explicit LinearSample(Random& random)
+      : LinearSample(random, random_int(random, 1, 9), random_int(random, 1, 20), random_int(random, 1, 20),
+                     random_int(random, 0, 2) != 0 ? 4 : 0) {}
 
   /// y, what lies between its rows included.
   std::vector<Number> formula(const std::vector<Number>& of_x, const std::vector<Number>& of_w, Update update) const {
@@ -62,7 +62,7 @@ struct Sample {
 };
 
 template <typename T>
-void check_forward(const Sample& s, const ExecutionContext& context) {
+void check_forward(const LinearSample& s, const ExecutionContext& context) {
   const std::vector<T> x = as<T>(s.x), w = as<T>(s.w);
   for (const Update update : {Update::overwrite, Update::add}) {
     std::vector<T> y = as<T>(s.y);
@@ -72,7 +72,7 @@ void check_forward(const Sample& s, const ExecutionContext& context) {
 }
 
 template <typename T>
-void check_backward(const Sample& s, Random& random, const ExecutionContext& context) {
+void check_backward(const LinearSample& s, Random& random, const ExecutionContext& context) {
   Tape tape;
   const std::vector<Number> of_x = tape.inputs(s.x), of_w = tape.inputs(s.w);
   tape.differentiate(s.formula(of_x, of_w, Update::overwrite), s.dy);
@@ -91,7 +91,7 @@ void check_backward(const Sample& s, Random& random, const ExecutionContext& con
 TEST(Linear, ForwardIsTheSumOfProductsOnViewsToo) {
   Random random(11);
   for (int round = 0; round < 60; ++round) {
-    const Sample s(random);
+    const LinearSample s(random);
     check_forward<double>(s, with_threads());
     check_forward<float>(s, with_threads());
   }
@@ -100,7 +100,7 @@ TEST(Linear, ForwardIsTheSumOfProductsOnViewsToo) {
 TEST(Linear, GradientsAreThoseOfTheFormula) {
   Random random(12);
   for (int round = 0; round < 30; ++round) {
-    const Sample s(random);
+    const LinearSample s(random);
     check_backward<double>(s, random, with_threads());
     check_backward<float>(s, random, with_threads());
   }
@@ -110,7 +110,7 @@ TEST(Linear, ManyThreadsCutEitherSide) {
   Random random(13);
   const std::int64_t sizes[][3] = {{257, 67, 31}, {31, 67, 257}, {300, 5, 1}};
   for (const auto& [N, C, O] : sizes) {
-    const Sample s(random, N, C, O, 0);
+    const LinearSample s(random, N, C, O, 0);
     for (const int threads : {1, 2, 5}) {
       check_forward<double>(s, with_threads(threads));
       check_backward<float>(s, random, with_threads(threads));

@@ -133,7 +133,7 @@ TEST_P(RmsNorm, RowOfZerosStaysFinite) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, RmsNorm, testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, RmsNorm, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

@@ -148,7 +148,7 @@ TEST_P(Rope, ScoresDependOnDifferencesOfPositions) {
   EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.end() - kDim));
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Rope, testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, Rope, ::testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers

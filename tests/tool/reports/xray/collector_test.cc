@@ -26,7 +26,6 @@ using models::BatchShape;
 using models::DecoderConfig;
 
 constexpr BatchShape kShape{1, 7};
-constexpr std::int64_t T = kShape.seq;
 constexpr double kByte = 0.51 / 255.0;  // a rounding, and errors of f32
 
 struct Collected {
@@ -40,7 +39,7 @@ Collected collect(const DecoderConfig& config) {
   const std::vector<double> values = models::large_parameters(decoder.table(), 41);
   const std::vector<float> parameters = layers::as<float>(values);
   const models::TinyBatch batch(config, kShape, 3);
-  Collector collector(config, parameters.data(), T, 96, {});
+  Collector collector(config, parameters.data(), kShape.seq, 96, {});
   decoder.loss(parameters.data(), batch.tokens.data(), batch.targets.data(), &collector);
   const std::vector<double> same(parameters.begin(), parameters.end());
   return {parameters, models::run_plainly(config, same.data(), kShape, batch.tokens.data(), batch.targets.data()),
@@ -54,25 +53,25 @@ void check_attention(const DecoderConfig& config, const Collected& got) {
     for (std::int64_t h = 0; h < config.heads; ++h) {
       const HeadRecord& head = got.layers[layer].heads[static_cast<std::size_t>(h)];
       const auto weight = [&](std::int64_t i, std::int64_t j) {
-        return got.plain.layers[layer].weights[static_cast<std::size_t>((h * T + i) * T + j)];
+        return got.plain.layers[layer].weights[static_cast<std::size_t>((h * kShape.seq + i) * kShape.seq + j)];
       };
       const std::vector<std::uint8_t> map = decoded(head.map), received = decoded(head.received);
-      ASSERT_EQ(map.size(), static_cast<std::size_t>(T * (T + 1) / 2));
-      ASSERT_EQ(received.size(), static_cast<std::size_t>(T));
+      ASSERT_EQ(map.size(), static_cast<std::size_t>(kShape.seq * (kShape.seq + 1) / 2));
+      ASSERT_EQ(received.size(), static_cast<std::size_t>(kShape.seq));
       std::size_t at = 0;
-      for (std::int64_t i = 0; i < T; ++i) {
+      for (std::int64_t i = 0; i < kShape.seq; ++i) {
         for (std::int64_t j = 0; j <= i; ++j) EXPECT_NEAR(root(map[at++]), std::sqrt(weight(i, j)), kByte);
       }
-      for (std::int64_t j = 0; j < T; ++j) {
+      for (std::int64_t j = 0; j < kShape.seq; ++j) {
         double sum = 0.0, count = 0.0;
-        for (std::int64_t i = j; i < T; ++i) {
+        for (std::int64_t i = j; i < kShape.seq; ++i) {
           if (config.window > 0 && i - j >= config.window) continue;
           sum += weight(i, j);
           count += 1.0;
         }
         EXPECT_NEAR(root(received[static_cast<std::size_t>(j)]), std::sqrt(sum / count), kByte);
       }
-      ASSERT_EQ(head.top_keys.size(), static_cast<std::size_t>(T));
+      ASSERT_EQ(head.top_keys.size(), static_cast<std::size_t>(kShape.seq));
       EXPECT_NEAR(std::sqrt(head.top_keys.front().second),
                   root(received[static_cast<std::size_t>(head.top_keys.front().first)]), kByte);
       EXPECT_TRUE(std::is_sorted(head.top_keys.begin(), head.top_keys.end(),
@@ -81,7 +80,7 @@ void check_attention(const DecoderConfig& config, const Collected& got) {
       EXPECT_GE(head.value_output_rank, 1.0);
       EXPECT_LE(head.value_output_rank, D);
       EXPECT_GE(head.written_rank, 1.0);
-      EXPECT_LE(head.written_rank, std::min(D, static_cast<double>(T)) + 1e-9);
+      EXPECT_LE(head.written_rank, std::min(D, static_cast<double>(kShape.seq)) + 1e-9);
     }
   }
 }
@@ -100,7 +99,7 @@ void check_gates(const DecoderConfig& config, const Collected& got) {
       const std::int64_t features = width / owners, first = h * owners / config.heads * features;
       const std::vector<std::uint8_t> bytes = decoded(*head.gate);
       GateHistogram histogram{};
-      for (std::int64_t t = 0; t < T; ++t) {
+      for (std::int64_t t = 0; t < kShape.seq; ++t) {
         double sum = 0.0;
         for (std::int64_t x = first; x < first + features; ++x) {
           const double g = got.plain.layers[layer].gates[static_cast<std::size_t>(t * width + x)];
@@ -149,20 +148,20 @@ void check_ranks(const DecoderConfig& config, const Collected& got) {
       EXPECT_NEAR(sum, wanted, 1e-9 * wanted);
       EXPECT_EQ(head.value_output_rank, effective_rank(head.value_output_singular_values));
 
-      std::vector<float> read(static_cast<std::size_t>(T * D));
-      for (std::int64_t i = 0; i < T; ++i) {
+      std::vector<float> read(static_cast<std::size_t>(kShape.seq * D));
+      for (std::int64_t i = 0; i < kShape.seq; ++i) {
         for (std::int64_t d = 0; d < D; ++d) {
           double o = 0.0;
           for (std::int64_t j = 0; j <= i; ++j) {
             const models::PlainLayer& plain = got.plain.layers[layer];
-            o += plain.weights[static_cast<std::size_t>((h * T + i) * T + j)] *
+            o += plain.weights[static_cast<std::size_t>((h * kShape.seq + i) * kShape.seq + j)] *
                  plain.values[static_cast<std::size_t>((j * config.kv_heads + h / queries) * D + d)];
           }
           read[static_cast<std::size_t>(i * D + d)] = static_cast<float>(o);
         }
       }
       const double rank =
-          effective_rank(singular_values(gram_of_columns(view_of(read, T, D)), gram_of_columns(output)));
+          effective_rank(singular_values(gram_of_columns(view_of(read, kShape.seq, D)), gram_of_columns(output)));
       EXPECT_NEAR(head.written_rank, rank, 1e-3 * rank);
     }
   }

@@ -25,8 +25,8 @@ namespace {
 using models::BatchShape;
 using models::DecoderConfig;
 
-constexpr BatchShape kShape{1, 7};
-constexpr double kClose = 2e-5;  // of losses in f32
+constexpr BatchShape kOverrideShape{1, 7};
+constexpr double kLossClose = 2e-5;  // of losses in f32
 
 DecoderConfig config_of(const std::string& gate) {
   DecoderConfig config = models::tiny_config();
@@ -54,7 +54,7 @@ class Model {
       : config_(config),
         table_(config),
         parameters_(models::single_precision(models::large_parameters(table_, 23))),
-        batch_(config, kShape, 6) {}
+        batch_(config, kOverrideShape, 6) {}
 
   const DecoderConfig& config() const { return config_; }
 
@@ -97,11 +97,11 @@ class Model {
 
  private:
   models::PlainRun plain(const std::vector<double>& w) const {
-    return models::run_plainly(config_, w.data(), kShape, batch_.tokens.data(), batch_.targets.data());
+    return models::run_plainly(config_, w.data(), kOverrideShape, batch_.tokens.data(), batch_.targets.data());
   }
   double mean(const std::vector<double>& losses) const {
     const auto ignored = std::count(batch_.targets.begin(), batch_.targets.end(), -1);
-    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(kShape.seq - ignored);
+    return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(kOverrideShape.seq - ignored);
   }
   double* tensor(std::vector<double>& w, std::int64_t layer, const std::string& name) const {
     return w.data() + table_.find("model.layers." + std::to_string(layer) + ".self_attn." + name)->offset;
@@ -118,9 +118,10 @@ std::vector<double> mean_gates(const Model& model, std::int64_t layer, std::int6
   const std::vector<double> gates = model.plain().layers[static_cast<std::size_t>(layer)].gates;
   const std::int64_t width = metrics::gate_width(model.config()), features = width / model.config().heads;
   std::vector<double> out(static_cast<std::size_t>(count * features));
-  for (std::int64_t t = 0; t < kShape.seq; ++t) {
+  for (std::int64_t t = 0; t < kOverrideShape.seq; ++t) {
     for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] += gates[static_cast<std::size_t>(t * width + first * features) + i] / static_cast<double>(kShape.seq);
+      out[i] +=
+          gates[static_cast<std::size_t>(t * width + first * features) + i] / static_cast<double>(kOverrideShape.seq);
     }
   }
   return out;
@@ -130,15 +131,16 @@ TEST(Overrides, AreModelsWhoseGatesAreHeld) {
   for (const char* gate : {"g1-headwise-bias", "g1-elementwise-bias"}) {
     const Model model(config_of(gate));
     const Overridden heads = model.overridden(OverriddenPart::heads), whole = model.overridden(OverriddenPart::layers);
-    EXPECT_NEAR(heads.run.loss, model.loss(), kClose);
+    EXPECT_NEAR(heads.run.loss, model.loss(), kLossClose);
     const auto expect = [&](const std::optional<double>& closed, const std::optional<double>& open,
                             const std::optional<double>& mean, std::int64_t layer, std::int64_t first,
                             std::int64_t count) {
       const std::vector<double> means = mean_gates(model, layer, first, count);
       const std::vector<double> ones(means.size(), 1.0);
-      EXPECT_NEAR(closed.value(), model.rise_without(layer, first, count), kClose) << gate << " " << layer << first;
-      EXPECT_NEAR(open.value(), model.rise_with_gates(layer, first, count, ones), kClose) << gate << layer << first;
-      EXPECT_NEAR(mean.value(), model.rise_with_gates(layer, first, count, means), kClose) << gate << layer << first;
+      EXPECT_NEAR(closed.value(), model.rise_without(layer, first, count), kLossClose) << gate << " " << layer << first;
+      EXPECT_NEAR(open.value(), model.rise_with_gates(layer, first, count, ones), kLossClose) << gate << layer << first;
+      EXPECT_NEAR(mean.value(), model.rise_with_gates(layer, first, count, means), kLossClose)
+          << gate << layer << first;
     };
     for (std::int64_t layer = 0; layer < model.config().layers; ++layer) {
       for (std::int64_t h = 0; h < model.config().heads; ++h) {
@@ -160,7 +162,8 @@ TEST(Overrides, ClosedIsWithoutTheHeadWhateverTheGate) {
     const Overridden heads = model.overridden(OverriddenPart::heads);
     for (std::int64_t layer = 0; layer < model.config().layers; ++layer) {
       for (std::int64_t h = 0; h < model.config().heads; ++h) {
-        EXPECT_NEAR(heads.change(Override::closed, layer, h).value(), model.rise_without(layer, h, 1), kClose) << gate;
+        EXPECT_NEAR(heads.change(Override::closed, layer, h).value(), model.rise_without(layer, h, 1), kLossClose)
+            << gate;
       }
     }
   }
@@ -204,7 +207,7 @@ TEST(Overrides, TakeThePassesThatWerePlanned) {
   EXPECT_EQ(planned_passes(plain, OverriddenPart::heads), 1 + 8);
   const Overridden got = Model(gated).overridden(OverriddenPart::heads);
   EXPECT_EQ(got.run.passes, 25);
-  EXPECT_EQ(got.run.tokens, kShape.seq);
+  EXPECT_EQ(got.run.tokens, kOverrideShape.seq);
   ASSERT_EQ(got.progress.size(), 24U);
   EXPECT_TRUE(std::is_sorted(got.progress.begin(), got.progress.end()));
   EXPECT_EQ(got.progress.back(), 1.0);
@@ -215,7 +218,7 @@ TEST(Overrides, AModelOfOneLayer) {
   config.layers = 1;
   const Model model(config);
   EXPECT_NEAR(model.overridden(OverriddenPart::layers).change(Override::closed, 0).value(),
-              model.rise_without(0, 0, config.heads), kClose);
+              model.rise_without(0, 0, config.heads), kLossClose);
 }
 
 }  // namespace
