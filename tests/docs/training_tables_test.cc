@@ -89,7 +89,7 @@ std::string value_in_file(const Value& value) {
   }
 }
 
-TEST(TrainingDocument, ListsTheKeysOfAConfig) {
+TEST(TrainingDocument, ConfigTable_EveryKey_IsListed) {
   const models::DecoderConfig defaults;
   Lines lines;
   for_each_row(models::kConfigKeys, [&](const auto& row) {
@@ -101,7 +101,7 @@ TEST(TrainingDocument, ListsTheKeysOfAConfig) {
   expect_table("| key | option | what it is | values | where it is missing |", lines);
 }
 
-TEST(TrainingDocument, ListsTheSettingsOfARun) {
+TEST(TrainingDocument, SettingsTable_EverySetting_IsListed) {
   Lines lines;
   for_each_row(train::kSettings, [&](const auto& row) {
     lines.push_back(fmt::format("| {} | {} | {} | {} | {} | {} |", code(row.key), code(row.option), prose(row.help),
@@ -111,7 +111,7 @@ TEST(TrainingDocument, ListsTheSettingsOfARun) {
   expect_table("| key | option | what it is | values | default | on `--resume` |", lines);
 }
 
-TEST(TrainingDocument, ListsTheTensorsOfALayerInTheirOrder) {
+TEST(TrainingDocument, TensorTable_EveryTensorOfALayer_IsListedInOrder) {
   Lines expected, found;
   models::LayerWeights<const float*> weights;
   models::visit_layer_tensors([&](const auto& row, auto&&) { expected.push_back(std::string(row.name)); },

@@ -102,7 +102,7 @@ std::string escaped(const std::string& bytes) {
 
 class Mutation : public ::testing::TestWithParam<std::size_t> {};
 
-TEST_P(Mutation, IsReadOrRefusedOnOneLine) {
+TEST_P(Mutation, Parser_MutatedFile_IsReadOrRefusedOnOneLine) {
   const std::size_t rounds = 250 * test_runs().value_or(80);
   const Target& target = targets()[GetParam()];
   const auto run = [&target](const std::string& bytes) {

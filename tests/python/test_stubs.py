@@ -11,7 +11,7 @@ from headgate import _headgate
 FOLDER = Path(headgate.__file__).parent
 
 
-def test_stub():
+def test_stub_every_name_agrees_with_the_module():
     """Every public name stands in the stub, with the arguments of its docstring, and a docstring."""
     assert (FOLDER / "py.typed").exists()
     tree = ast.parse((FOLDER / "_headgate.pyi").read_text())

@@ -50,14 +50,14 @@ void expect_refused(const SampleCall& call, const std::string& function, const s
 // What both passes check.
 class BadInput : public ::testing::TestWithParam<BadCall> {};
 
-TEST_P(BadInput, ForwardRefuses) {
+TEST_P(BadInput, Forward_BadInput_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
       call, "attention_forward", [&] { call.forward(); }, GetParam().said);
 }
 
-TEST_P(BadInput, BackwardRefuses) {
+TEST_P(BadInput, Backward_BadInput_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
@@ -311,7 +311,7 @@ std::vector<BadCall> bad_packed_batches() {
   };
 }
 
-TEST(PackedBatch, SampleIsAccepted) {
+TEST(PackedBatch, SampleCall_Unchanged_IsAccepted) {
   SampleCall call;
   pack(call);
   call.forward();
@@ -495,7 +495,7 @@ std::vector<BadCall> bad_caches() {
 
 class BadForward : public ::testing::TestWithParam<BadCall> {};
 
-TEST_P(BadForward, IsRefused) {
+TEST_P(BadForward, Forward_BadArgument_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
@@ -572,7 +572,7 @@ INSTANTIATE_TEST_SUITE_P(Outputs, BadForward, ::testing::ValuesIn(bad_outputs())
 
 class BadBackward : public ::testing::TestWithParam<BadCall> {};
 
-TEST_P(BadBackward, IsRefused) {
+TEST_P(BadBackward, Backward_BadArgument_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
@@ -690,7 +690,7 @@ INSTANTIATE_TEST_SUITE_P(Caches, BadBackward, ::testing::ValuesIn(caches()), tes
 INSTANTIATE_TEST_SUITE_P(Saved, BadBackward, ::testing::ValuesIn(bad_saved()), test_name);
 INSTANTIATE_TEST_SUITE_P(Gradients, BadBackward, ::testing::ValuesIn(bad_gradients()), test_name);
 
-TEST(BadArguments, EachAllowedDTypeIsNamedOnce) {
+TEST(BadArguments, Message_DTypesOfAnArgument_NamesEachOnce) {
   SampleCall call;
   call.in.bias.dtype = DType::f16;
   try {
@@ -701,7 +701,7 @@ TEST(BadArguments, EachAllowedDTypeIsNamedOnce) {
   }
 }
 
-TEST(BadArguments, TheSampleItselfIsRightAndWrites) {
+TEST(BadArguments, SampleCall_Unchanged_WritesItsOutputs) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     SampleCall call(dtype);
     const auto before = call.snapshot();
@@ -715,7 +715,7 @@ TEST(BadArguments, TheSampleItselfIsRightAndWrites) {
 
 class BadStatistics : public ::testing::TestWithParam<BadCall> {};
 
-TEST_P(BadStatistics, AreRefused) {
+TEST_P(BadStatistics, Statistics_BadArgument_IsRefused) {
   SampleCall call;
   GetParam().spoil(call);
   expect_refused(
@@ -784,7 +784,7 @@ INSTANTIATE_TEST_SUITE_P(
     test_name);
 
 /// v is not read, nor is the gate where nothing of it is asked for.
-TEST(StatisticsArguments, TakeNoValues) {
+TEST(StatisticsArguments, Statistics_WithoutValues_IsAccepted) {
   SampleCall call;
   call.in.v = {};
   call.look();

@@ -164,7 +164,7 @@ class Story {
   std::int64_t next_token_ = 1;
 };
 
-TEST(Cache, HoldsWhatWasAppendedWhateverWasDone) {
+TEST(Cache, Rows_AnySequenceOfOperations_AreThoseAppended) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t page : {1, 3, 16}) {
       Story story(dtype, page, static_cast<std::uint32_t>(page) + 7);
@@ -177,7 +177,7 @@ TEST(Cache, HoldsWhatWasAppendedWhateverWasDone) {
   }
 }
 
-TEST(Cache, AttentionOverPagesIsAttentionOverRows) {
+TEST(Cache, PagedKeys_SameRows_GiveTheOutputOfDenseKeys) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
     KvCache cache(shape_with(dtype, 3, 40));
     const std::int64_t a = cache.add_sequence();
@@ -214,7 +214,7 @@ TEST(Cache, AttentionOverPagesIsAttentionOverRows) {
   }
 }
 
-TEST(Cache, ASlidingWindowKeepsSinksAndPositions) {
+TEST(Cache, SlidingWindow_OldPagesDropped_KeepsSinksAndPositions) {
   KvCache cache(shape_with(DType::f32, 4, 10));
   const std::int64_t s = cache.add_sequence();
   append(cache, {s}, {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}});
@@ -234,7 +234,7 @@ TEST(Cache, ASlidingWindowKeepsSinksAndPositions) {
   EXPECT_EQ(cache.position(s), 4);
 }
 
-TEST(Cache, RefusesWhatDoesNotFitAndStaysAsItWas) {
+TEST(Cache, Append_BadArguments_IsRefusedAndChangesNothing) {
   KvCache cache(shape_with(DType::f32, 4, 3));
   const std::int64_t s = cache.add_sequence();
   append(cache, {s}, {{1, 2, 3, 4, 5}});
@@ -258,7 +258,7 @@ TEST(Cache, RefusesWhatDoesNotFitAndStaysAsItWas) {
   expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
 
-TEST(Cache, LiesInMemoryOfTheCallers) {
+TEST(Cache, Storage_CallersMemory_HoldsThePages) {
   const CacheShape small = shape_with(DType::i8, 4, 2);
   const CacheShape large = shape_with(DType::i8, 4, 5);
   std::vector<double> memory(cache_bytes(small) / sizeof(double) + 1), more(cache_bytes(large) / sizeof(double) + 1);
@@ -272,7 +272,7 @@ TEST(Cache, LiesInMemoryOfTheCallers) {
   expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
 }
 
-TEST(Convert, RoundsAndQuantizes) {
+TEST(Convert, Conversion_SixteenBitAndInt8_RoundsToNearest) {
   const std::vector<float> x{0.0F, 1.0F, -3.14159F, 65504.0F, 1e-8F, 100.3F};
   const auto n = static_cast<std::int64_t>(x.size());
   for (const DType dtype : {DType::bf16, DType::f16, DType::f64}) {
@@ -307,7 +307,7 @@ TEST(Convert, RoundsAndQuantizes) {
             "quantize: to has dtype f32 but must be i8");
 }
 
-TEST(Views, OfTokensByHeads) {
+TEST(Views, HeadsView_TokensByHeads_HasTheRightStrides) {
   std::vector<float> memory(2 * 3 * 4 * 5);
   const TensorView view = make_bthd_view(memory.data(), 2, 3, 4, 5);
   EXPECT_EQ(view.shape, (Shape{2, 4, 3, 5}));

@@ -98,13 +98,13 @@ CaseSpec spec_of(std::int64_t B, std::int64_t Hkv, std::int64_t T, std::int64_t 
   return spec;
 }
 
-TEST(Cancel, LongHeads_EndAtATile) {
+TEST(Cancel, LongHeads_Cancelled_EndAtATile) {
   verify::Case problem(spec_of(1, 1, 900, 900));
   expect_cancellable(forward_of(problem), 10);
   expect_cancellable(backward_of(problem), 10);
 }
 
-TEST(Cancel, BlocksThatWaitInTurns_DoNotHang) {
+TEST(Cancel, BlocksThatWaitInTurns_Cancelled_DoNotHang) {
   for (const bool over_queries : {false, true}) {
     CaseSpec spec = spec_of(2, 2, 500, 700);
     spec.bias = {true, false, false, over_queries};
@@ -113,25 +113,25 @@ TEST(Cancel, BlocksThatWaitInTurns_DoNotHang) {
   }
 }
 
-TEST(Cancel, HeadsThatAreTasks_EndAtAHead) {
+TEST(Cancel, HeadsAsTasks_Cancelled_EndAtAHead) {
   verify::Case problem(spec_of(6, 4, 150, 405));
   expect_cancellable(forward_of(problem), 10);
   expect_cancellable(backward_of(problem), 10);
 }
 
-TEST(Cancel, SmallHeads_EndBetweenHeads) {
+TEST(Cancel, SmallHeads_Cancelled_EndBetweenHeads) {
   verify::Case problem(spec_of(40, 4, 20, 30));
   expect_cancellable(forward_of(problem), 10);
   expect_cancellable(backward_of(problem), 10);
 }
 
-TEST(Cancel, FewQueries_EndAtASplit) {
+TEST(Cancel, FewQueries_Cancelled_EndAtASplit) {
   CaseSpec spec = spec_of(8, 2, 1, 3000);
   verify::Case problem(spec);
   expect_cancellable(forward_of(problem), 2);
 }
 
-TEST(Cancel, Statistics_EndAtATile) {
+TEST(Cancel, Statistics_Cancelled_EndAtATile) {
   verify::Case problem(spec_of(1, 2, 700, 700));
   attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
   const ConstTensorView lse = problem.saved().lse;

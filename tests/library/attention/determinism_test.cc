@@ -54,7 +54,7 @@ CaseSpec reducing() {
   return spec;
 }
 
-TEST(Determinism, OneLongHead) {
+TEST(Determinism, OneLongHead_AnyNumberOfThreads_IsBitwiseIdentical) {
   for (const Causality causality : {Causality::none, Causality::causal}) {
     CaseSpec spec = reducing();
     spec.T = spec.S = 700;
@@ -63,7 +63,7 @@ TEST(Determinism, OneLongHead) {
   }
 }
 
-TEST(Determinism, ManyHeads) {
+TEST(Determinism, ManyHeads_AnyNumberOfThreads_AreBitwiseIdentical) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     CaseSpec spec = reducing();
     spec.B = 2;
@@ -78,7 +78,7 @@ TEST(Determinism, ManyHeads) {
 }
 
 /// Heads are tasks of few threads, and their tiles of many.
-TEST(Determinism, HeadsThatAreTasks) {
+TEST(Determinism, HeadsAsTasks_AnyNumberOfThreads_AreBitwiseIdentical) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     CaseSpec spec = reducing();
     spec.B = 5;
@@ -98,7 +98,7 @@ TEST(Determinism, HeadsThatAreTasks) {
 }
 
 /// Few small heads are cut into pieces by the number of threads.
-TEST(Determinism, SmallHeads) {
+TEST(Determinism, SmallHeads_AnyNumberOfThreads_AreBitwiseIdentical) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     for (const std::int64_t heads : {1, 3, 8}) {
       for (const double closed_share : {-1.0, 0.4}) {
@@ -118,7 +118,7 @@ TEST(Determinism, SmallHeads) {
   }
 }
 
-TEST(Determinism, OneKeyHeadForAllQueries) {
+TEST(Determinism, OneKeyHead_AnyNumberOfThreads_IsBitwiseIdentical) {
   CaseSpec spec = reducing();
   spec.group = 8;
   spec.T = 100;
@@ -127,7 +127,7 @@ TEST(Determinism, OneKeyHeadForAllQueries) {
   expect_same_bits(spec);
 }
 
-TEST(Determinism, EveryLayout) {
+TEST(Determinism, EveryLayout_AnyNumberOfThreads_IsBitwiseIdentical) {
   for (int layout = 0; layout < 6; ++layout) {
     CaseSpec spec = reducing();
     spec.B = spec.Hkv = spec.group = 2;

@@ -72,7 +72,7 @@ class Elementary : public testing::Test {};
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(Elementary, Types);
 
-TYPED_TEST(Elementary, Exp2StaysBelowItsRelativeError) {
+TYPED_TEST(Elementary, Exp2_WholeRange_StaysWithinItsRelativeError) {
   using T = TypeParam;
   const std::vector<T> x = dense<T>(-Limits<T>::kLowest, Limits<T>::kStep);
   for (const Target& target : runnable_targets()) {
@@ -84,7 +84,7 @@ TYPED_TEST(Elementary, Exp2StaysBelowItsRelativeError) {
   }
 }
 
-TYPED_TEST(Elementary, Exp2VanishesBelowTheNormalNumbers) {
+TYPED_TEST(Elementary, Exp2_BelowTheNormalNumbers_IsZero) {
   using T = TypeParam;
   std::vector<T> x;
   append_between<T>(-Limits<T>::kLowest, 1 - Limits<T>::kLowest, T{-1}, Limits<T>::kStep, x);
@@ -101,7 +101,7 @@ TYPED_TEST(Elementary, Exp2VanishesBelowTheNormalNumbers) {
   }
 }
 
-TYPED_TEST(Elementary, Exp2OfAnIntegerIsExact) {
+TYPED_TEST(Elementary, Exp2_IntegerArgument_IsExact) {
   using T = TypeParam;
   for (const Target& target : runnable_targets()) {
     for (T n = Limits<T>::kLowest; n <= -Limits<T>::kLowest; ++n) {
@@ -111,7 +111,7 @@ TYPED_TEST(Elementary, Exp2OfAnIntegerIsExact) {
 }
 
 // Part of what the tolerance rule calls the functions along an element's way, under a softcap.
-TYPED_TEST(Elementary, TanhStaysBelowItsRelativeError) {
+TYPED_TEST(Elementary, Tanh_WholeRange_StaysWithinItsRelativeError) {
   using T = TypeParam;
   const std::vector<T> x = dense<T>(T{64}, Limits<T>::kStep);
   for (const Target& target : runnable_targets()) {
@@ -124,7 +124,7 @@ TYPED_TEST(Elementary, TanhStaysBelowItsRelativeError) {
   }
 }
 
-TYPED_TEST(Elementary, NanStaysNan) {
+TYPED_TEST(Elementary, EveryFunction_NaN_IsNaN) {
   using T = TypeParam;
   const auto quiet = std::bit_cast<Bits<T>>(std::numeric_limits<T>::quiet_NaN());
   const auto all_ones = static_cast<Bits<T>>(-1);
@@ -177,7 +177,7 @@ void check_gate(const Function& f, const std::vector<T>& z) {
   }
 }
 
-TYPED_TEST(Elementary, GatesKeepTheirRelativeAccuracyInBothTails) {
+TYPED_TEST(Elementary, GateFunctions_BothTails_KeepTheirRelativeAccuracy) {
   using T = TypeParam;
   // e^−|z| is a normal number down to here.
   const std::vector<T> z = dense<T>(static_cast<T>(0.69 * -Limits<T>::kLowest), 31 * Limits<T>::kStep);
@@ -188,7 +188,7 @@ TYPED_TEST(Elementary, GatesKeepTheirRelativeAccuracyInBothTails) {
   }
 }
 
-TYPED_TEST(Elementary, GatesAtTheEnds) {
+TYPED_TEST(Elementary, GateFunctions_LargestArguments_ReachTheirLimits) {
   using T = TypeParam;
   const T far = std::numeric_limits<T>::max();
   for (const Target& target : runnable_targets()) {

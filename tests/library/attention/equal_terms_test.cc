@@ -38,12 +38,12 @@ CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
 
 class EqualTerms : public ::testing::TestWithParam<DType> {};
 
-TEST_P(EqualTerms, StayWithinTheRuleForward) {
+TEST_P(EqualTerms, Forward_EqualTerms_StaysWithinTheToleranceRule) {
   for (std::uint64_t seed = 1; seed <= 2 * problem_runs(); ++seed)
     expect_right(equal_terms(GetParam(), seed), verify::check_forward_case);
 }
 
-TEST_P(EqualTerms, StayWithinTheRuleBackward) {
+TEST_P(EqualTerms, Backward_EqualTerms_StaysWithinTheToleranceRule) {
   for (std::uint64_t seed = 1; seed <= 2 * problem_runs(); ++seed)
     expect_right(equal_terms(GetParam(), seed), verify::check_backward_case);
 }
@@ -51,7 +51,7 @@ TEST_P(EqualTerms, StayWithinTheRuleBackward) {
 INSTANTIATE_TEST_SUITE_P(F32AndF64, EqualTerms, ::testing::Values(DType::f32, DType::f64), dtype_test_name);
 
 /// The softmax starts from the sink and sums equal terms that are not 1.
-TEST_P(EqualTerms, OfTheSoftmaxBesideASinkStayWithinTheRule) {
+TEST_P(EqualTerms, Softmax_EqualTermsBesideASink_StaysWithinTheToleranceRule) {
   for (std::uint64_t seed = 1; seed <= problem_runs(); ++seed) {
     CaseSpec spec;
     spec.dtype = GetParam();
@@ -71,7 +71,7 @@ TEST_P(EqualTerms, OfTheSoftmaxBesideASinkStayWithinTheRule) {
 /// Problems of `headgate verify` that right kernels met and the rule did not allow: an oracle that rounded as much as
 /// f64 kernels do (1733, 3486), an overflow to the other sign (6094), a saved attn below the smallest normal number
 /// (7236).
-TEST(Rule, AllowsWhatRightKernelsDo) {
+TEST(ToleranceRule, ToleranceRule_CorrectKernels_AllowsTheirRounding) {
   for (const std::uint64_t seed : {1733U, 3486U, 6094U, 7236U}) {
     expect_right(verify::random_spec(seed), verify::check_forward_case);
     expect_right(verify::random_spec(seed), verify::check_backward_case);

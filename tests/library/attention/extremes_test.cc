@@ -16,7 +16,7 @@ using verify::check_backward_case;
 using verify::check_forward_case;
 using verify::Values;
 
-TEST(Extremes, LogitsAndGatesInTheThousands) {
+TEST(Extremes, LogitsAndGates_InTheThousands_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (int fn = 0; fn < 7; ++fn) {
       for (const GateOp op : {GateOp::mul, GateOp::add}) {
@@ -39,7 +39,7 @@ TEST(Extremes, LogitsAndGatesInTheThousands) {
   }
 }
 
-TEST(Extremes, Denormals) {
+TEST(Extremes, Inputs_Denormals_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
       CaseSpec spec = sized(19, 23, 12, 12);
@@ -79,7 +79,7 @@ std::vector<float> outputs_of_denormal_keys(const Convert& convert) {
   return widened;
 }
 
-TEST(Extremes, DenormalKeysCountBesideHugeQueries) {
+TEST(Extremes, DenormalKeys_HugeQueries_AreNotFlushed) {
   const TargetGuard guard;
   for (const std::string& target : supported_targets()) {
     set_target(target);
@@ -118,7 +118,7 @@ std::vector<float> outputs_of_counting_keys(std::vector<float> q, float unit, bo
   return y;
 }
 
-TEST(Extremes, QueriesOfInt8KeysOfAnySize) {
+TEST(Extremes, Int8Keys_QueriesOfAnySize_MatchTheOracle) {
   constexpr std::int64_t kDim = 32;
   const TargetGuard guard;
   for (const std::string& target : supported_targets()) {
@@ -140,7 +140,7 @@ TEST(Extremes, QueriesOfInt8KeysOfAnySize) {
   }
 }
 
-TEST(Extremes, QueriesOfZerosAndNaNOfInt8Keys) {
+TEST(Extremes, Int8Keys_QueriesOfZerosOrNaN_MatchTheOracle) {
   constexpr std::int64_t kDim = 32, kHeads = 4;
   const TargetGuard guard;
   for (const std::string& target : supported_targets()) {
@@ -156,7 +156,7 @@ TEST(Extremes, QueriesOfZerosAndNaNOfInt8Keys) {
 }
 
 /// −∞ in the bias hides the key, whole rows and whole keys among them.
-TEST(Extremes, BiasOfMinusInfinityHides) {
+TEST(Extremes, Bias_MinusInfinity_HidesTheKey) {
   for (const DType dtype : kDTypes) {
     for (const bool bias_f32 : {false, true}) {
       for (const DType sinks : {DType::none, DType::f32}) {
@@ -173,7 +173,7 @@ TEST(Extremes, BiasOfMinusInfinityHides) {
   }
 }
 
-TEST(Extremes, BiasOfInfinityOrNaNBreaksItsRowsAlone) {
+TEST(Extremes, Bias_InfinityOrNaN_ChangesItsOwnRowsOnly) {
   for (const DType dtype : kDTypes) {
     for (const bool sinks : {false, true}) {
       CaseSpec spec = sized(40, 50, 16, 16);
@@ -218,7 +218,7 @@ void expect_nan_in_its_rows(std::int64_t T, std::int64_t S, std::int64_t target)
   }
 }
 
-TEST(Extremes, NaNInAQueryOrAKeyBreaksTheRowsThatSeeItAlone) {
+TEST(Extremes, QueryOrKey_NaN_ChangesTheRowsThatSeeItOnly) {
   for (const std::string& target : supported_targets()) {
     SCOPED_TRACE(target);
     for (const std::int64_t T : {3, 8, 70, 200}) {
@@ -227,7 +227,7 @@ TEST(Extremes, NaNInAQueryOrAKeyBreaksTheRowsThatSeeItAlone) {
   }
 }
 
-TEST(Extremes, EmptyDimensions) {
+TEST(Extremes, Dimensions_Empty_WriteZerosOrNothing) {
   for (const DType dtype : kDTypes) {
     for (const bool sinks : {false, true}) {
       CaseSpec spec = sized(5, 6, 4, 3);
@@ -245,7 +245,7 @@ TEST(Extremes, EmptyDimensions) {
   }
 }
 
-TEST(Extremes, SizesAtTheirEnds) {
+TEST(Extremes, Sizes_SmallestLargestAndOdd_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const auto& [T, S] : {std::pair{1, 1}, {1, 300}, {300, 1}, {2, 513}, {193, 257}}) {
       CaseSpec spec = sized(T, S, 8, 8);
@@ -263,7 +263,7 @@ TEST(Extremes, SizesAtTheirEnds) {
 }
 
 /// k, v and bias hold NaN at and beyond the key length (Case sees to it): none of it may reach a result.
-TEST(Extremes, NothingBeyondTheKeyLengthIsRead) {
+TEST(Extremes, Keys_BeyondTheKeyLength_AreNotRead) {
   for (const DType dtype : kDTypes) {
     for (std::uint64_t seed = 1; seed <= 6; ++seed) {
       CaseSpec spec = sized(40, 310, 16, 24);
@@ -280,7 +280,7 @@ TEST(Extremes, NothingBeyondTheKeyLengthIsRead) {
 }
 
 /// ALiBi lets the largest score of a row move from block to block, by hundreds.
-TEST(Extremes, RowMaximumThatKeepsMoving) {
+TEST(Extremes, RowMaximum_RisesWithEveryBlock_MatchesTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const Causality causality : {Causality::none, Causality::causal}) {
       CaseSpec spec = sized(5, 900, 8, 8);
@@ -296,7 +296,7 @@ TEST(Extremes, RowMaximumThatKeepsMoving) {
   }
 }
 
-TEST(Extremes, WindowsBeyondTheSequence) {
+TEST(Extremes, Window_LargerThanTheSequence_MatchesTheOracle) {
   constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
   for (const auto& [left, right] : {std::pair{kHuge, kHuge}, {kHuge, std::int64_t{0}}, {std::int64_t{0}, kHuge}}) {
     CaseSpec spec = sized(30, 41, 8, 8);

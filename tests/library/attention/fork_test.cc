@@ -58,7 +58,7 @@ CaseSpec spec_of(std::int64_t T) {
   return spec;
 }
 
-TEST(Fork, SameBitsInTheChild) {
+TEST(Fork, ForkedChild_SameProblem_IsBitwiseIdentical) {
   if (!testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
   for (const std::int64_t T : {300, 2}) {  // the dense kernel, and that for few queries
     verify::Case problem(spec_of(T));
@@ -73,7 +73,7 @@ TEST(Fork, SameBitsInTheChild) {
   }
 }
 
-TEST(Fork, OfAChildAndInItsThreads) {
+TEST(Fork, ForkedChild_OfAChildAndInThreads_IsBitwiseIdentical) {
   if (!testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
   verify::Case problem(spec_of(40));
   const Bits expected = run(problem, 2);
@@ -89,7 +89,7 @@ TEST(Fork, OfAChildAndInItsThreads) {
             "passed");
 }
 
-TEST(Fork, ErrorsReachTheCaller) {
+TEST(Fork, ForkedChild_BadArgument_ThrowsToTheCaller) {
   if (!testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
   verify::Case problem(spec_of(40));
   run(problem, 2);

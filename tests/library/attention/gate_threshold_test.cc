@@ -62,7 +62,7 @@ double largest_value(const Case& problem, std::int64_t b, std::int64_t h, std::i
   return largest;
 }
 
-TEST(GateThreshold, MovesYByTheThresholdTimesTheLargestValue) {
+TEST(GateThreshold, Output_ClosedRows_ChangesByAtMostThresholdTimesLargestValue) {
   for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
     for (const GateFn fn : {GateFn::sigmoid, GateFn::silu, GateFn::identity}) {
       CaseSpec spec = gated_spec(grain, 0.6);
@@ -90,7 +90,7 @@ TEST(GateThreshold, MovesYByTheThresholdTimesTheLargestValue) {
   }
 }
 
-TEST(GateThreshold, ClosesTheShareThatTheProblemAsksFor) {
+TEST(GateThreshold, Problem_ShareOfClosedRows_IsTheOneAskedFor) {
   for (const double share : {0.0, 0.25, 0.9, 1.0}) {
     Case problem(gated_spec(GateInput::headwise, share));
     const auto& lse = problem.expected_forward().lse;
@@ -100,7 +100,7 @@ TEST(GateThreshold, ClosesTheShareThatTheProblemAsksFor) {
 }
 
 /// Tiles of rows that are all open are the tiles that there are without a threshold.
-TEST(GateThreshold, SameBitsWhereEveryRowIsOpen) {
+TEST(GateThreshold, Output_EveryRowOpen_IsBitwiseIdentical) {
   for (const std::int64_t T : {3, 140}) {
     CaseSpec spec = gated_spec(GateInput::elementwise, 0.0);
     spec.T = T;
@@ -110,7 +110,7 @@ TEST(GateThreshold, SameBitsWhereEveryRowIsOpen) {
   }
 }
 
-TEST(GateThreshold, ARowWithNaNInItsGateIsOpen) {
+TEST(GateThreshold, Row_NaNInItsGate_IsOpen) {
   CaseSpec spec = gated_spec(GateInput::elementwise, 1.0);
   spec.lse = DType::f64;
   Case problem(spec);
@@ -125,7 +125,7 @@ TEST(GateThreshold, ARowWithNaNInItsGateIsOpen) {
   EXPECT_EQ(load(out.lse, 0, 0, 4, 0), kInfinity);
 }
 
-TEST(GateThreshold, ARowIsOpenByOneNegativeGateOfItsFeatures) {
+TEST(GateThreshold, Row_OneNegativeGateOfItsFeatures_IsOpen) {
   CaseSpec spec = gated_spec(GateInput::elementwise, 1.0);
   spec.gate_fn = GateFn::identity;
   spec.lse = DType::f64;
@@ -140,7 +140,7 @@ TEST(GateThreshold, ARowIsOpenByOneNegativeGateOfItsFeatures) {
   EXPECT_EQ(load(out.lse, 0, 0, 4, 0), kInfinity);
 }
 
-TEST(GateThreshold, BackwardRefusesWhatWasNotComputed) {
+TEST(GateThreshold, Backward_GateThreshold_IsRefused) {
   Case problem(gated_spec(GateInput::headwise, 0.5));
   attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());
   EXPECT_THROW(attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
@@ -176,7 +176,7 @@ class Pages {
 };
 
 /// Few queries and many take different ways.
-TEST(GateThreshold, KeysAndValuesOfClosedGroupsAreNotRead) {
+TEST(GateThreshold, KeysAndValues_ClosedGroup_AreNotRead) {
   const TargetGuard guard;
   for (const std::int64_t T : {1, 3, 40}) {
     CaseSpec spec;

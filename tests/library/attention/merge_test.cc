@@ -246,7 +246,7 @@ void check_on_every_target(const CaseSpec& spec) {
   }
 }
 
-TEST(Merge, RangesOfKeysAreTheWholeForwardAndBackward) {
+TEST(Merge, MergedParts_RangesOfKeys_EqualTheWholeInBothPasses) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     for (const int seed : {1, 2}) {
       CaseSpec spec = everything(dtype);
@@ -278,7 +278,7 @@ struct Two {
   }
 };
 
-TEST(Merge, WeightsPartsByTheirSums) {
+TEST(Merge, MergedOutput_SeveralParts_IsWeightedByTheirSums) {
   Two two;
   attention_merge(two.outputs(), two.parts());
   const double w = 1 / (1 + std::exp(-1.5));
@@ -287,7 +287,7 @@ TEST(Merge, WeightsPartsByTheirSums) {
   EXPECT_NEAR(two.y[1], w * 2 - (1 - w) * 2, 1e-15);
 }
 
-TEST(Merge, PartsThatSawNothingAreNotRead) {
+TEST(Merge, Part_WithoutVisibleKeys_IsNotRead) {
   Two two;
   two.lse = {0.5, -kInfinity};
   two.attn1 = {std::nan(""), kInfinity};
@@ -322,7 +322,7 @@ void expect_refused(const std::function<void()>& call, const std::string& said) 
   }
 }
 
-TEST(Merge, RefusesWhatDoesNotFitBeforeItWrites) {
+TEST(Merge, Merge_BadArguments_IsRefusedBeforeItWrites) {
   Two two;
   const auto merge = [&two](const std::vector<MergePart>& parts) {
     return [&two, parts] { attention_merge(two.outputs(), parts); };
@@ -363,7 +363,7 @@ TEST(Merge, RefusesWhatDoesNotFitBeforeItWrites) {
                  "gradients has 0 parts but parts has 2");
 }
 
-TEST(NarrowKeys, RefusesWhatDoesNotFit) {
+TEST(NarrowKeys, NarrowKeys_BadRange_IsRefused) {
   verify::Case problem(everything(DType::f32));
   KeyRangeVectors vectors;
   AttentionInputs in = problem.inputs();
@@ -382,7 +382,7 @@ TEST(NarrowKeys, RefusesWhatDoesNotFit) {
   expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "key_lengths has shape (1,1,1,1)");
 }
 
-TEST(NarrowKeys, TakesTheScalesOfItsKeys) {
+TEST(NarrowKeys, NarrowKeys_Int8Keys_NarrowsTheirScales) {
   CaseSpec spec;
   spec.Hkv = 2;
   spec.S = 12;

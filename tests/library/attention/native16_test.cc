@@ -57,14 +57,14 @@ class ProductsGuard {
   ~ProductsGuard() { set_native16_products(""); }
 };
 
-TEST(Native16, RoundsWhereTheCpuHasProducts) {
+TEST(Native16, Output_CpuWithProducts_IsRounded) {
   if (native16_products().empty()) GTEST_SKIP() << "left out: this CPU has no bf16 products that native16 uses";
   const CaseSpec exact = many_queries();
   EXPECT_NE(forward_bits(in_native16(exact)), forward_bits(exact));
   EXPECT_NE(backward_bits(in_native16(exact)), backward_bits(exact));
 }
 
-TEST(Native16, EveryProductHasBitsOfItsOwn) {
+TEST(Native16, Products_EachOfTheCpu_HaveDifferentBits) {
   const ProductsGuard guard;
   const TargetGuard target;
   const std::vector<std::string> all = supported_native16_products();
@@ -80,7 +80,7 @@ TEST(Native16, EveryProductHasBitsOfItsOwn) {
   EXPECT_NE(bits[0], bits[1]);
 }
 
-TEST(Native16, IsExactOnOtherTargets) {
+TEST(Native16, Output_OtherTargets_IsExact) {
   const TargetGuard guard;
   for (const std::string& name : supported_targets()) {
     if (name == "avx3") continue;
@@ -92,7 +92,7 @@ TEST(Native16, IsExactOnOtherTargets) {
 }
 
 /// Squares of keys that no query sees have no gradients, whatever the tile before left in their place.
-TEST(Native16, KeysBeyondAllQueriesHaveNoGradients) {
+TEST(Native16, Keys_BeyondAllQueries_HaveZeroGradients) {
   CaseSpec spec = in_native16(many_queries());
   spec.B = 3;
   spec.Hkv = 1;
@@ -104,7 +104,7 @@ TEST(Native16, KeysBeyondAllQueriesHaveNoGradients) {
 }
 
 /// What its kernels leave out is computed as exact does.
-TEST(Native16, IsExactWhereItHasNoKernel) {
+TEST(Native16, Output_InputsWithoutAKernel_IsExact) {
   const auto expect_exact = [](const char* what, const auto& change) {
     CaseSpec spec = many_queries();
     change(spec);
@@ -137,7 +137,7 @@ std::string refusal_of(DType dtype, Precision precision) {
   return "";
 }
 
-TEST(Native16, AnyOtherTypeAndAnyOtherPrecisionIsRefused) {
+TEST(Native16, Precision_OtherTypes_IsRefused) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16}) {
     EXPECT_EQ(refusal_of(dtype, Precision::native16),
               "attention_forward: precision is native16 but q is " + std::string(dtype_name(dtype)) + ", not bf16");
@@ -145,7 +145,7 @@ TEST(Native16, AnyOtherTypeAndAnyOtherPrecisionIsRefused) {
   EXPECT_EQ(refusal_of(DType::bf16, static_cast<Precision>(2)), "attention_forward: precision is 2 but must be 0 to 1");
 }
 
-TEST(Native16, AnUnknownProductIsRefused) {
+TEST(Native16, ForceProduct_UnknownName_IsRefused) {
   try {
     set_native16_products("abacus");
     FAIL() << "abacus was taken";

@@ -62,7 +62,7 @@ ConstTensorView random_view(const char* arena, Random& random) {
   return view;
 }
 
-TEST(ProvablyOverlap, AgreesWithMarkedBytesOnRandomViews) {
+TEST(ProvablyOverlap, Overlap_RandomViews_AgreesWithMarkedBytes) {
   const std::vector<char> arena(static_cast<std::size_t>(2 * kArena));
   std::mt19937 random(20261121);
   int shared = 0;
@@ -80,7 +80,7 @@ TEST(ProvablyOverlap, AgreesWithMarkedBytesOnRandomViews) {
   EXPECT_LT(shared, 4500);
 }
 
-TEST(ProvablyOverlap, TellsInterleavedSlotsFromShiftedOnes) {
+TEST(ProvablyOverlap, Overlap_InterleavedOrShiftedSlots_TellsThemApart) {
   // (B,T,slot,H,D) memory seen as (B,H,T,D) per slot, at a size whose pairs could not be searched one by one.
   constexpr std::int64_t B = 8, T = 4096, H = 16, D = 64, W = 4 * H * D;
   std::vector<float> memory(1);  // never read
@@ -99,7 +99,7 @@ TEST(ProvablyOverlap, TellsInterleavedSlotsFromShiftedOnes) {
   EXPECT_TRUE(provably_overlap(wide, slot(H * D)));
 }
 
-TEST(ProvablyOverlap, EmptyViewsShareNothing) {
+TEST(ProvablyOverlap, Overlap_EmptyViews_IsFalse) {
   float x = 0;
   EXPECT_TRUE(provably_overlap(make_vector_view(&x, 1), make_vector_view(&x, 1)));
   EXPECT_FALSE(provably_overlap(make_vector_view(&x, 0), make_vector_view(&x, 1)));

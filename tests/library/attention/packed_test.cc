@@ -141,7 +141,7 @@ CaseSpec mixed(DType dtype) {
   return spec;
 }
 
-TEST(Packed, SequencesGetTheBitsThatTheyGetAlone) {
+TEST(Packed, PackedBatch_AnySequences_IsBitwiseIdenticalToSeparateCalls) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     CaseSpec spec = mixed(dtype);
     expect_sequences_as_alone_on_every_target(spec);
@@ -157,7 +157,7 @@ TEST(Packed, SequencesGetTheBitsThatTheyGetAlone) {
 }
 
 /// One batch has a sequence for each kernel. In the other each sequence is too short for native16, their sum is not.
-TEST(Packed, Native16_SequencesOfAllKernels_AreBitwiseIdenticalToSeparateCalls) {
+TEST(Packed, PackedBatch_Native16SequencesOfAllKernels_IsBitwiseIdenticalToSeparateCalls) {
   CaseSpec spec = mixed(DType::bf16);
   spec.precision = Precision::native16;
   expect_sequences_as_alone_on_every_target(spec);
@@ -176,13 +176,13 @@ TEST(Packed, Native16_SequencesOfAllKernels_AreBitwiseIdenticalToSeparateCalls) 
 }
 
 /// dsinks are sums over sequences that different kernels compute.
-TEST(Packed, Native16_SinksOfSequencesOfAllKernels_HaveTheRightGradient) {
+TEST(Packed, PackedBatch_Native16SinksOfAllKernels_HaveTheRightGradient) {
   CaseSpec spec = mixed(DType::bf16);
   spec.precision = Precision::native16;
   expect_right(spec, verify::check_backward_case);
 }
 
-TEST(Packed, MoreHeadsThanAreHeldAtATime) {
+TEST(Packed, PackedBatch_MoreHeadsThanOneGroupOfTasks_MatchesTheOracle) {
   CaseSpec spec;
   spec.Hkv = 3;
   spec.packed_queries = {700, 20, 1900, 300};
@@ -198,7 +198,7 @@ TEST(Packed, MoreHeadsThanAreHeldAtATime) {
 }
 
 /// Enough heads for each to be one thread's task; with 32 and more K and V of short sequences are packed.
-TEST(Packed, ManyShortSequences) {
+TEST(Packed, PackedBatch_ManyShortSequences_MatchesTheOracle) {
   for (const std::int64_t heads : {2, 33}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CaseSpec spec;
@@ -225,7 +225,7 @@ TEST(Packed, ManyShortSequences) {
   }
 }
 
-TEST(Packed, NoSequencesAndEmptyOnes) {
+TEST(Packed, PackedBatch_NoOrEmptySequences_WritesNothing) {
   for (const std::int64_t sequences : {0, 1, 5}) {
     CaseSpec spec;
     spec.T = spec.S = 0;
@@ -238,7 +238,7 @@ TEST(Packed, NoSequencesAndEmptyOnes) {
   }
 }
 
-TEST(Packed, ManyTinySequences) {
+TEST(Packed, PackedBatch_ManyTinySequences_MatchesTheOracle) {
   CaseSpec spec;
   spec.T = 5000;
   spec.S = 5000;
@@ -320,7 +320,7 @@ void expect_paged_sequences_as_alone(const verify::Case& problem) {
   }
 }
 
-TEST(Packed, SequencesOfACacheGetTheBitsThatTheyGetAlone) {
+TEST(Packed, PackedBatch_SequencesOfACache_IsBitwiseIdenticalToSeparateCalls) {
   const TargetGuard guard;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool bytes : {false, true}) {
@@ -341,7 +341,7 @@ TEST(Packed, SequencesOfACacheGetTheBitsThatTheyGetAlone) {
   }
 }
 
-TEST(Packed, RefuseTablesThatDoNotFitThePackedQueries) {
+TEST(Packed, PackedBatch_BadTables_IsRefused) {
   const verify::Case problem(paged_mix(DType::f32));
   const auto said_of = [&](const AttentionInputs& in) -> std::string {
     try {

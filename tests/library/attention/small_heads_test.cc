@@ -40,7 +40,7 @@ bool has_bits_of_its_own(std::int64_t T, std::int64_t S, std::int64_t D) {
   return bytes_of_y(spec, false) != bytes_of_y(spec, true);
 }
 
-TEST(SmallHeads, HaveKernelsOfTheirOwnUpToTheirSizes) {
+TEST(SmallHeads, Kernels_SizesWithinTheirLimits_AreChosen) {
   static_assert(kSmallHeadRows == 256 && kSmallHeadDim == 256);
   EXPECT_TRUE(has_bits_of_its_own(256, 256, 64));
   EXPECT_TRUE(has_bits_of_its_own(100, 200, 256));
@@ -51,7 +51,7 @@ TEST(SmallHeads, HaveKernelsOfTheirOwnUpToTheirSizes) {
 }
 
 /// At the ends of panels, of register tiles and of their units, and of the sizes themselves.
-TEST(SmallHeads, AtTheEndsOfTheirPieces) {
+TEST(SmallHeads, Heads_SizesAroundTileBounds_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t T : {9, 12, 13, 16, 17, 20, 31, 32, 33, 45, 96, 97}) {
       for (const std::int64_t S : {1, 4, 5, 11, 12, 13, 16, 17, 28, 40}) {
@@ -64,7 +64,7 @@ TEST(SmallHeads, AtTheEndsOfTheirPieces) {
   }
 }
 
-TEST(SmallHeads, AtTheirLargest) {
+TEST(SmallHeads, Heads_LargestSizes_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const Causality causality : {Causality::none, Causality::causal}) {
       for (const auto& [T, S] : {std::pair{255, 255}, {255, 256}, {256, 256}, {256, 257}, {257, 256}, {191, 193}}) {
@@ -84,7 +84,7 @@ TEST(SmallHeads, AtTheirLargest) {
 }
 
 /// Rows that lie dense and close are read and written in place, others are copied.
-TEST(SmallHeads, InEveryLayoutAndType) {
+TEST(SmallHeads, Heads_EveryLayoutAndType_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (int layout = 0; layout < 6; ++layout) {
       for (const auto& [D, Dv] : {std::pair{64, 64}, {64, 48}, {20, 12}}) {
@@ -102,7 +102,7 @@ TEST(SmallHeads, InEveryLayoutAndType) {
   }
 }
 
-TEST(SmallHeads, UnderEveryGate) {
+TEST(SmallHeads, Heads_EveryGate_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (int fn = 0; fn < 7; ++fn) {
       for (const GateOp op : {GateOp::mul, GateOp::add}) {
@@ -125,7 +125,7 @@ TEST(SmallHeads, UnderEveryGate) {
 }
 
 /// Causal, windows, key lengths, offsets: rows that see nothing, keys that nobody sees, panels that see few keys.
-TEST(SmallHeads, WhateverIsHidden) {
+TEST(SmallHeads, Heads_AnyMask_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const DType sinks : {DType::none, DType::f32}) {
       for (const auto& [left, right] : {std::pair{-1, -1}, {20, 0}, {3, 5}, {-1, 2}, {0, -1}, {0, 0}}) {
@@ -147,7 +147,7 @@ TEST(SmallHeads, WhateverIsHidden) {
   }
 }
 
-TEST(SmallHeads, EachGradientAloneAndEachAbsent) {
+TEST(SmallHeads, Gradients_OneAloneOrOneAbsent_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     CaseSpec spec = sized(100, 40, 32, 16);  // more than a tile of queries
     spec.group = 2;
@@ -162,7 +162,7 @@ TEST(SmallHeads, EachGradientAloneAndEachAbsent) {
 }
 
 /// Packed batches in which some sequences are small, some long, some of few queries, some empty.
-TEST(SmallHeads, BesideOtherSequences) {
+TEST(SmallHeads, Heads_BesideLargerSequences_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t page : {0, 16}) {
       CaseSpec spec = sized(257 + 256 + 40 + 1 + 12, 256 + 257 + 30 + 9, 16, 16);
@@ -185,7 +185,7 @@ TEST(SmallHeads, BesideOtherSequences) {
   }
 }
 
-TEST(SmallHeads, OverPagesAndInt8) {
+TEST(SmallHeads, Heads_PagedOrInt8Keys_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     for (const std::int64_t page : {0, 1, 16}) {
       for (const bool quantized : {false, true}) {
@@ -203,7 +203,7 @@ TEST(SmallHeads, OverPagesAndInt8) {
 }
 
 /// Rows that a gate threshold closes, in panels of rows that do not follow each other.
-TEST(SmallHeads, UnderAGateThreshold) {
+TEST(SmallHeads, Heads_GateThreshold_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16}) {
     for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
       for (const double share : {0.0, 0.3, 0.9, 1.0}) {

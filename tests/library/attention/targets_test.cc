@@ -15,7 +15,7 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-TEST(Targets, SupportedOnesAreCompiledAndTheBestIsTheDefault) {
+TEST(Targets, SupportedTargets_ThisCpu_AreCompiledAndTheBestIsTheDefault) {
   const TargetGuard guard;
   const std::vector<std::string> supported = supported_targets();
   ASSERT_FALSE(supported.empty());
@@ -26,7 +26,7 @@ TEST(Targets, SupportedOnesAreCompiledAndTheBestIsTheDefault) {
   }
 }
 
-TEST(Targets, ASetTargetIsActive) {
+TEST(Targets, SetTarget_SupportedTarget_IsActive) {
   const TargetGuard guard;
   for (const std::string& name : supported_targets()) {
     set_target(name);
@@ -34,7 +34,7 @@ TEST(Targets, ASetTargetIsActive) {
   }
 }
 
-TEST(Targets, AnUnknownTargetIsRefusedAndChangesNothing) {
+TEST(Targets, SetTarget_UnknownTarget_IsRefusedAndChangesNothing) {
   const TargetGuard guard;
   const std::string last = supported_targets().back();
   set_target(last);
@@ -69,7 +69,7 @@ std::vector<std::uint8_t> forward_bits(const std::string& target) {
 /// Vectors of four floats without fused multiply-add: such targets may agree to the bit.
 bool adds_four_lanes_unfused(const std::string& target) { return target == "sse4" || target == "emu128"; }
 
-TEST(Targets, EachRunsItsOwnCode) {
+TEST(Targets, EachTarget_Set_RunsItsOwnCode) {
   const TargetGuard guard;
   const std::vector<std::string> supported = supported_targets();
   std::vector<std::vector<std::uint8_t>> bits;
@@ -84,7 +84,7 @@ TEST(Targets, EachRunsItsOwnCode) {
   }
 }
 
-TEST(Targets, ACallsContextNamesItsTarget) {
+TEST(Targets, Context_NamesATarget_ItsCallUsesIt) {
   const TargetGuard guard;
   verify::Case problem(summed_over_lanes());
   for (const std::string& name : supported_targets()) {
@@ -122,7 +122,7 @@ std::string probe_with_isa(const std::string& isa) {
 }
 
 /// Child of the tests below; on its own it checks that the environment variable, when set, is honoured.
-TEST(Probe, PrintsTheActiveTarget) {
+TEST(Probe, ActiveTarget_Asked_IsPrinted) {
   std::string answer;
   try {
     verify::CaseSpec spec;
@@ -139,12 +139,12 @@ TEST(Probe, PrintsTheActiveTarget) {
   }
 }
 
-TEST(Targets, EnvironmentForcesATarget) {
+TEST(Targets, Environment_NamesATarget_ForcesIt) {
   for (const std::string& name : supported_targets()) EXPECT_EQ(probe_with_isa(name), name);
   EXPECT_EQ(probe_with_isa(""), supported_targets().front());
 }
 
-TEST(Targets, EnvironmentNamingNoTargetIsAnError) {
+TEST(Targets, Environment_NamesNoTarget_IsAnError) {
   const std::string answer = probe_with_isa("mmx");
   EXPECT_NE(answer.find("HEADGATE_ISA"), std::string::npos) << answer;
   EXPECT_NE(answer.find("'mmx'"), std::string::npos) << answer;

@@ -26,7 +26,7 @@ KeyRange hull(std::int64_t begin, std::int64_t end, const Is& is) {
 
 // Kernels make the weights of the rows that see a key of a block, and read back those that `queries` names: one row too
 // many would be read before it is written.
-TEST(Visibility, RangesAreThoseOfTheDefinition) {
+TEST(Visibility, VisibleRanges_AnyMask_AreThoseOfTheDefinition) {
   std::mt19937 random(7);
   const auto pick = [&](std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);

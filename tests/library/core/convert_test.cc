@@ -64,7 +64,7 @@ double rounded(double x, const Format& format) {
   return ::testing::AssertionSuccess();
 }
 
-TEST(Convert, EveryBFloat16DecodesAndComesBack) {
+TEST(Convert, Bf16_EveryValue_RoundTrips) {
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
     const BFloat16 stored{static_cast<std::uint16_t>(bits)};
     const float value = to_f32(stored);
@@ -77,7 +77,7 @@ TEST(Convert, EveryBFloat16DecodesAndComesBack) {
   }
 }
 
-TEST(Convert, EveryFloat16DecodesAndComesBack) {
+TEST(Convert, F16_EveryValue_RoundTrips) {
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits) {
     const Float16 stored{static_cast<std::uint16_t>(bits)};
     const float value = to_f32(stored);
@@ -92,7 +92,7 @@ TEST(Convert, EveryFloat16DecodesAndComesBack) {
 }
 
 // Between two neighbours of a 16-bit format: the midpoint, and the floats on either side of it.
-TEST(Convert, TiesGoToEvenBetweenAllNeighbours) {
+TEST(Convert, Conversion_TiesBetweenNeighbours_RoundToEven) {
   for (std::uint32_t bits = 0; bits < 0x7C00U; ++bits) {
     const double low = decode(static_cast<std::uint16_t>(bits), kFloat16);
     // Past the largest finite half the next step would be 2^16.
@@ -114,7 +114,7 @@ TEST(Convert, TiesGoToEvenBetweenAllNeighbours) {
   }
 }
 
-TEST(Convert, RandomFloatsRoundAsInDoubleArithmetic) {
+TEST(Convert, Conversion_RandomFloats_RoundsAsInDoubleArithmetic) {
   std::mt19937 random(20261121);
   std::uniform_int_distribution<std::uint32_t> any;
   std::uniform_int_distribution<std::uint32_t> half_exponent(127 - 26, 127 + 17);  // the halves and around them
@@ -126,7 +126,7 @@ TEST(Convert, RandomFloatsRoundAsInDoubleArithmetic) {
   }
 }
 
-TEST(Convert, EdgesOfTheFormats) {
+TEST(Convert, Conversion_LimitsOfTheFormats_RoundAsSpecified) {
   EXPECT_EQ(to_f16(65504.0F).bits, 0x7BFFU);
   EXPECT_EQ(to_f16(65519.996F).bits, 0x7BFFU);
   EXPECT_EQ(to_f16(65520.0F).bits, 0x7C00U);  // the tie goes to even, infinity

@@ -27,7 +27,7 @@ std::vector<T> initial(const Decoder<T>& decoder, std::uint64_t seed = 1) {
 
 class EveryGrain : public testing::TestWithParam<std::string> {};
 
-TEST_P(EveryGrain, OverfitsOneBatch) {
+TEST_P(EveryGrain, Training_EveryGrain_OverfitsOneBatch) {
   DecoderConfig config = tiny_config();
   config.dim = 32;
   config.head_dim = 8;
@@ -54,7 +54,7 @@ TEST_P(EveryGrain, OverfitsOneBatch) {
 INSTANTIATE_TEST_SUITE_P(Gates, EveryGrain,
                          testing::Values("none", "headwise", "elementwise", "head_shared", "g2", "g3", "g4", "g5"));
 
-TEST(Decoder, LeavesOutRowsWhoseGateIsClosed) {
+TEST(Decoder, GateThreshold_ClosedRows_AreLeftOut) {
   for (const char* name : {"headwise", "elementwise", "head_shared"}) {
     DecoderConfig config = tiny_config();
     config.gate = layers::parse_gate(name);
@@ -76,7 +76,7 @@ TEST(Decoder, LeavesOutRowsWhoseGateIsClosed) {
   }
 }
 
-TEST(Decoder, RefusesAThresholdOfOtherGates) {
+TEST(Decoder, GateThreshold_OtherGates_IsRefused) {
   for (const char* name : {"none", "g1-headwise-add", "g2", "g5"}) {
     DecoderConfig config = tiny_config();
     config.gate = layers::parse_gate(name);
@@ -89,7 +89,7 @@ TEST(Decoder, RefusesAThresholdOfOtherGates) {
   }
 }
 
-TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
+TEST(Decoder, Step_AfterTheFirst_AllocatesNothing) {
   if (!support::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
   const BatchShape shape{8, 128};
   for (const char* name : {"none", "g1-elementwise", "g1-head_shared-parameter-learned_sinks", "g5-headwise"}) {
@@ -111,7 +111,7 @@ TEST(Decoder, TakesAllItsMemoryBeforeTheFirstStep) {
   EXPECT_GT(support::allocations(), 0U);  // they are counted
 }
 
-TEST(Decoder, PlansItsMemory) {
+TEST(Decoder, MemoryPlan_EveryItem_AddsUpToWhatIsTaken) {
   DecoderConfig config = tiny_config();
   config.layers = 5;
   config.dim = config.ffn = 64;
@@ -129,7 +129,7 @@ TEST(Decoder, PlansItsMemory) {
   EXPECT_LT(evaluate.memory_bytes(), train.memory_bytes() / 3);
 }
 
-TEST(Decoder, GivesTheSameBitsAgainAndForEitherPurpose) {
+TEST(Decoder, Loss_RepeatedOrOfEitherPurpose_IsBitwiseIdentical) {
   DecoderConfig config = tiny_config();
   config.gate = layers::parse_gate("elementwise");
   Decoder<float> train(config, kTinyBatch, Purpose::train), evaluate(config, kTinyBatch, Purpose::evaluate);
@@ -149,7 +149,7 @@ TEST(Decoder, GivesTheSameBitsAgainAndForEitherPurpose) {
 }
 
 /// A vocabulary so large that the logits come in chunks, with targets that count unevenly over them.
-TEST(Decoder, LossOfChunksIsTheMeanOverAll) {
+TEST(Decoder, Loss_InChunks_IsTheMeanOverAllTargets) {
   DecoderConfig config = tiny_config();
   config.vocab = 1 << 16;
   config.seq_len = 100;
@@ -183,7 +183,7 @@ TEST(Decoder, LossOfChunksIsTheMeanOverAll) {
   EXPECT_GT(std::abs(gradient), 100.0 * slope.tolerance) << "a difference that says nothing";
 }
 
-TEST(Decoder, LossOfNothingIsZero) {
+TEST(Decoder, Loss_NoTargets_IsZero) {
   const DecoderConfig config = tiny_config();
   Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   const std::vector<double> w = initial(decoder);
@@ -194,7 +194,7 @@ TEST(Decoder, LossOfNothingIsZero) {
   EXPECT_EQ(g, std::vector<double>(w.size(), 0.0));
 }
 
-TEST(Decoder, LetsNoNanPassUnseen) {
+TEST(Decoder, Loss_NaNInAnyWeight_IsNaN) {
   const DecoderConfig config = tiny_config();
   Decoder<float> decoder(config, kTinyBatch, Purpose::train);
   std::vector<float> w = initial(decoder), g(w.size());
@@ -204,7 +204,7 @@ TEST(Decoder, LetsNoNanPassUnseen) {
   EXPECT_TRUE(std::isnan(decoder.loss_and_gradients(g.data(), w.data(), batch.tokens.data(), batch.targets.data())));
 }
 
-TEST(Decoder, RefusesWhatDoesNotFit) {
+TEST(Decoder, Decoder_BadConfigOrShape_IsRefused) {
   const DecoderConfig config = tiny_config();
   EXPECT_THROW(Decoder<float>(config, {1, 8}, Purpose::train), Error);  // seq_len is 7
   EXPECT_THROW(Decoder<float>(config, {1, 0}, Purpose::train), Error);

@@ -88,7 +88,7 @@ class Golden : public testing::TestWithParam<std::filesystem::path> {
   std::vector<double> parameters;
 };
 
-TEST_P(Golden, HasPyTorchsGradients) {
+TEST_P(Golden, Gradients_F64_AreThoseOfPyTorch) {
   ASSERT_EQ(golden.size(), kSteps + parameters.size());
   Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   std::vector<double> g(parameters.size());
@@ -97,7 +97,7 @@ TEST_P(Golden, HasPyTorchsGradients) {
 }
 
 /// The same in f32, as models are trained. Rounding the parameters is one more relative error in each product.
-TEST_P(Golden, HasPyTorchsGradientsInSinglePrecision) {
+TEST_P(Golden, Gradients_F32_AreThoseOfPyTorch) {
   Decoder<float> decoder(config, kTinyBatch, Purpose::train);
   const std::vector<float> w = layers::as<float>(parameters);
   std::vector<float> g(w.size());
@@ -110,7 +110,7 @@ TEST_P(Golden, HasPyTorchsGradientsInSinglePrecision) {
 
 /// Each gradient may be off by its tolerance, and later losses by what that makes of them: measured by trainings whose
 /// gradients are all moved by their tolerance, up or down at random.
-TEST_P(Golden, TrainsAsPyTorchDoes) {
+TEST_P(Golden, Training_SeveralSteps_FollowsPyTorch) {
   constexpr std::uint64_t kTrainings = 4;
   Decoder<double> decoder(config, kTinyBatch, Purpose::train);
   std::vector<layers::Number> loss;

@@ -89,14 +89,14 @@ void check_config(const DecoderConfig& config) {
 class GateGradients : public testing::TestWithParam<std::string> {};
 
 /// Without QK-norm, which takes a headwise gate's effect out of q and k.
-TEST_P(GateGradients, MatchDifferences) {
+TEST_P(GateGradients, Gradients_EveryGate_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.qk_norm = QkNorm::none;
   config.gate = layers::parse_gate(GetParam());
   check_config(config);
 }
 
-TEST_P(GateGradients, MatchDifferencesInASandwichWithQkNorm) {
+TEST_P(GateGradients, Gradients_SandwichNormsAndQkNorm_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.layers = 1;
   config.norm_placement = NormPlacement::sandwich;
@@ -109,7 +109,7 @@ TEST_P(GateGradients, MatchDifferencesInASandwichWithQkNorm) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, GateGradients, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
-TEST(DecoderGradients, ZeroCentredNormsAndHalfOfRope) {
+TEST(DecoderGradients, Gradients_ZeroCentredNormsAndPartialRope_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.norm = layers::NormKind::zero_centred;
   config.rope_fraction = 0.5;
@@ -117,18 +117,18 @@ TEST(DecoderGradients, ZeroCentredNormsAndHalfOfRope) {
   check_config(config);
 }
 
-TEST(DecoderGradients, BiasesWindowAndScaledRope) {
+TEST(DecoderGradients, Gradients_BiasesWindowAndScaledRope_MatchDifferences) {
   for (const DecoderConfig& config : other_families()) check_config(config);
 }
 
-TEST(DecoderGradients, NoRopeAndSeparateEmbeddings) {
+TEST(DecoderGradients, Gradients_NoRopeAndSeparateEmbeddings_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.rope_fraction = 0.0;
   config.embeddings = Embeddings::separate;
   check_config(config);
 }
 
-TEST(DecoderGradients, OneHeadOneLayerOneFeature) {
+TEST(DecoderGradients, Gradients_OneHeadOneLayerOneFeature_MatchDifferences) {
   DecoderConfig config = tiny_config();
   config.layers = 1;
   config.heads = config.kv_heads = 1;
@@ -155,7 +155,7 @@ void check_sums(const std::string& gate) {
   layers::expect_within("sum of two batches, " + gate, sum, expected);
 }
 
-TEST(DecoderGradients, AddUpOverBatchesByTheirScale) {
+TEST(DecoderGradients, Gradients_SeveralBatches_AddUpByTheirScale) {
   for (const char* gate : {"g1-elementwise-bias-ns_sigmoid", "g1-headwise-learned_sinks", "g2-head_shared-parameter",
                            "head_rmsnorm", "g5-elementwise"}) {
     check_sums(gate);

@@ -88,14 +88,14 @@ void expect_closed_is_without(Case& model) {
 
 class EveryVariant : public testing::TestWithParam<std::string> {};
 
-TEST_P(EveryVariant, AClosedHeadIsOneThatIsNotRead) {
+TEST_P(EveryVariant, Head_FactorZero_IsNotRead) {
   Case model(config_of(GetParam()));
   expect_closed_is_without(model);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gates, EveryVariant, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
-TEST(HeadOverride, AClosedHeadOfOtherFamilies) {
+TEST(HeadOverride, Head_FactorZeroInOtherFamilies_IsNotRead) {
   for (const DecoderConfig& config : other_families()) {
     Case model(config);
     expect_closed_is_without(model);
@@ -117,7 +117,7 @@ double loss_of_gate(Case& model, std::int64_t layer, std::int64_t head, const st
   return model.loss(w);
 }
 
-TEST(HeadOverride, FactorsAreAGateOfTheseValues) {
+TEST(HeadOverride, Factors_AnyValues_EqualAGateOfTheseValues) {
   for (const char* gate : {"g1-headwise-bias", "g1-elementwise-bias"}) {
     Case model(config_of(gate));
     const std::int64_t D = model.config.head_dim;
@@ -139,7 +139,7 @@ TEST(HeadOverride, FactorsAreAGateOfTheseValues) {
   }
 }
 
-TEST(HeadOverride, WhatIsReadBeforeTheGateIsWhatAPlainModelReads) {
+TEST(HeadOverride, OutputBeforeTheGate_FactorsOfOne_IsThatOfAModelWithoutAGate) {
   for (const char* gate :
        {"g1-headwise", "g1-elementwise-silu", "g1-head_shared", "g1-elementwise-sigmoid2-parameter"}) {
     Case model(config_of(gate));
@@ -171,7 +171,7 @@ class Streams : public LayerObserver<double> {
   std::vector<std::vector<double>> kept;
 };
 
-TEST(HeadOverride, APassMayStartAtItsLayer) {
+TEST(HeadOverride, Pass_StartsAtALayer_HasTheSameLoss) {
   for (const char* gate : {"none", "g1-elementwise", "g5-headwise"}) {
     Case model(config_of(gate));
     Streams streams;
@@ -185,14 +185,14 @@ TEST(HeadOverride, APassMayStartAtItsLayer) {
   }
 }
 
-TEST(HeadOverride, LeavesThePassesAfterItAlone) {
+TEST(HeadOverride, Override_OnePass_DoesNotChangeLaterPasses) {
   Case model(config_of("g1-elementwise"));
   const double before = model.loss(model.parameters);
   model.loss_with(model.closed(1, 0, 2));
   EXPECT_EQ(model.loss(model.parameters), before);
 }
 
-TEST(HeadOverride, RefusesWhatTheModelLacks) {
+TEST(HeadOverride, Override_HeadOrGateThatTheModelLacks_IsRefused) {
   Case model(config_of("g1-headwise"));
   const std::vector<double> one(static_cast<std::size_t>(model.config.head_dim), 1.0);
   EXPECT_THROW(model.loss_with(model.closed(-1, 0, 1)), Error);

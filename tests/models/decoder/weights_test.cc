@@ -54,7 +54,7 @@ struct Members {
   }
 };
 
-TEST(WeightRows, FillEveryMemberOnce) {
+TEST(WeightRows, Rows_EveryMember_IsFilledOnce) {
   Layer layer;
   Outer outer;
   Members in_layer, outside;
@@ -100,7 +100,7 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
   visit_layer_tensors(at, config, weights);
 }
 
-TEST(WeightPlaces, AreTheTables) {
+TEST(WeightPlaces, Places_EveryTensor_AreThoseOfTheTable) {
   for (const DecoderConfig& config : configs()) {
     SCOPED_TRACE(layers::gate_name(config.gate));
     for (const std::int64_t layer : {0, 1}) expect_places(config, layer);

@@ -34,7 +34,7 @@ void expect_every_value_has_a_word(Enum last) {
   EXPECT_THROW(parse_word<Enum>("word", "no such word"), Error);
 }
 
-TEST(Words, EveryValueHasOne) {
+TEST(Words, Enums_EveryValue_HasAWord) {
   expect_every_value_has_a_word(layers::GateSite::g5);
   expect_every_value_has_a_word(layers::GateGrain::head_shared);
   expect_every_value_has_a_word(layers::GateSource::parameter);

@@ -49,7 +49,7 @@ class Costs : public testing::Test {
   std::vector<double> values;
 };
 
-TEST_F(Costs, TheHeadRunsOnceUnlessTheLossOfEachLayerIsAskedFor) {
+TEST_F(Costs, VocabularyHead_WithoutLayerLosses_RunsOnce) {
   for (const Metric* metric : all_metrics()) {
     const std::int64_t passes = metric->inputs.has(Input::exit_loss) ? config.layers + 1 : 1;
     EXPECT_EQ(rows_with({metric}), passes * kTokens) << metric->name;
@@ -59,7 +59,7 @@ TEST_F(Costs, TheHeadRunsOnceUnlessTheLossOfEachLayerIsAskedFor) {
   EXPECT_EQ(rows_with(default_metrics()), (config.layers + 1) * kTokens);
 }
 
-TEST_F(Costs, NoMoreMemoryThanTheInputsTake) {
+TEST_F(Costs, Evaluation_EveryMetric_TakesNoMoreMemoryThanItsInputs) {
   const auto bytes = [&](const std::vector<std::string>& names) {
     return Evaluator<double>::planned_bytes(config, kTinyBatch, parse_metrics(names));
   };
@@ -96,7 +96,7 @@ class Watching : public models::LayerObserver<double> {
   Taps wanted_;
 };
 
-TEST_F(Costs, ADecoderGivesAnObserverWhatItAsksFor) {
+TEST_F(Costs, Observer_NamesTaps_ReceivesThemOnly) {
   constexpr Taps kAll{Tap::scores, Tap::gate_logits, Tap::values, Tap::head_outputs, Tap::output, Tap::exit_loss};
   for (const Taps taps : {Taps{}, Taps{Tap::scores}, Taps{Tap::gate_logits}, Taps{Tap::values}, Taps{Tap::head_outputs},
                           Taps{Tap::output}, Taps{Tap::exit_loss}, kAll}) {

@@ -137,7 +137,7 @@ void check_against_plain_loops(const Evaluated& e, bool with_triggers) {
 
 class EveryMetric : public testing::TestWithParam<std::string> {};
 
-TEST_P(EveryMetric, MatchesPlainLoops) {
+TEST_P(EveryMetric, Metric_EachOfTheRegistry_MatchesPlainLoops) {
   const Evaluated e = evaluate(GetParam(), /*with_triggers=*/false);
   check_against_plain_loops(e, /*with_triggers=*/false);
   EXPECT_DOUBLE_EQ(e.report.layers.back().at(kLossNats), e.report.overall.at(kLossNats))
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Gates, EveryMetric,
                                          "head_shared", "g1-elementwise-parameter", "g2-elementwise", "g3-headwise",
                                          "g4-head_shared", "g5-elementwise", "g5-headwise-silu-add", "output_silu"));
 
-TEST(AttentionEntropy, IsOfTheKeysWithinAWindow) {
+TEST(AttentionEntropy, Entropy_Window_IsOfItsKeys) {
   for (const DecoderConfig& config : models::other_families()) {
     check_against_plain_loops(evaluate(config, /*with_triggers=*/false, parse_metrics({"attention_entropy"})), false);
   }
@@ -158,7 +158,7 @@ TEST(AttentionEntropy, IsOfTheKeysWithinAWindow) {
 
 class ByTrigger : public testing::TestWithParam<std::string> {};
 
-TEST_P(ByTrigger, MatchesPlainLoops) {
+TEST_P(ByTrigger, MetricByTrigger_EachOfTheRegistry_MatchesPlainLoops) {
   const Evaluated e = evaluate(GetParam(), /*with_triggers=*/true);
   check_against_plain_loops(e, /*with_triggers=*/true);
   EXPECT_EQ(e.report.backcopy->find(kGateTrigger).has_value(), has_gate(e.plain.config.gate));
@@ -166,7 +166,7 @@ TEST_P(ByTrigger, MatchesPlainLoops) {
 
 INSTANTIATE_TEST_SUITE_P(Gates, ByTrigger, testing::Values("none", "headwise", "elementwise", "g2-elementwise"));
 
-TEST(Evaluator, GivesEachMetricAloneAsWithAllOthers) {
+TEST(Evaluator, Metric_AloneOrWithOthers_IsTheSame) {
   for (const char* gate : {"none", "head_shared", "g2-elementwise"}) {
     const Report all = evaluate(gate, /*with_triggers=*/true).report;
     for (const Metric* metric : all_metrics()) {
@@ -185,7 +185,7 @@ TEST(Evaluator, GivesEachMetricAloneAsWithAllOthers) {
   }
 }
 
-TEST(Evaluator, WantsTriggersForEveryBatchOrNone) {
+TEST(Evaluator, Triggers_SomeBatchesOnly_AreRefused) {
   const DecoderConfig config = models::tiny_config();
   Decoder<float> decoder(config, kTinyBatch, Purpose::evaluate);
   std::vector<float> values(static_cast<std::size_t>(decoder.table().total()));
@@ -215,7 +215,7 @@ Report evaluate_broken(const std::string& parameter, bool in_first) {
 }
 
 /// Every figure that a NaN reaches is one, whichever token, thread or batch meets it.
-TEST(Evaluator, ShowsNaNAsNaN) {
+TEST(Evaluator, Figure_NaNInTheModel_IsNaN) {
   for (const bool in_first : {true, false}) {
     for (const char* parameter : {"self_attn.q_proj.weight", "self_attn.gate_proj.weight", "mlp.down_proj.weight"}) {
       const Report got = evaluate_broken(parameter, in_first);
@@ -239,7 +239,7 @@ TEST(Evaluator, ShowsNaNAsNaN) {
 }
 
 /// Targets that do not count are in no mean.
-TEST(Evaluator, LeavesOutIgnoredTargets) {
+TEST(Evaluator, Figures_IgnoredTargets_LeaveThemOut) {
   const DecoderConfig config = models::tiny_config();
   Decoder<double> decoder(config, kTinyBatch, Purpose::evaluate);
   const std::vector<double> values = models::large_parameters(decoder.table(), 1);
@@ -251,7 +251,7 @@ TEST(Evaluator, LeavesOutIgnoredTargets) {
 }
 
 /// A sequence of one token has no query that sees another token.
-TEST(Evaluator, LeavesOutWhatOneTokenDoesNotHave) {
+TEST(Evaluator, Figures_OneToken_LeaveOutWhatItLacks) {
   const DecoderConfig config = config_with("headwise");
   const models::BatchShape shape{3, 1};
   Decoder<double> decoder(config, shape, Purpose::evaluate);

@@ -76,7 +76,7 @@ class ModelFileTest : public ::testing::Test {
   Scratch scratch;
 };
 
-TEST_F(ModelFileTest, PublicFamiliesAreWrittenAndReadByTheirNames) {
+TEST_F(ModelFileTest, PublicFamily_WrittenAndRead_KeepsItsNames) {
   DecoderConfig llama = llama_config(), mistral = llama_config(), qwen2 = llama_config();
   llama.rope_scaling = layers::RopeScalingKind::llama3;
   llama.rope_factor = 8.0;
@@ -100,7 +100,7 @@ TEST_F(ModelFileTest, PublicFamiliesAreWrittenAndReadByTheirNames) {
   EXPECT_EQ(parse_config("config.json", json_of(both).dump()), both);
 }
 
-TEST_F(ModelFileTest, KeysThatMayBeMissingHaveTheFamilysDefaults) {
+TEST_F(ModelFileTest, Key_Missing_HasTheDefaultOfTheFamily) {
   Json json = json_of(llama_config());
   for (const char* key : {"num_key_value_heads", "head_dim", "rms_norm_eps", "rope_theta", "tie_word_embeddings"}) {
     json.erase(key);
@@ -117,7 +117,7 @@ TEST_F(ModelFileTest, KeysThatMayBeMissingHaveTheFamilysDefaults) {
   EXPECT_EQ(parse_config("config.json", json.dump()).window, 0);
 }
 
-TEST_F(ModelFileTest, WhatTheDecoderLacksIsRefusedByName) {
+TEST_F(ModelFileTest, Feature_NotSupported_IsRefusedByName) {
   const Json llama = json_of(llama_config());
   expect_key_refused(llama, "attention_bias", true, "attention_bias is true; only false is supported");
   expect_key_refused(llama, "mlp_bias", true, "mlp_bias is true");
@@ -134,7 +134,7 @@ TEST_F(ModelFileTest, WhatTheDecoderLacksIsRefusedByName) {
   expect_key_refused(json_of(small_config()), "qkv_bias", true, "qkv_bias");
 }
 
-TEST_F(ModelFileTest, ShardsAreReadByTheirIndex) {
+TEST_F(ModelFileTest, Shards_WithAnIndex_AreRead) {
   const SavedModel model(llama_config());
   write_directory(scratch / "m", json_of(llama_config()), model);
   std::filesystem::remove(scratch / "m/model.safetensors");
@@ -172,7 +172,7 @@ TEST_F(ModelFileTest, ShardsAreReadByTheirIndex) {
   expect_refused(scratch / "m", "no weight_map");
 }
 
-TEST_F(ModelFileTest, SixteenBitNumbersAreRoundedOnce) {
+TEST_F(ModelFileTest, Numbers_SavedIn16Bits_AreRoundedOnce) {
   SavedModel model(llama_config());
   for (float& x : model.parameters) x /= 3.0F;
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -187,7 +187,7 @@ TEST_F(ModelFileTest, SixteenBitNumbersAreRoundedOnce) {
   EXPECT_FALSE(std::filesystem::exists(scratch / "n"));
 }
 
-TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
+TEST_F(ModelFileTest, TokenizerFiles_ModelSaved_AreCopied) {
   const SavedModel model(llama_config());
   std::filesystem::create_directory(scratch / "from");
   write_bytes(scratch / "from/tokenizer.json", "{\"model\": {}}");
@@ -205,7 +205,7 @@ TEST_F(ModelFileTest, FilesOfTheTokenizerComeAlong) {
   EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
 }
 
-TEST_F(ModelFileTest, TextFileThatIsADevice_IsRefused) {
+TEST_F(ModelFileTest, TextFile_IsADevice_IsRefused) {
   std::filesystem::create_directory(scratch / "from");
   for (const char* device : {"/dev/zero", "/dev/null"}) {
     std::filesystem::remove(scratch / "from/chat_template.jinja");
@@ -222,7 +222,7 @@ DecoderConfig gated_config(const char* gate) {
   return config;
 }
 
-TEST_F(ModelFileTest, RowsOfAFusedGateByHand) {
+TEST_F(ModelFileTest, FusedGate_RowsByHand_AreRead) {
   DecoderConfig config = gated_config("headwise");  // 4 heads in 2 groups
   config.head_dim = 2;
   using Rows = std::vector<std::int64_t>;
@@ -238,7 +238,7 @@ TEST_F(ModelFileTest, RowsOfAFusedGateByHand) {
   EXPECT_EQ(fused_rows(GateLayout::per_group, config).q, fused_rows(GateLayout::per_query_head, config).q);
 }
 
-TEST_F(ModelFileTest, EveryLayoutComesBack) {
+TEST_F(ModelFileTest, Model_EveryLayout_RoundTrips) {
   for (const char* gate : {"headwise", "elementwise", "g4-elementwise", "head_shared"}) {
     const SavedModel model(gated_config(gate));
     for (const auto& word : Words<GateLayout>::kAll) {
@@ -255,7 +255,7 @@ TEST_F(ModelFileTest, EveryLayoutComesBack) {
 }
 
 /// A Qwen3 with the research models' key, over tensors of a layout.
-TEST_F(ModelFileTest, ResearchModelsHaveTheGateAfterEachGroup) {
+TEST_F(ModelFileTest, ResearchModel_GateAfterEachGroup_IsRead) {
   const std::map<std::string, std::string> keys{{"headwise", "headwise_attn_output_gate"},
                                                 {"elementwise", "elementwise_attn_output_gate"}};
   for (const auto& [gate, key] : keys) {
@@ -363,7 +363,7 @@ DecoderConfig of_gguf(DecoderConfig config) {
   return config;
 }
 
-TEST_F(ModelFileTest, GgufFilesOfEachArchitecture) {
+TEST_F(ModelFileTest, Gguf_EachArchitecture_IsRead) {
   DecoderConfig qwen2 = of_gguf(llama_config()), separate = of_gguf(llama_config());
   qwen2.qkv_bias = QkvBias::learned;
   separate.embeddings = Embeddings::separate;
@@ -382,7 +382,7 @@ TEST_F(ModelFileTest, GgufFilesOfEachArchitecture) {
   }
 }
 
-TEST_F(ModelFileTest, GgufRopeFactorsAreLlamas) {
+TEST_F(ModelFileTest, Gguf_RopeFactors_AreThoseOfLlama) {
   DecoderConfig config = of_gguf(llama_config());
   config.rope_base = 500000.0;
   config.head_dim = 8;
@@ -407,7 +407,7 @@ TEST_F(ModelFileTest, GgufRopeFactorsAreLlamas) {
   expect_refused(scratch / "m.gguf", "has not one number for each two of 8 features");
 }
 
-TEST_F(ModelFileTest, GgufWhatTheDecoderLacksIsRefusedByName) {
+TEST_F(ModelFileTest, Gguf_FeatureNotSupported_IsRefusedByName) {
   const auto expect_with = [&](const auto& change, const std::string& why) {
     GgufModel gguf("llama", of_gguf(llama_config()));
     change(gguf);
@@ -434,7 +434,7 @@ TEST_F(ModelFileTest, GgufWhatTheDecoderLacksIsRefusedByName) {
 }
 
 /// SmolLM2, where scripts/real_model.sh has put it.
-TEST(RealModel, SmolLm2IsRead) {
+TEST(RealModel, SmolLm2_Downloaded_IsRead) {
   const char* path = HEADGATE_REAL_MODEL;
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is missing";
   const ModelFile file(path);
@@ -453,7 +453,7 @@ TEST(RealModel, SmolLm2IsRead) {
 }
 
 /// A decoder that reads a file tensor by tensor, beside one that is given the numbers.
-TEST(ModelFile, IsDecodedAsItsNumbersAre) {
+TEST(ModelFile, CachedDecoder_OfAModelFile_EqualsThatOfItsNumbers) {
   const Scratch scratch;
   for (const char* gate : {"none", "g1-elementwise-bias"}) {
     DecoderConfig config = small_config();

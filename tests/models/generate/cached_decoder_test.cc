@@ -121,7 +121,7 @@ void check_config(const DecoderConfig& config) {
 
 class GateDecoding : public testing::TestWithParam<std::string> {};
 
-TEST_P(GateDecoding, MatchesFormulas) {
+TEST_P(GateDecoding, Decoding_EveryGate_MatchesFormulas) {
   DecoderConfig config = tiny_config();
   config.gate = layers::parse_gate(GetParam());
   check_config(config);
@@ -132,11 +132,11 @@ TEST_P(GateDecoding, MatchesFormulas) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, GateDecoding, testing::ValuesIn(items_to_test(all_variants())), name_of_variant);
 
-TEST(CachedDecoder, BiasesWindowAndScaledRope) {
+TEST(CachedDecoder, Decoding_BiasesWindowAndScaledRope_MatchesFormulas) {
   for (const DecoderConfig& config : other_families()) check_config(config);
 }
 
-TEST(CachedDecoder, ZeroCentredNormsHalfOfRopeSeparateEmbeddings) {
+TEST(CachedDecoder, Decoding_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchesFormulas) {
   DecoderConfig config = tiny_config();
   config.norm = layers::NormKind::zero_centred;
   config.rope_fraction = 0.7;
@@ -145,7 +145,7 @@ TEST(CachedDecoder, ZeroCentredNormsHalfOfRopeSeparateEmbeddings) {
 }
 
 /// Sequences of several pages, some of which a window drops.
-TEST(CachedDecoder, PagesComeAndGo) {
+TEST(CachedDecoder, Pages_AnyChunksAndWindow_GiveTheSameLosses) {
   for (const std::int64_t window : {0, 1, 30}) {
     DecoderConfig config = tiny_config();
     config.layers = 1;
@@ -178,7 +178,7 @@ TEST(CachedDecoder, PagesComeAndGo) {
   }
 }
 
-TEST(CachedDecoder, MemoryComesByPages) {
+TEST(CachedDecoder, Memory_GrowingSequence_IsTakenByPages) {
   DecoderConfig config = tiny_config();
   config.seq_len = 1 << 16;
   const Sample sample(config, {1, 200});
@@ -197,7 +197,7 @@ TEST(CachedDecoder, MemoryComesByPages) {
   }
 }
 
-TEST(CachedDecoder, GoesOnAfterTruncation) {
+TEST(CachedDecoder, Decoding_AfterTruncation_Continues) {
   const DecoderConfig config = tiny_config();
   const Sample sample(config, kTinyBatch), other(config, kTinyBatch, 77);
   const std::vector<layers::Number> expected = sample.losses(DType::f32);
@@ -211,7 +211,7 @@ TEST(CachedDecoder, GoesOnAfterTruncation) {
   EXPECT_EQ(run(decoder, sample, {3, 4}), first);
 }
 
-TEST(CachedDecoder, LastLogitsAreThoseOfAll) {
+TEST(CachedDecoder, LastLogits_Alone_AreThoseOfAllLogits) {
   const DecoderConfig config = tiny_config();
   const Sample sample(config, kTinyBatch);
   for (const std::int64_t T : {1, 7}) {
@@ -227,7 +227,7 @@ TEST(CachedDecoder, LastLogitsAreThoseOfAll) {
 }
 
 /// More tokens than pass through the layers at a time, and logits of the last one alone.
-TEST(CachedDecoder, LongPromptsComeInParts) {
+TEST(CachedDecoder, Prompt_InParts_HasTheLogitsOfTheWhole) {
   DecoderConfig config = tiny_config();
   config.seq_len = 1200;
   const Sample sample(config, {1, 1100});
@@ -244,7 +244,7 @@ TEST(CachedDecoder, LongPromptsComeInParts) {
 
 /// Keys and values in int8: each number of a row is off by up to 1/254 of the largest, twice what bf16 makes of that
 /// number, and four times what it makes of one half as large.
-TEST(CachedDecoder, Int8Cache) {
+TEST(CachedDecoder, Int8Cache_SameTokens_IsWithinItsTolerance) {
   const Sample sample(tiny_config(), kTinyBatch);
   CachedDecoder exact = sample.decoder({.weights = DType::f32});
   CachedDecoder decoder = sample.decoder({.weights = DType::f32, .cache = DType::i8});
@@ -254,7 +254,7 @@ TEST(CachedDecoder, Int8Cache) {
   EXPECT_LT(decoder.cache_bytes(), exact.cache_bytes());
 }
 
-TEST(CachedDecoder, SameBitsOnAnyNumberOfThreads) {
+TEST(CachedDecoder, Logits_AnyNumberOfThreads_AreBitwiseIdentical) {
   DecoderConfig config = tiny_config();
   config.vocab = 1000;
   config.dim = 96;
@@ -269,7 +269,7 @@ TEST(CachedDecoder, SameBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST(CachedDecoder, LeavesOutHeadsWhoseGateIsClosed) {
+TEST(CachedDecoder, GateThreshold_ClosedHeads_AreLeftOut) {
   DecoderConfig config = tiny_config();
   config.gate = layers::parse_gate("headwise");
   const Sample sample(config, kTinyBatch);
@@ -281,7 +281,7 @@ TEST(CachedDecoder, LeavesOutHeadsWhoseGateIsClosed) {
   EXPECT_EQ(closed.skipped().rows, config.layers * config.heads * 14);
 }
 
-TEST(CachedDecoder, CountsBytes) {
+TEST(CachedDecoder, CacheBytes_AnyLength_AreCounted) {
   for (const Embeddings embeddings : {Embeddings::tied, Embeddings::separate}) {
     DecoderConfig config = tiny_config();
     config.embeddings = embeddings;
@@ -303,7 +303,7 @@ TEST(CachedDecoder, CountsBytes) {
   }
 }
 
-TEST(CachedDecoder, RefusesWhatDoesNotFit) {
+TEST(CachedDecoder, Decoder_BadArguments_IsRefused) {
   const DecoderConfig config = tiny_config();
   Sample sample(config, kTinyBatch);
   const auto refused = [&sample](const CachedDecoderOptions& options, const std::string& why) {

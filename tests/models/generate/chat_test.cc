@@ -60,7 +60,7 @@ std::ptrdiff_t special_count(const Encoding& encoding) {
   return std::count_if(encoding.ids.begin(), encoding.ids.end(), [](std::int32_t id) { return id >= 256; });
 }
 
-TEST(Chat, WritesWhatTransformersDoes) {
+TEST(Chat, Chat_KnownTemplates_IsThatOfTransformers) {
   const Json cases = golden();
   std::vector<const ChatFormat*> met;
   for (const Json& model : cases) {
@@ -84,7 +84,7 @@ TEST(Chat, WritesWhatTransformersDoes) {
   }
 }
 
-TEST(Chat, MarkersAreTokensAndUsersCannotWriteThem) {
+TEST(Chat, Markers_WithTokens_CannotBeWrittenByUsers) {
   for (const Json& model : golden()) {
     const Chat chat = recognise_chat(model["template"].get<std::string>());
     const Spelled tokenizer = tokenizer_of(*chat.format);
@@ -102,7 +102,7 @@ TEST(Chat, MarkersAreTokensAndUsersCannotWriteThem) {
   }
 }
 
-TEST(Chat, MarkersWithoutATokenAreText) {
+TEST(Chat, Markers_WithoutATokenOfTheirOwn_AreText) {
   const Chat chat = recognise_chat("{{ '[INST] ' + message['content'] + '[/INST]' }}");
   EXPECT_EQ(special_count(encode_chat(chat, {"", "hello"}, Spelled({"<s>", "</s>", "[INST]", "[/INST]"}))), 3);
   const Spelled some({"<s>", "</s>"});
@@ -111,7 +111,7 @@ TEST(Chat, MarkersWithoutATokenAreText) {
   EXPECT_EQ(some.decode(encoding.ids), "<s>[INST] hello[/INST]");
 }
 
-TEST(Chat, DefaultSystemTextIsTheTemplatesOwn) {
+TEST(Chat, SystemText_NotGiven_IsThatOfTheTemplate) {
   const auto of = [](const std::string& text) {
     return recognise_chat("<|im_start|><|im_end|>" + text).default_system;
   };
@@ -134,7 +134,7 @@ void expect_refused(const std::string& message, const std::string& chat_template
   }
 }
 
-TEST(Chat, RefusesOtherTemplatesWithTheFormatsThatAreKnown) {
+TEST(Chat, Template_Unknown_IsRefusedWithTheKnownFormats) {
   const std::string known = "ChatML, Llama 3.1, Llama 3, Llama 2, Mistral";
   expect_refused("the model has no chat template, so it was not made to converse; formats known: " + known, "");
   const std::string other = "the model's chat template is in none of the formats known: " + known;
@@ -144,7 +144,7 @@ TEST(Chat, RefusesOtherTemplatesWithTheFormatsThatAreKnown) {
   expect_refused(other, "[SYSTEM_PROMPT] '[INST]' '[/INST]'");
 }
 
-TEST(Chat, RefusesAVocabularyWithoutTheEndOfTurn) {
+TEST(Chat, Vocabulary_WithoutTheEndOfTurn_IsRefused) {
   const Chat chat = recognise_chat("<|im_start|><|im_end|>");
   EXPECT_EQ(end_of_turn(chat, Spelled({"<|im_start|>", "<|im_end|>"})), 257);
   EXPECT_THROW(end_of_turn(chat, Spelled({"<|im_start|>"})), Error);

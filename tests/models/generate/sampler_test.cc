@@ -97,7 +97,7 @@ void expect_frequencies(const Logits& logits, const Sampling& sampling) {
   EXPECT_EQ(seen, kDraws);
 }
 
-TEST(Sampler, DrawsByProbability) {
+TEST(Sampler, Tokens_AnyProbabilities_AreDrawnByThem) {
   Logits logits(300);
   SplitMix64 random(3);
   for (float& x : logits) x = static_cast<float>(4.0 * random.uniform());
@@ -110,14 +110,14 @@ TEST(Sampler, DrawsByProbability) {
   expect_frequencies(logits, {.temperature = 1.5, .top_k = 20, .top_p = 0.6, .seed = 6});
 }
 
-TEST(Sampler, TopKComesBeforeTopP) {
+TEST(Sampler, TopK_WithTopP_IsAppliedFirst) {
   // Of 0.4, 0.3, 0.2, 0.1 the first two are 0.7; after top_k = 2 the first alone is more than half.
   const Logits logits{std::log(0.4F), std::log(0.3F), std::log(0.2F), std::log(0.1F)};
   Sampler sampler({.temperature = 1.0, .top_k = 2, .top_p = 0.55});
   for (int n = 0; n < 200; ++n) EXPECT_EQ(sampler.next(logits), 0);
 }
 
-TEST(Sampler, TheSameSeedGivesTheSameTokens) {
+TEST(Sampler, Tokens_SameSeed_AreTheSame) {
   const Logits logits(1000, 0.0F);
   const auto drawn = [&](std::uint64_t seed) {
     Sampler sampler({.temperature = 1.0, .seed = seed});
@@ -138,7 +138,7 @@ void expect_refused(const std::string& message, const Sampling& sampling, const 
   }
 }
 
-TEST(Sampler, RefusesWhatIsNotFiniteAndWhatIsOutOfRange) {
+TEST(Sampler, Sampler_NotFiniteOrOutOfRange_IsRefused) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const std::string end = ": the model gives numbers that are not finite";
   for (const double temperature : {0.0, 1.0}) {

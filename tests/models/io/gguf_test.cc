@@ -39,7 +39,7 @@ class GgufTest : public ::testing::Test {
   MemoryFile file;
 };
 
-TEST_F(GgufTest, ReadsValuesOfEveryType) {
+TEST_F(GgufTest, Values_EveryType_AreRead) {
   GgufBytes out;
   out.value<std::uint8_t>("u8", GgufType::u8, 200);
   out.value<std::int8_t>("i8", GgufType::i8, -100);
@@ -90,7 +90,7 @@ TEST_F(GgufTest, ReadsValuesOfEveryType) {
   }
 }
 
-TEST_F(GgufTest, ReadsTensors) {
+TEST_F(GgufTest, Tensors_EveryFormat_AreRead) {
   GgufBytes out;
   out.f32_tensor("b", {2, 3}, {1, 2, 3, 4, 5, 6});
   out.tensor("a", {2}, find_gguf_format("BF16")->id,
@@ -112,7 +112,7 @@ TEST_F(GgufTest, ReadsTensors) {
   EXPECT_EQ(gguf.find("c"), nullptr);
 }
 
-TEST_F(GgufTest, RefusesNumbersThatAreNotFiniteAndFormatsThatAreNotRead) {
+TEST_F(GgufTest, Tensor_NotFiniteOrFormatUnknown_IsRefused) {
   GgufBytes out;
   out.f32_tensor("x", {2}, {1.0F, std::numeric_limits<float>::infinity()});
   out.tensor("q", {256}, find_gguf_format("Q2_K")->id, std::string(84, '\0'));
@@ -130,7 +130,7 @@ TEST_F(GgufTest, RefusesNumbersThatAreNotFiniteAndFormatsThatAreNotRead) {
   }
 }
 
-TEST_F(GgufTest, RefusesFaultyHeaders) {
+TEST_F(GgufTest, Header_Faulty_IsRefused) {
   GgufBytes good;
   good.string("general.architecture", "llama").f32_tensor("x", {2}, {1, 2});
   EXPECT_EQ(refusal(good.bytes()), "(read without complaint)");
@@ -168,7 +168,7 @@ TEST_F(GgufTest, RefusesFaultyHeaders) {
   }
 }
 
-TEST_F(GgufTest, RefusesFaultyTensors) {
+TEST_F(GgufTest, Tensor_Faulty_IsRefused) {
   GgufBytes good;
   good.f32_tensor("x", {8}, {1, 2, 3, 4, 5, 6, 7, 8});
   const auto with = [&](const std::vector<std::int64_t>& sizes, std::uint32_t format, std::uint64_t offset,
@@ -203,7 +203,7 @@ struct WidenedBlock {
   float sum;
 };
 
-TEST(GgufFormats, WidenBlocks) {
+TEST(GgufFormats, Formats_Blocks_AreWidened) {
   const std::vector<int> small{0, 1, 15, 16, 17, 31};
   const std::vector<int> super{0, 1, 31, 32, 63, 64, 100, 127, 128, 160, 191, 200, 224, 255};
   const std::vector<WidenedBlock> blocks{

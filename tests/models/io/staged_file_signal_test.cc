@@ -44,7 +44,7 @@ namespace headgate::io {
 namespace {
 
 /// Deterministic: the handler of one thread is held in unlink while another thread closes the file and opens more.
-TEST(StagedFileSignal, APathStaysWhileAHandlerUsesIt) {
+TEST(StagedFileSignal, Path_HandlerUsesIt_StaysValid) {
   const testing::Scratch scratch;
   const pid_t child = ::fork();
   if (child == 0) {

@@ -59,14 +59,14 @@ std::vector<float> pass(const ExecutionContext& context) {
 
 class Determinism : public OnTarget {};
 
-TEST_P(Determinism, SameBitsAtTheSameNumberOfThreads) {
+TEST_P(Determinism, EveryLayer_SameNumberOfThreads_IsBitwiseIdentical) {
   for (const int threads : {1, 2, 3}) {
     const std::vector<float> first = pass(on(threads));
     for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(pass(on(threads)), first) << threads << " threads";
   }
 }
 
-TEST_P(Determinism, SameBitsInAForkedChild) {
+TEST_P(Determinism, EveryLayer_ForkedChild_IsBitwiseIdentical) {
   if (!headgate::testing::kCanFork) GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
   const std::vector<float> expected = pass(on(3));
   EXPECT_EQ(headgate::testing::in_forked_child([&] { return pass(on(3)) == expected; }), "passed");

@@ -77,7 +77,7 @@ void check_product(Random& random, std::int64_t most_rows, const ExecutionContex
   }
 }
 
-TEST_P(FewRows, AreTheSumOfProducts) {
+TEST_P(FewRows, Product_EveryNumberOfRows_IsTheSumOfProducts) {
   Random random(61);
   for (int round = 0; round < 40; ++round) {
     check_product<float>(random, kFewRows, on());
@@ -86,13 +86,13 @@ TEST_P(FewRows, AreTheSumOfProducts) {
   }
 }
 
-TEST_P(FewRows, ManyRowsOfBf16) {
+TEST_P(FewRows, Product_ManyRowsOfBf16Weights_IsTheSumOfProducts) {
   Random random(62);
   for (int round = 0; round < 10; ++round) check_product<BFloat16>(random, 40, on());
 }
 
 /// Blocks of widened rows, on several threads.
-TEST(ManyRows, OfBf16InBlocks) {
+TEST(ManyRows, Product_BlocksOfBf16Weights_IsTheSumOfProducts) {
   Random random(63);
   const std::int64_t N = 12, C = 1500, O = 300;  // 87 rows of w a block
   const std::vector<double> x = random_values(random, N * C), w = kept<BFloat16>(random_values(random, O * C));
@@ -113,7 +113,7 @@ TEST(ManyRows, OfBf16InBlocks) {
 }
 
 /// A row's bits depend on that row alone.
-TEST_P(FewRows, SameBitsBesideOthersAndOnAnyNumberOfThreads) {
+TEST_P(FewRows, Row_BesideOthersAndAnyNumberOfThreads_IsBitwiseIdentical) {
   Random random(64);
   const std::int64_t N = kFewRows, C = 301, O = 403;
   const std::vector<float> x = as<float>(random_values(random, N * C));

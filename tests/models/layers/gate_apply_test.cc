@@ -127,7 +127,7 @@ void check_bias(Random& random) {
   expect_within("db", db, sums);
 }
 
-TEST(GateApply, GatesOfEveryFunctionAndTheirGradients) {
+TEST(GateApply, Gate_EveryFunctionInBothPasses_MatchesTheFormula) {
   Random random(91);
   for (int round = 0; round < 120; ++round) {
     const Sample s(random);
@@ -136,7 +136,7 @@ TEST(GateApply, GatesOfEveryFunctionAndTheirGradients) {
   }
 }
 
-TEST(GateApply, SharedGateIsTheMeanOverHeads) {
+TEST(GateApply, SharedGate_SeveralHeads_IsTheirMean) {
   Random random(92);
   for (int round = 0; round < 60; ++round) {
     const Sample s(random);
@@ -145,7 +145,7 @@ TEST(GateApply, SharedGateIsTheMeanOverHeads) {
   }
 }
 
-TEST(GateApply, BiasAndItsGradient) {
+TEST(GateApply, Bias_BothPasses_MatchesTheFormula) {
   Random random(93);
   for (int round = 0; round < 40; ++round) {
     check_bias<double>(random);
@@ -153,7 +153,7 @@ TEST(GateApply, BiasAndItsGradient) {
   }
 }
 
-TEST(GateApply, FarLogitsOverflowNowhere) {
+TEST(GateApply, Gate_LargeLogits_DoesNotOverflow) {
   const std::vector<float> z{-200.0F, 200.0F};
   const auto values = [&z](GateFn fn) {
     std::vector<float> g(z.size());

@@ -88,7 +88,7 @@ void check_backward(const Sample& s, Random& random, const ExecutionContext& con
   expect_within("dw", dw, added(base_w, tape.gradients(of_w)));
 }
 
-TEST(Linear, ForwardIsTheSumOfProductsOnViewsToo) {
+TEST(Linear, Forward_AnyViews_IsTheSumOfProducts) {
   Random random(11);
   for (int round = 0; round < 60; ++round) {
     const Sample s(random);
@@ -97,7 +97,7 @@ TEST(Linear, ForwardIsTheSumOfProductsOnViewsToo) {
   }
 }
 
-TEST(Linear, GradientsAreThoseOfTheFormula) {
+TEST(Linear, Gradients_AnySizes_MatchTheFormula) {
   Random random(12);
   for (int round = 0; round < 30; ++round) {
     const Sample s(random);
@@ -106,7 +106,7 @@ TEST(Linear, GradientsAreThoseOfTheFormula) {
   }
 }
 
-TEST(Linear, ManyThreadsCutEitherSide) {
+TEST(Linear, Products_ManyThreads_MatchTheFormula) {
   Random random(13);
   const std::int64_t sizes[][3] = {{257, 67, 31}, {31, 67, 257}, {300, 5, 1}};
   for (const auto& [N, C, O] : sizes) {
@@ -118,7 +118,7 @@ TEST(Linear, ManyThreadsCutEitherSide) {
   }
 }
 
-TEST(Linear, NoTokensIsNoWork) {
+TEST(Linear, Products_NoTokens_AreNoWork) {
   const std::vector<double> w{1, 2, 3, 4, 5, 6};
   std::vector<double> dw(6, 1.0);
   double nothing = 7.0;
@@ -130,7 +130,7 @@ TEST(Linear, NoTokensIsNoWork) {
   EXPECT_EQ(dw, std::vector<double>(6, 1.0));
 }
 
-TEST(Linear, RefusesThreadsOfBlas) {
+TEST(Linear, OpenBlasThreads_MoreThanOne_AreRefused) {
   const std::int64_t N = kFewRows + 1;  // fewer do without it
   const std::vector<float> x(static_cast<std::size_t>(2 * N), 1.0F), w(4, 1.0F);
   std::vector<float> y(x.size(), 0.0F);

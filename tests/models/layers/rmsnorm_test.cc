@@ -91,7 +91,7 @@ void check_backward(const Sample& s, Random& random, const ExecutionContext& con
 
 class RmsNorm : public OnTarget {};
 
-TEST_P(RmsNorm, ForwardOnStridedHeads) {
+TEST_P(RmsNorm, Forward_StridedHeads_MatchesTheFormula) {
   Random random(21);
   for (int round = 0; round < 60; ++round) {
     const Sample s(random);
@@ -100,7 +100,7 @@ TEST_P(RmsNorm, ForwardOnStridedHeads) {
   }
 }
 
-TEST_P(RmsNorm, GradientsAreThoseOfTheFormula) {
+TEST_P(RmsNorm, Gradients_AnySizes_MatchTheFormula) {
   Random random(22);
   for (int round = 0; round < 40; ++round) {
     const Sample s(random);
@@ -109,7 +109,7 @@ TEST_P(RmsNorm, GradientsAreThoseOfTheFormula) {
   }
 }
 
-TEST_P(RmsNorm, ManyThreadsSumTheSameWeightGradient) {
+TEST_P(RmsNorm, WeightGradient_ManyThreads_IsTheSame) {
   Random random(23);
   const Sample s(random, {400, 3, 50});
   for (const int threads : {1, 2, 3}) {
@@ -118,7 +118,7 @@ TEST_P(RmsNorm, ManyThreadsSumTheSameWeightGradient) {
   }
 }
 
-TEST_P(RmsNorm, RowOfZerosStaysFinite) {
+TEST_P(RmsNorm, Row_OfZeros_StaysFinite) {
   const std::vector<double> x(8, 0.0), w(8, 2.0), dy(8, 1.0);
   std::vector<double> y(8, 5.0), rstd(1), dx(8, 0.0), dw(8, 0.0);
   NormOptions options;

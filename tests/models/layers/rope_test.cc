@@ -25,7 +25,7 @@ struct Tables {
   std::int64_t rows() const { return half == 0 ? 0 : static_cast<std::int64_t>(cos_values.size()) / half; }
 };
 
-TEST(RopeTables, AnglesFallGeometrically) {
+TEST(RopeTables, Angles_OfEachPair_FallGeometrically) {
   const std::vector<std::int64_t> positions{0, 1, 2, 3, 1000};
   const Tables<double> t(positions, 4, 100.0);
   for (std::size_t row = 0; row < 5; ++row) {
@@ -37,7 +37,7 @@ TEST(RopeTables, AnglesFallGeometrically) {
   }
 }
 
-TEST(RopeFrequencies, AreScaledAsLlamaDoes) {
+TEST(RopeFrequencies, Frequencies_LlamaScaling_AreThoseOfLlama) {
   // By transformers' _compute_llama3_parameters with base 500000, head_dim 128, factor 8, 1 and 4 of 8192 tokens.
   const RopeScaling llama3{RopeScalingKind::llama3, 8.0, 1.0, 4.0, 8192};
   const std::vector<double> scaled = rope_frequencies(128, 5e5, llama3), plain = rope_frequencies(128, 5e5);
@@ -107,7 +107,7 @@ void check(const Sample& s, Random& random, const ExecutionContext& context) {
 
 class Rope : public OnTarget {};
 
-TEST_P(Rope, TurnsPairsOfHalvesByPositionAndItsGradientBack) {
+TEST_P(Rope, Rope_BothPasses_RotatesPairsByPositionAndBack) {
   Random random(31);
   for (int round = 0; round < 60; ++round) {
     const Sample s(random);
@@ -117,7 +117,7 @@ TEST_P(Rope, TurnsPairsOfHalvesByPositionAndItsGradientBack) {
 }
 
 /// A token that is decoded later is turned alone, by its own position: scores know differences of positions only.
-TEST_P(Rope, ScoresDependOnDifferencesOfPositions) {
+TEST_P(Rope, Scores_SameDifferenceOfPositions_AreTheSame) {
   constexpr std::int64_t kTokens = 6, kDim = 16;
   Random random(33);
   const std::vector<double> q = random_values(random, kTokens * kDim), k = random_values(random, kTokens * kDim);

@@ -43,7 +43,7 @@ void expect_whole(const Encoding& encoding, const std::string& text) {
   EXPECT_EQ(at, text.size());
 }
 
-TEST_P(Golden, GivesTheIdsOfTokenizers) {
+TEST_P(Golden, Ids_GoldenTexts_AreThoseOfTokenizers) {
   const auto tokenizer = read_tokenizer_json(golden_path(GetParam()));
   const Json cases = golden_cases();
   for (std::size_t i = 0; i < cases["texts"].size(); ++i) {
@@ -90,7 +90,7 @@ GgufVocabulary gguf_arrays(const std::string& name) {
 
 class Gguf : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Gguf, GivesTheSameIdsFromItsArrays) {
+TEST_P(Gguf, Ids_FromGgufArrays_AreTheSame) {
   const auto tokenizer = make_gguf_tokenizer("arrays", gguf_arrays(GetParam()));
   const Json cases = golden_cases();
   for (std::size_t i = 0; i < cases["texts"].size(); ++i) {
@@ -99,7 +99,7 @@ TEST_P(Gguf, GivesTheSameIdsFromItsArrays) {
   }
 }
 
-TEST_P(Gguf, WrittenAsTokenizerJson_GivesTheSameIds) {
+TEST_P(Gguf, TokenizerJson_WrittenFromGguf_GivesTheSameIds) {
   GgufVocabulary arrays = gguf_arrays(GetParam());
   const headgate::testing::Scratch scratch;
   const std::string file = scratch / "tokenizer.json";
@@ -125,7 +125,7 @@ TEST_P(Gguf, WrittenAsTokenizerJson_GivesTheSameIds) {
 
 INSTANTIATE_TEST_SUITE_P(Tokenize, Gguf, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2"), name_of_test);
 
-TEST(GgufArrays, PutTokensAroundTextsAsTheKeysSay) {
+TEST(GgufArrays, TokensAroundAText_KeysOfGguf_ArePlacedByThem) {
   GgufVocabulary arrays = gguf_arrays("gpt2");
   const Ids bare = make_gguf_tokenizer("arrays", arrays)->encode("a").ids;
   arrays.add_bos_token = true;
@@ -151,7 +151,7 @@ void expect_refused(const GgufVocabulary& arrays, const std::string& reason) {
   }
 }
 
-TEST(GgufArrays, SpaceInFrontOfAText_IsWrittenWhereTokenizerJsonCanSayIt) {
+TEST(GgufArrays, SpaceBeforeAText_ToTokenizerJson_IsWrittenWherePossible) {
   const headgate::testing::Scratch scratch;
   const std::string file = scratch / "tokenizer.json";
   for (const char* pre : {"gpt2", "smollm"}) {
@@ -166,13 +166,13 @@ TEST(GgufArrays, SpaceInFrontOfAText_IsWrittenWhereTokenizerJsonCanSayIt) {
   EXPECT_THROW(gguf_tokenizer_json("arrays", arrays), io::FileError);
 }
 
-TEST(GgufArrays, MergeThatIsNotUtf8_IsNotWrittenAsTokenizerJson) {
+TEST(GgufArrays, MergeNotUtf8_ToTokenizerJson_IsRefused) {
   GgufVocabulary arrays = gguf_arrays("gpt2");
   arrays.merges[3] = "a \xff";
   EXPECT_THROW(gguf_tokenizer_json("arrays", arrays), io::FileError);
 }
 
-TEST(GgufArrays, AreRefusedByName) {
+TEST(GgufArrays, Arrays_Bad_AreRefusedByName) {
   const GgufVocabulary good = gguf_arrays("gpt2");
   GgufVocabulary bad = good;
   bad.model = "llama";

@@ -145,7 +145,7 @@ const std::vector<Refusal>& refusals() {
   return all;
 }
 
-TEST(TokenizerJson, IsRefusedByName) {
+TEST(TokenizerJson, Feature_NotSupported_IsRefusedByName) {
   for (const Refusal& refusal : refusals()) {
     Json json = golden_file("llama-bpe");
     refusal.change(json);
@@ -153,7 +153,7 @@ TEST(TokenizerJson, IsRefusedByName) {
   }
 }
 
-TEST(TokenizerJson, IsNotEveryFile) {
+TEST(TokenizerJson, File_NoTokenizerJson_IsRefused) {
   expect_refused("", "not JSON");
   expect_refused("[]", "is array, not a tokenizer: a JSON object with model.vocab and model.merges");
   expect_refused("{}", "model: not an object");
@@ -162,7 +162,7 @@ TEST(TokenizerJson, IsNotEveryFile) {
   EXPECT_THROW(read_tokenizer_json("/nonexistent"), io::FileError);
 }
 
-TEST(TokenizerJson, TakesBothSpellingsOfMerges) {
+TEST(TokenizerJson, Merges_StringsOrPairs_AreRead) {
   Json json = golden_file("gpt2");
   const auto pairs = read(json.dump());
   for (Json& merge : json["model"]["merges"]) merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
@@ -171,7 +171,7 @@ TEST(TokenizerJson, TakesBothSpellingsOfMerges) {
   EXPECT_EQ(words->encode(text).ids, pairs->encode(text).ids);
 }
 
-TEST(TokenizerJson, TakesOldFilesWithoutAType) {
+TEST(TokenizerJson, File_WithoutAModelType_IsRead) {
   Json json = golden_file("gpt2");
   json["model"].erase("type");
   json["model"]["continuing_subword_prefix"] = "";

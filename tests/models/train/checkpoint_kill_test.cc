@@ -104,7 +104,7 @@ void kill_many_times(int kills, const std::function<void(int)>& save, const std:
   EXPECT_GE(present, 2 + kills / 4);
 }
 
-TEST(Kill, LeavesTheLastWholeCheckpoint) {
+TEST(CheckpointKill, Process_KilledWhileSaving_LeavesTheLastWholeCheckpoint) {
   const Scratch scratch;
   const std::string directory = scratch / "checkpoint";
   SavedCheckpoint model(small_config());
@@ -126,7 +126,7 @@ TEST(Kill, LeavesTheLastWholeCheckpoint) {
   EXPECT_EQ(scratch.count(), 1U) << "something of the killed is left after a save";
 }
 
-TEST(Kill, LeavesTheLastWholeDirectoryWhereTwoRenamesAreNeeded) {
+TEST(CheckpointKill, Process_KilledBetweenTwoRenames_LeavesTheLastWholeDirectory) {
   const Scratch scratch;
   const std::string directory = scratch / "checkpoint";
   const auto save = [&](int generation) {

@@ -103,7 +103,7 @@ class FileLimit {
   void (*handler_)(int);
 };
 
-TEST(Loop, SavesEvaluatesAndLogsOnTime) {
+TEST(Loop, Run_AtItsIntervals_SavesEvaluatesAndLogs) {
   SmallRun run;
   run.settings.schedule.steps = 10;
   run.settings.save_every = 4;
@@ -128,7 +128,7 @@ TEST(Loop, SavesEvaluatesAndLogsOnTime) {
   EXPECT_EQ(log[2].at("eval").at("layers").size(), 2U);
 }
 
-TEST(Loop, AnInterruptedRunGoesOnBitForBit) {
+TEST(Loop, Run_InterruptedAndResumed_IsBitwiseIdentical) {
   SmallRun run;
   run.settings.eval_every = 7;
   Trainer whole = run.fresh();
@@ -161,7 +161,7 @@ void expect_same_run(const std::string& run, const std::string& other) {
   EXPECT_EQ(timeless(records(run)), timeless(records(other)));
 }
 
-TEST(Loop, InterruptionWithinSteps_DropsTheStepsAndGoesOnBitForBit) {
+TEST(Loop, Run_InterruptedWithinAStep_IsBitwiseIdenticalAfterResume) {
   SmallRun run;
   run.settings.eval_every = 4;
   run.settings.schedule.steps = 8;
@@ -192,7 +192,7 @@ TEST(Loop, InterruptionWithinSteps_DropsTheStepsAndGoesOnBitForBit) {
   expect_same_run(run.path("parts"), run.path("whole"));
 }
 
-TEST(Loop, InterruptedLastEvaluation_IsAddedOnResume) {
+TEST(Loop, LastEvaluation_Interrupted_IsAddedOnResume) {
   SmallRun run;
   run.settings.eval_every = 100;
   run.settings.schedule.steps = 3;
@@ -218,7 +218,7 @@ TEST(Loop, InterruptedLastEvaluation_IsAddedOnResume) {
   expect_same_run(run.path("parts"), run.path("whole"));
 }
 
-TEST(Loop, StepsAfterTheLastSaveAreTakenAgain) {
+TEST(Loop, Steps_AfterTheLastSave_AreRepeatedOnResume) {
   SmallRun run;
   run.settings.save_every = 5;
   Trainer whole = run.fresh();
@@ -239,7 +239,7 @@ TEST(Loop, StepsAfterTheLastSaveAreTakenAgain) {
   EXPECT_EQ(timeless(records(run.path("again"))), expected);
 }
 
-TEST(Loop, StopsWhereItIsTold) {
+TEST(Loop, Run_StopRequested_Stops) {
   SmallRun run;
   Trainer trainer = run.fresh();
   Recorder recorder;
@@ -248,7 +248,7 @@ TEST(Loop, StopsWhereItIsTold) {
   EXPECT_EQ(trainer.steps_done(), 6);
 }
 
-TEST(Loop, ADivergedRunKeepsItsLastGoodCheckpoint) {
+TEST(Loop, Run_Diverged_KeepsItsLastGoodCheckpoint) {
   SmallRun run;
   Trainer start = run.fresh();
   Checkpoint checkpoint;
@@ -266,7 +266,7 @@ TEST(Loop, ADivergedRunKeepsItsLastGoodCheckpoint) {
   EXPECT_EQ(records(run.path("run")).size(), static_cast<std::size_t>(wild.steps_done()));
 }
 
-TEST(Loop, SavesBesideADirectoryThatForeignFilesCameInto) {
+TEST(Loop, CheckpointDirectory_WithForeignFiles_IsSavedBeside) {
   SmallRun run;
   run.settings.save_every = 5;
   Trainer whole = run.fresh();
@@ -296,7 +296,7 @@ TEST(Loop, SavesBesideADirectoryThatForeignFilesCameInto) {
   EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole"))));
 }
 
-TEST(Loop, WhatASaveFindsBesideItStays) {
+TEST(Loop, DirectoriesOfTheUser_BesideACheckpoint_AreNotReplaced) {
   SmallRun run;
   const std::string place = run.path("run") + "/checkpoint";
   Trainer trainer = run.fresh();
@@ -311,7 +311,7 @@ TEST(Loop, WhatASaveFindsBesideItStays) {
   EXPECT_EQ(checkpoint_step(place + ".2"), 4);
 }
 
-TEST(Loop, AFullDiskIsOutlived) {
+TEST(Loop, Save_DiskFullForAWhile_ContinuesTheRun) {
   SmallRun run;
   run.settings.save_every = 3;
   Trainer whole = run.fresh();
@@ -338,7 +338,7 @@ TEST(Loop, AFullDiskIsOutlived) {
   EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole")))) << "no line is lost or torn";
 }
 
-TEST(Loop, ADiskThatStaysFullLeavesTheLastGoodCheckpoint) {
+TEST(Loop, Save_DiskStaysFull_LeavesTheLastGoodCheckpoint) {
   SmallRun run;
   run.settings.save_every = 5;
   const FileLimit limit;
@@ -364,7 +364,7 @@ TEST(Loop, ADiskThatStaysFullLeavesTheLastGoodCheckpoint) {
   EXPECT_EQ(timeless(records(run.path("run"))), timeless(records(run.path("whole"))));
 }
 
-TEST(Loop, SaysWhereItCannotWrite) {
+TEST(Loop, Save_NotWritable_NamesThePath) {
   SmallRun run;
   Trainer trainer = run.fresh();
   Recorder recorder;

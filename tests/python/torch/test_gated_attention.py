@@ -79,7 +79,7 @@ def assert_near(ours, expected, tolerance=1e-12):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_agrees_with_the_formulas(name):
+def test_attention_matches_the_formulas(name):
     tensors, options = case(name)
     leaves = differentiable(tensors, options)
     y, lse = call(tensors, options, return_lse=True)
@@ -100,7 +100,7 @@ def test_gradcheck(name):
     torch.autograd.gradcheck(lambda *_: call(tensors, options, return_lse=True), leaves)
 
 
-def test_gradients_of_what_is_asked_for_alone():
+def test_gradients_of_some_inputs_are_computed_alone():
     tensors, options = case("bias")
     options["bias"].requires_grad_()
     tensors["v"].requires_grad_()
@@ -112,7 +112,7 @@ def test_gradients_of_what_is_asked_for_alone():
     assert_near(options["bias"].grad, expected[1])
 
 
-def test_the_log_sum_exp_alone_has_a_gradient():
+def test_log_sum_exp_alone_has_a_gradient():
     tensors, options = case("causal")
     tensors["k"].requires_grad_()
     lse = call(tensors, options, return_lse=True)[1]
@@ -121,7 +121,7 @@ def test_the_log_sum_exp_alone_has_a_gradient():
     assert_near(ours, theirs)
 
 
-def test_tensors_are_read_where_they_lie():
+def test_tensors_of_any_strides_are_not_copied():
     """Views of a fused projection (B,T,[q|k|v|z]) in both layouts, and keys that are the same for every row."""
     fused = normal(B, T, HQ * D + 2 * HKV * D + HQ).requires_grad_()
     q, k, v, z = fused.split((HQ * D, HKV * D, HKV * D, HQ), dim=-1)
@@ -146,7 +146,7 @@ def test_three_dimensions_are_a_batch_of_one():
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
-def test_other_types(dtype, tolerance):
+def test_attention_16_bits_and_f64_match_the_formulas(dtype, tolerance):
     tensors, options = case("causal", dtype)
     leaves = differentiable(tensors, options)
     y, lse = call(tensors, options, return_lse=True)
@@ -385,7 +385,7 @@ def test_other_kinds_of_derivatives_are_refused_by_name():
     assert torch.equal(torch.func.vmap(of_q)(batch)[0], expected)
 
 
-def test_what_does_not_fit_is_refused_in_one_line():
+def test_arguments_bad_are_refused_in_one_line():
     tensors, _ = case("causal")
     learned = tensors["q"].clone().requires_grad_()
     for change, message in (
@@ -512,7 +512,7 @@ def test_other_devices_are_refused():
             gated_attention(q, q, elsewhere)
 
 
-def test_shapes_are_known_without_memory():
+def test_shapes_on_the_meta_device_take_no_memory():
     meta = {name: x.to("meta") for name, x in problem().items()}
     y, lse = call(meta, {}, return_lse=True)
     assert y.shape == (B, HQ, T, DV) and lse.shape == (B, HQ, T) and y.device.type == "meta"

@@ -56,7 +56,7 @@ def test_per_query_head_and_per_group_differ_unless_groups_are_heads():
     assert not torch.equal(*fused[0]) and torch.equal(*fused[1])
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_bad_are_refused():
     heads = Heads(HQ, HKV, D, 1)
     for call, message in (
         (

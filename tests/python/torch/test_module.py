@@ -170,7 +170,7 @@ def test_statistics(name, causality):
         assert_near(passed, weights[..., 0] * gate)
 
 
-def test_an_encoder_with_padding_and_packed():
+def test_encoder_padded_or_packed_agrees():
     """Without a causal mask, each sequence is what it is by itself: behind its length, and in a packed batch."""
     made = layer({"gate_grain": "headwise"})
     h = torch.randn(B, T, C)
@@ -345,7 +345,7 @@ SAMPLE = BUILD / "tests" / "train" / "model_sample"
     not SAMPLE.exists(), reason="the build folder of this package has no tests/models/train/model_sample"
 )
 @torch.no_grad()
-def test_models_of_the_programs(tmp_path):
+def test_module_loads_models_of_the_program(tmp_path):
     """Some of each kind of model that headgate's programs write: their log-probabilities, from their tensors."""
     from safetensors.torch import load_file
 
@@ -386,7 +386,7 @@ def test_initial_values():
     assert math.isclose(made.o_proj.weight.std().item(), 0.02, rel_tol=0.1)
 
 
-def test_made_without_memory():
+def test_module_on_the_meta_device_takes_no_memory():
     with torch.device("meta"):
         made = GatedAttention(**SIZES, attention_sinks="off_by_one")
         assert made(torch.empty(B, T, C)).shape == (B, T, C)
@@ -398,7 +398,7 @@ def test_made_without_memory():
     assert torch.equal(*(one(h) for one in layers))
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_bad_are_refused():
     for keys, message in (
         ({"num_key_value_heads": 3}, "num_attention_heads: 4 is not a multiple of num_key_value_heads, 3"),
         ({"gate_site": "g6"}, "gate_site: 'g6' is none of none, g1"),
@@ -430,7 +430,7 @@ def test_names():
             parse_gate(name)
 
 
-def test_words_are_those_of_the_programs():
+def test_words_of_gates_are_those_of_the_program():
     """The lists of variant.py say what the C++ headers list."""
 
     def words(file, begin, end):
@@ -452,7 +452,7 @@ def test_words_are_those_of_the_programs():
     assert set(sites) >= set(variant.SITES) - {"none"} and "g6" not in sites
 
 
-def test_the_gate_is_in_the_kernel():
+def test_gate_is_applied_in_the_kernel():
     """The layer of g1 is the operation on views of the projections."""
     made = layer({"qk_norm": "none", "partial_rotary_factor": 0.0, "gate_layout": "per_query_head"})
     h = torch.randn(B, T, C)

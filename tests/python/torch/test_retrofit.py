@@ -47,7 +47,7 @@ def open_gates(model):
 
 @pytest.mark.parametrize("family", WITHOUT)
 @pytest.mark.parametrize("gate", ["g1-elementwise-sigmoid2", "g1-headwise-identity-add", "g3-headwise-sigmoid2"])
-def test_starts_as_the_identity(family, gate):
+def test_retrofit_fresh_gates_change_nothing(family, gate):
     """Exactly the logits of before, and gradients at the gates."""
     model = models.model(family, "headgate")
     ids = models.tokens(2, 11)
@@ -116,7 +116,7 @@ def test_trained_gates(family, gate):
     assert torch.equal(ours.eval().generate(ids, **options), eager.eval().generate(ids, **options))
 
 
-def test_training_the_gates_alone():
+def test_training_gates_alone_changes_no_other_weight():
     model = retrofit(models.model("llama"), "headwise-sigmoid2")
     model.requires_grad_(False)
     gates = gate_parameters(model)
@@ -135,7 +135,7 @@ def test_training_the_gates_alone():
     assert losses[-1] < losses[0] - 0.01
 
 
-def test_copies_are_models_of_their_own():
+def test_copy_trained_does_not_change_the_original():
     model = retrofit(models.model("qwen3"), "g2-sigmoid2")
     other = copy.deepcopy(model)
     open_gates(other)
@@ -234,7 +234,7 @@ def test_from_pretrained_without_the_gates_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("family", WITHOUT)
-def test_matrices_have_a_name_of_their_own(family):
+def test_gate_matrices_have_their_own_names(family):
     """LoRA chooses target modules by the last part of their names: no other module has the gate's."""
     model = models.model(family)
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
@@ -272,7 +272,7 @@ def test_gradient_checkpointing_and_compile():
     assert_near(compiled(ids, use_cache=False).logits, plain_logits)
 
 
-def test_a_gate_is_never_left_out():
+def test_gate_is_applied_in_every_mode():
     """Another attention would not know of the gate of g1."""
     model = retrofit(models.model("llama"))
     model.set_attn_implementation("eager")
@@ -282,7 +282,7 @@ def test_a_gate_is_never_left_out():
     assert model(models.tokens(1, 4)).logits.shape == (1, 4, models.VOCAB)
 
 
-def test_what_is_not_known_is_refused():
+def test_models_and_gates_unknown_are_refused():
     gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9))
     for model, gate, message in (
         (gpt2, "sigmoid2", "GPT2LMHeadModel has no attention that is known"),

@@ -151,7 +151,7 @@ def partly_all():
         assert_near(x.grad, shard_sequence(leaves[name].grad, 2), 5e-6)
 
 
-def test_gradients_of_what_is_asked_for_alone():
+def test_gradients_of_some_inputs_are_computed_alone():
     processes.run(2, partly_all)
 
 
@@ -167,7 +167,7 @@ def same_bits():
         assert all(torch.equal(a, b) for a, b in zip(found[0], other))
 
 
-def test_the_same_bits_every_time():
+def test_ring_repeated_gives_the_same_bits():
     processes.run(2, same_bits)
 
 
@@ -206,7 +206,7 @@ def observed(sharding, options):
     return events, sent, own["k"].nbytes + own["v"].nbytes
 
 
-def test_balanced_ranks_compute_as_much_as_each_other():
+def test_balanced_ranks_causal_do_equal_work():
     found = processes.run(4, observed, "balanced", {"causality": "causal"})
     for events, sent, shard in found:
         assert events.count("attention") == events.count("gradients") == 2 * 4 + 1  # of 16 pairs of chunks
@@ -217,7 +217,7 @@ def test_balanced_ranks_compute_as_much_as_each_other():
     assert [events.count("attention") for events, *_ in contiguous] == [1, 2, 3, 4]
 
 
-def test_what_no_rank_sees_is_not_sent():
+def test_keys_that_no_rank_sees_are_not_sent():
     window = {"causality": "causal", "window_left": T // 4}  # the shard before the own one
     for rank, (events, sent, shard) in enumerate(processes.run(4, observed, "contiguous", window)):
         assert events.count("attention") == events.count("gradients") == (1 if rank == 0 else 2)
@@ -240,7 +240,7 @@ def within_a_group():
     assert_near(y, gated_attention(**x, causality="causal"), 2e-6)
 
 
-def test_a_group_of_some_ranks():
+def test_ring_group_of_some_ranks_agrees():
     processes.run(4, within_a_group)
 
 
@@ -364,11 +364,11 @@ def refused():
     assert y.isfinite().all()
 
 
-def test_what_does_not_fit_is_refused_on_every_rank():
+def test_arguments_bad_are_refused_on_every_rank():
     processes.run(2, refused)
 
 
-def test_without_a_process_group():
+def test_ring_without_a_process_group_is_refused():
     x = torch.randn(1, 1, 4, 4)
     for call in (lambda: ring_attention(x, x, x), lambda: shard_sequence(x, 2), lambda: gather_sequence(x, 2)):
         with pytest.raises(ValueError, match="torch.distributed has no process group: call init_process_group first"):
@@ -398,7 +398,7 @@ def as_pytorch_uses_it():
     assert half.dtype == torch.bfloat16 and torch.equal(half, ring_attention(**narrow, causality="causal"))
 
 
-def test_as_pytorch_uses_it():
+def test_ring_in_a_pytorch_model_trains():
     processes.run(2, as_pytorch_uses_it)
 
 

@@ -80,7 +80,7 @@ def test_generation_with_a_cache(pair):
     assert torch.equal(ours.generate(ids, **options, use_cache=False), expected)
 
 
-def test_a_prompt_in_parts(pair):
+def test_prompt_in_parts_gives_the_same_logits(pair):
     """Logits of a prompt that a cache gets in parts are those of the whole."""
     model = pair[1].eval()
     ids = models.tokens(2, 13)
@@ -264,7 +264,7 @@ def test_masks(T, S, past, padding, window):
     assert torch.equal(dense(ours, T, S, window).expand(2, 1, T, S), expected.expand(2, 1, T, S))
 
 
-def test_other_rules_are_whole_masks():
+def test_mask_of_other_rules_is_whole():
     """Those of chunks, and of overlays, which forbid that causality is left to the attention."""
     arguments = {"batch_size": 1, "q_length": 6, "kv_length": 6, "local_size": 4}
     chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
@@ -286,7 +286,7 @@ def test_windows_and_padding_take_little_memory(monkeypatch):
     assert all(call["mask"].shape == (2, 1, 1, 12) and call["causality"] == "causal" for call in calls[2:])
 
 
-def test_a_mask_of_numbers():
+def test_mask_of_numbers_is_added():
     eager, ours = (models.model("llama", attention) for attention in ("eager", "headgate"))
     bias = torch.randn(2, 1, 6, 6).masked_fill(torch.ones(6, 6).triu(1).bool(), torch.finfo(torch.float32).min)
     ids = models.tokens(2, 6)
@@ -372,7 +372,7 @@ def test_compiles():
     assert_near(compiled(ids).logits, model(ids).logits)
 
 
-def test_set_on_a_model_that_is_there():
+def test_attention_set_on_a_loaded_model_is_used():
     model = models.model("llama")
     ids = models.tokens(1, 6)
     expected = model(ids).logits
@@ -380,7 +380,7 @@ def test_set_on_a_model_that_is_there():
     assert_near(model(ids).logits, expected)
 
 
-def test_what_is_not_supported_is_refused():
+def test_features_not_supported_are_refused():
     model = models.model("llama", "headgate", attention_dropout=0.1)
     ids = models.tokens(1, 4)
     layer = model.model.layers[0].self_attn
@@ -393,7 +393,7 @@ def test_what_is_not_supported_is_refused():
             headgate.torch.transformers.attention_forward(layer, x, x, x, None, **{name: value})
 
 
-def test_registered_once():
+def test_registration_repeated_happens_once():
     for _ in range(2):
         assert headgate.torch.transformers.register() == "headgate"
     assert "headgate" in transformers.AttentionInterface().valid_keys()

@@ -36,7 +36,7 @@ class NotedJob : public BenchJob {
   std::string& runs_;
 };
 
-TEST(RunGroup, TakesTurnsThereAndBackAndComparesTheRates) {
+TEST(RunGroup, Cases_OfAGroup_AlternateAndCompareTheirRates) {
   std::string runs;
   const auto job = [&runs](char name, int milliseconds) {
     return [&runs, name, milliseconds](int threads) {
@@ -69,7 +69,7 @@ TEST(RunGroup, TakesTurnsThereAndBackAndComparesTheRates) {
   EXPECT_LT(result.ratios[0].value, 1.0);  // b sleeps for longer
 }
 
-TEST(RunGroup, TimesShortCallsInARow) {
+TEST(RunGroup, ShortCalls_Timed_RunInARow) {
   std::string runs;
   const BenchGroup group{
       {{"s", [&runs](int threads) { return std::make_unique<NotedJob>('s', 1, threads, runs); }, 0, {}}}, {}};
@@ -99,7 +99,7 @@ class ReadingJob : public BenchJob {
   float sum_ = 0.0F;
 };
 
-TEST(RunGroup, ComparesEachReadingCallWithAStreamingPass) {
+TEST(RunGroup, ReadingCalls_Timed_AreComparedWithAStreamingPass) {
   static constexpr std::size_t kBytes = 1 << 20;
   const BenchGroup group{{{"r", [](int) { return std::make_unique<ReadingJob>(kBytes); }, 1, {}}}, {}};
   BenchSettings settings;
@@ -115,7 +115,7 @@ TEST(RunGroup, ComparesEachReadingCallWithAStreamingPass) {
   EXPECT_EQ(result.fraction_of_limit(), std::max(result.fraction_of_read, result.fraction_of_peak()));
 }
 
-TEST(RunGroup, RunsASlowCaseOnceToWarmUpAndAsOftenAsSlowCasesAre) {
+TEST(RunGroup, SlowCase_Timed_WarmsUpOnceAndRunsAsOftenAsSlowCasesDo) {
   std::string runs;
   const BenchGroup group{
       {{"s", [&runs](int threads) { return std::make_unique<NotedJob>('s', 510, threads, runs); }, 0, {}}}, {}};

@@ -67,7 +67,7 @@ void expect_right(const verify::CaseSpec& spec, Order order) {
   EXPECT_EQ(check_backward_case(problem, command), std::nullopt);
 }
 
-TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
+TEST(AttendAgainstOracle, Outputs_EachFeatureAlone_MatchTheOracle) {
   verify::CaseSpec plain;
   plain.B = 2;
   plain.Hkv = 2;
@@ -121,7 +121,7 @@ TEST(AttendAgainstOracle, EveryFeatureOnItsOwn) {
   }
 }
 
-TEST(AttendAgainstOracle, EveryGateFunction) {
+TEST(AttendAgainstOracle, Outputs_EveryGateFunction_MatchTheOracle) {
   for (const auto& [fn, word] : Words<GateFn>::kAll) {
     verify::CaseSpec spec;
     spec.Hkv = 2;
@@ -135,7 +135,7 @@ TEST(AttendAgainstOracle, EveryGateFunction) {
   }
 }
 
-TEST(AttendAgainstOracle, RandomCombinations) {
+TEST(AttendAgainstOracle, Outputs_RandomCombinations_MatchTheOracle) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     expect_right(verify::random_spec(seed), seed % 2 == 0 ? Order::c : Order::fortran);
   }
@@ -208,7 +208,7 @@ class AttendTest : public ::testing::Test {
 
 std::vector<std::int64_t> shape_of(const std::string& path) { return io::read_npy(path).shape; }
 
-TEST_F(AttendTest, FortranOrderIsTheSameProblem) {
+TEST_F(AttendTest, Input_FortranOrder_GivesTheSameOutput) {
   const std::string expected = result({"--gate", in("z"), "--bias", in("bias")});
   put("q", {kB, kHq, kT, kD}, DType::f32, 4, Order::fortran);
   put("v", {kB, kHkv, kS, kDv}, DType::f32, 4, Order::fortran);
@@ -217,7 +217,7 @@ TEST_F(AttendTest, FortranOrderIsTheSameProblem) {
   EXPECT_EQ(result({"--gate", in("z"), "--bias", in("bias")}), expected);
 }
 
-TEST_F(AttendTest, OutputsHaveTheRankOfQ) {
+TEST_F(AttendTest, Outputs_EachRankOfQ_HaveIt) {
   const std::vector<std::string> all = {"--lse",  out("lse.npy"), "--weights",  out("p.npy"), "--grad-out",
                                         in("dy"), "--grad-dir",   out("grads"), "--gate",     in("z")};
   using Dims = std::vector<std::int64_t>;
@@ -249,7 +249,7 @@ TEST_F(AttendTest, OutputsHaveTheRankOfQ) {
   expect_shapes({}, {});
 }
 
-TEST_F(AttendTest, GradientsAreWrittenAsTheyApply) {
+TEST_F(AttendTest, Gradients_OfInputsGiven_AreWritten) {
   const auto names = [this] {
     std::set<std::string> found;
     for (const auto& entry : fs::directory_iterator(out("grads"))) found.insert(entry.path().filename().string());
@@ -270,7 +270,7 @@ TEST_F(AttendTest, GradientsAreWrittenAsTheyApply) {
   EXPECT_EQ(names(), (Names{"dq.npy", "dk.npy", "dv.npy"}));
 }
 
-TEST_F(AttendTest, StatisticsAreWrittenAsTheyAreAskedFor) {
+TEST_F(AttendTest, Statistics_AskedFor_AreWritten) {
   const auto names = [this] {
     std::set<std::string> found;
     for (const auto& entry : fs::directory_iterator(out("stats"))) found.insert(entry.path().filename().string());
@@ -293,14 +293,14 @@ TEST_F(AttendTest, StatisticsAreWrittenAsTheyAreAskedFor) {
   EXPECT_EQ(shape_of(out("stats/rows.npy")), (Dims{kB, kHq, 2, kS}));
 }
 
-TEST_F(AttendTest, RefusesStatisticsThatAreNone) {
+TEST_F(AttendTest, Statistics_UnknownName_IsRefused) {
   refuse({"--top-k", "3"}, "--stats");
   refuse({"--stats", out("stats"), "--rows", "1,"}, "--rows is '1,' but must be whole numbers");
   refuse({"--stats", out("stats"), "--rows", "5"}, "--rows 5: there is no query 5; q has 5");
   refuse({"--stats", out("stats"), "--top-k", "0"}, "--top-k");
 }
 
-TEST_F(AttendTest, OffByOneIsASinkOfZero) {
+TEST_F(AttendTest, OffByOne_Option_EqualsASinkOfZero) {
   const std::string plain = result();
   const std::string off_by_one = result({"--off-by-one"});
   EXPECT_NE(off_by_one, plain);
@@ -308,12 +308,12 @@ TEST_F(AttendTest, OffByOneIsASinkOfZero) {
   EXPECT_EQ(result({"--sinks", in("zeros")}), off_by_one);
 }
 
-TEST_F(AttendTest, ThreadsDoNotShow) {
+TEST_F(AttendTest, Output_AnyNumberOfThreads_IsBitwiseIdentical) {
   const std::string one = result({"--threads", "1", "--causal"});
   for (const char* n : {"2", "3", "7"}) EXPECT_EQ(result({"--threads", n, "--causal"}), one);
 }
 
-TEST_F(AttendTest, GateFunctionDefaultsToSigmoidTimes) {
+TEST_F(AttendTest, GateFunction_NotGiven_IsSigmoidTimes) {
   const std::string gated = result({"--gate", in("z")});
   EXPECT_EQ(result({"--gate", in("z"), "--gate-fn", "sigmoid", "--gate-op", "mul"}), gated);
   EXPECT_NE(result({"--gate", in("z"), "--gate-fn", "silu"}), gated);
@@ -322,7 +322,7 @@ TEST_F(AttendTest, GateFunctionDefaultsToSigmoidTimes) {
   EXPECT_EQ(result({"--gate-fn", "none"}), plain);
 }
 
-TEST_F(AttendTest, PrecisionIsOfTheProducts) {
+TEST_F(AttendTest, Precision_Native16_ChangesTheProducts) {
   put("q", {1, 2, 80, 16}, DType::f32);
   put("k", {1, 2, 140, 16}, DType::f32);
   put("v", {1, 2, 140, 16}, DType::f32);
@@ -332,7 +332,7 @@ TEST_F(AttendTest, PrecisionIsOfTheProducts) {
   EXPECT_EQ(native16 == exact, native16_products().empty());
 }
 
-TEST_F(AttendTest, DTypeConverts) {
+TEST_F(AttendTest, DType_Given_ConvertsTheInputs) {
   const std::string f32 = result();
   const std::string f64 = result({"--dtype", "f64"});
   EXPECT_EQ(io::read_npy(out("y.npy")).dtype, DType::f64);
@@ -353,7 +353,7 @@ TEST_F(AttendTest, DTypeConverts) {
   EXPECT_EQ(result({"--dtype", "bf16"}), bf16);
 }
 
-TEST_F(AttendTest, BiasOfAnyFloatIsTaken) {
+TEST_F(AttendTest, Bias_AnyFloat_IsAccepted) {
   const std::string expected = result({"--bias", in("bias")});
   for (const DType dtype : {DType::f16, DType::f64}) {
     put("bias2", {1, 1, kT, kS}, dtype, 2, Order::c, "bias");
@@ -361,7 +361,7 @@ TEST_F(AttendTest, BiasOfAnyFloatIsTaken) {
   }
 }
 
-TEST_F(AttendTest, EmptyDimensions) {
+TEST_F(AttendTest, Dimensions_Empty_WriteEmptyOutputs) {
   put("q", {kB, kHq, 0, kD});
   result();
   EXPECT_EQ(shape_of(out("y.npy")), (std::vector<std::int64_t>{kB, kHq, 0, kDv}));
@@ -373,13 +373,13 @@ TEST_F(AttendTest, EmptyDimensions) {
   for (std::int64_t i = 0; i < y.numel(); ++i) ASSERT_EQ(load_element(y.data.get(), y.dtype, i), 0.0);
 }
 
-TEST_F(AttendTest, ReplacesWhatWasThere) {
+TEST_F(AttendTest, Output_Exists_IsReplaced) {
   write_bytes(out("y.npy"), "old");
   EXPECT_EQ(result(), result());
   EXPECT_EQ(std::distance(fs::directory_iterator(out_dir), {}), 1);
 }
 
-TEST_F(AttendTest, RefusesBadUsage) {
+TEST_F(AttendTest, Usage_Bad_IsRefused) {
   refuse_command({"attend"}, "--q is required");
   refuse_command({"attend", "--q", in("q"), "--k", in("k"), "--v", in("v")}, "--out is required");
   refuse({"--window", "3"}, "--window is '3'");
@@ -417,7 +417,7 @@ TEST_F(AttendTest, RefusesBadUsage) {
   refuse({"surplus"}, "surplus");
 }
 
-TEST_F(AttendTest, RefusesTwoOutputsAtOnePath) {
+TEST_F(AttendTest, Outputs_SamePath_AreRefused) {
   refuse({"--lse", out("y.npy")}, "--lse " + out("y.npy") + " are one file: give two paths");
   refuse({"--lse", out("../out/./y.npy")}, "--lse " + out("../out/./y.npy") + " are one file");
   refuse({"--lse", out("p.npy"), "--weights", out("p.npy")}, "--weights " + out("p.npy") + " are one file");
@@ -425,7 +425,7 @@ TEST_F(AttendTest, RefusesTwoOutputsAtOnePath) {
          "--grad-dir " + out("grads/dq.npy") + " are one file");
 }
 
-TEST_F(AttendTest, RefusesAnOutputThatIsAnInput) {
+TEST_F(AttendTest, Output_IsAnInput_IsRefused) {
   const auto refuse_out = [this](const std::string& path, const std::string& name) {
     const std::string option = name == "z" ? "--gate" : "--" + name;
     const std::string before = read_bytes(path);
@@ -450,7 +450,7 @@ TEST_F(AttendTest, RefusesAnOutputThatIsAnInput) {
   refuse({"--lse", in("q")}, "--lse " + in("q") + " would overwrite " + in("q") + ", a file of --q");
 }
 
-TEST_F(AttendTest, RefusesTwoOutputsThatAreOneFile) {
+TEST_F(AttendTest, Outputs_SameFile_AreRefused) {
   write_bytes(scratch / "old.npy", "old");
   fs::create_hard_link(scratch / "old.npy", scratch / "same.npy");
   const Outcome outcome = testing::headgate({"attend", "--q", in("q"), "--k", in("k"), "--v", in("v"), "--out",
@@ -459,7 +459,7 @@ TEST_F(AttendTest, RefusesTwoOutputsThatAreOneFile) {
   EXPECT_EQ(read_bytes(scratch / "old.npy"), "old");
 }
 
-TEST_F(AttendTest, RefusesPathsThatTakeNoFile) {
+TEST_F(AttendTest, Path_TakesNoFile_IsRefused) {
   refuse({"--lse", out("missing/lse.npy")}, "missing/lse.npy: cannot write: there is no directory " + out("missing"));
   refuse({"--lse", out_dir}, "not a regular file");
   refuse({"--lse", in("q") + "/lse.npy"}, "cannot write: Not a directory");
@@ -469,7 +469,7 @@ TEST_F(AttendTest, RefusesPathsThatTakeNoFile) {
   refuse({"--grad-out", in("dy"), "--grad-dir", in("q")}, "cannot write: Not a directory");
 }
 
-TEST_F(AttendTest, RefusesOtherDTypesByName) {
+TEST_F(AttendTest, DType_NotSupported_IsRefusedByName) {
   put("k", {kB, kHkv, kS, kD}, DType::f64);
   refuse({}, "k.npy: has dtype f64 but " + in("q") + " has f32");
   put("k", {kB, kHkv, kS, kD});
@@ -490,7 +490,7 @@ TEST_F(AttendTest, RefusesOtherDTypesByName) {
   refuse({"--bias", in("whole")}, "whole.npy: has dtype i32");
 }
 
-TEST_F(AttendTest, RefusesShapesThatDisagree) {
+TEST_F(AttendTest, Shapes_Disagree_AreRefused) {
   put("k3", {1, kHkv, kS, kD}, DType::f32, 3);
   refuse_command({"attend", "--q", in("q"), "--k", in("k3"), "--v", in("v"), "--out", out("y.npy")},
                  "k3.npy: has shape (2, 7, 8) but must be of rank 4 as q");
@@ -516,7 +516,7 @@ TEST_F(AttendTest, RefusesShapesThatDisagree) {
   refuse({"--cu-seqlens-q", in("lengths"), "--cu-seqlens-k", in("lengths")}, "B is 2 but must be 1");
 }
 
-TEST_F(AttendTest, AuxiliaryArrays_AreRefusedWithTheirFiles) {
+TEST_F(AttendTest, AuxiliaryArray_Bad_IsRefusedWithItsFile) {
   put_values("offsets", std::vector<std::int64_t>{0}, {1, 1, 1, 1}, 1);
   refuse({"--query-offsets", in("offsets")}, "offsets.npy: query_offsets has shape (1,1,1,1)");
   put("slopes", {1, 1, 1, kHq + 1}, DType::f32, 1);
@@ -528,18 +528,18 @@ TEST_F(AttendTest, AuxiliaryArrays_AreRefusedWithTheirFiles) {
   refuse({"--block-table", in("table"), "--key-lengths", in("lengths")}, "table.npy: block_table[1,0] is 9");
 }
 
-TEST_F(AttendTest, RowsBeyondTheQueries_AreRefusedAsTheOptionSaysThem) {
+TEST_F(AttendTest, Rows_BeyondTheQueries_AreRefusedByTheOptionsName) {
   refuse({"--stats", out("s"), "--rows", "0,99"}, "--rows 0,99: there is no query 99; q has 5, numbered from 0");
 }
 
-TEST_F(AttendTest, StatisticsInALoopOfLinks_SayThatItIsOne) {
+TEST_F(AttendTest, Statistics_LoopOfLinks_IsNamed) {
   fs::create_symlink("other", scratch / "loop");
   fs::create_symlink("loop", scratch / "other");
   refuse({"--stats", scratch / "loop"}, "is a loop of symbolic links");
   refuse({"--lse", scratch / "loop"}, "is a loop of symbolic links");
 }
 
-TEST_F(AttendTest, RefusesFilesThatLie) {
+TEST_F(AttendTest, File_HeaderContradictsItsData_IsRefused) {
   const std::string whole = read_bytes(in("q"));
   for (const std::size_t n : {std::size_t{0}, std::size_t{9}, std::size_t{60}, whole.size() - 1}) {
     write_bytes(in("q"), whole.substr(0, n));
@@ -558,7 +558,7 @@ TEST_F(AttendTest, RefusesFilesThatLie) {
 }
 
 /// Flips in every file at once: never a crash, and never an output beside a refusal.
-TEST_F(AttendTest, SurvivesDamagedFiles) {
+TEST_F(AttendTest, File_Damaged_IsReadOrRefused) {
   std::mt19937 random(250506708);  // NOLINT: the same damage in every run
   const std::vector<std::string> names = {"q", "k", "v", "z", "bias", "sinks"};
   for (int round = 0; round < 60; ++round) {
@@ -603,7 +603,7 @@ class AttendOutOfSpaceTest : public AttendTest {
   }
 };
 
-TEST_F(AttendOutOfSpaceTest, AnErrorLeavesNothing) {
+TEST_F(AttendOutOfSpaceTest, Outputs_DiskFull_LeaveNothing) {
   expect_refused(attend_limited(), "attend", "p.npy: cannot write: File too large");
   EXPECT_EQ(read_bytes(out("y.npy")), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(out_dir), {}), 1);

@@ -64,7 +64,7 @@ Ids ids_of(const std::string& kind, std::string_view text, bool add_special) {
 }
 
 /// The same figures as for the ids of the text, and bits for the bytes that the targets decode to.
-TEST_F(EvalTokensTest, ReadsATextAsTheModelsTokens) {
+TEST_F(EvalTokensTest, Text_ModelWithATokenizer_IsReadAsItsTokens) {
   make_model("model", "gpt2", "headwise");
   const Ids ids = ids_of("gpt2", testing::read_bytes(verb.text()), true);
   for (const std::vector<std::string>& more :
@@ -89,7 +89,7 @@ TEST_F(EvalTokensTest, ReadsATextAsTheModelsTokens) {
 }
 
 /// The tokenizer's BOS stands in front, and the whole text is predicted.
-TEST_F(EvalTokensTest, PutsTheTokenizersBosInFront) {
+TEST_F(EvalTokensTest, Bos_OfTheTokenizer_StandsFirst) {
   make_model("model", "llama-bpe");
   testing::write_bytes(verb.text(), "the people");
   const Ids ids = ids_of("llama-bpe", "the people", true);
@@ -101,7 +101,7 @@ TEST_F(EvalTokensTest, PutsTheTokenizersBosInFront) {
   EXPECT_EQ(text.at("text_bytes"), 10);
 }
 
-TEST_F(EvalTokensTest, ComparesBitsPerByteOfDifferentTokens) {
+TEST_F(EvalTokensTest, BitsPerByte_DifferentTokenizers_AreComparable) {
   make_model("gpt", "gpt2");
   make_model("bos", "llama-bpe");
   ASSERT_EQ(verb.train("bytes").status, 0);
@@ -127,7 +127,7 @@ TEST_F(EvalTokensTest, ComparesBitsPerByteOfDifferentTokens) {
   EXPECT_EQ(testing::headgate(same).out.rfind("the same 64 tokens for every model", 0), 0U);
 }
 
-TEST_F(EvalTokensTest, HoldsOutTheTailOfTheText) {
+TEST_F(EvalTokensTest, Text_Evaluated_IsItsHeldOutTail) {
   make_model("model", "gpt2");
   const std::string text = testing::read_bytes(verb.text());
   const json tail = by_text("model", {"--held-out"});
@@ -135,7 +135,7 @@ TEST_F(EvalTokensTest, HoldsOutTheTailOfTheText) {
   EXPECT_EQ(by_text("model", {"--seq-len", "16"}), tail);
 }
 
-TEST_F(EvalTokensTest, RefusesWhatDoesNotFit) {
+TEST_F(EvalTokensTest, Arguments_Bad_AreRefused) {
   make_model("model", "gpt2");
   const auto eval = [&](std::vector<std::string> more) {
     std::vector<std::string> command{"eval", verb.path("model"), "--text", verb.text()};

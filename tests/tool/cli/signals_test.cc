@@ -48,7 +48,7 @@ void leave_unfinished_file(const Scratch& scratch) {
   file->write("half", 4);
 }
 
-TEST(Signals, AnEndingSignalLeavesNoUnfinishedFile) {
+TEST(Signals, Signal_EndsTheProcess_LeavesNoUnfinishedFile) {
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU}) {
     const Scratch scratch;
     const int status = status_of_child([&] {
@@ -61,7 +61,7 @@ TEST(Signals, AnEndingSignalLeavesNoUnfinishedFile) {
   }
 }
 
-TEST(Signals, WhatTheParentIgnoresStaysIgnored) {
+TEST(Signals, Signal_IgnoredByTheParent_StaysIgnored) {
   const Scratch scratch;
   const int status = status_of_child([&] {
     std::signal(SIGHUP, SIG_IGN);
@@ -74,7 +74,7 @@ TEST(Signals, WhatTheParentIgnoresStaysIgnored) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(Signals, AWatchNotesTheFirstSignal) {
+TEST(Signals, Watch_FirstSignal_NotesIt) {
   const int status = status_of_child([] {
     const SignalWatch watch;
     if (SignalWatch::received() != 0) ::_exit(1);
@@ -87,7 +87,7 @@ TEST(Signals, AWatchNotesTheFirstSignal) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(Signals, ASecondSignalEndsAWatchedProcessAndLeavesNoUnfinishedFile) {
+TEST(Signals, Watch_SecondSignal_EndsTheProcessAndLeavesNoUnfinishedFile) {
   const Scratch scratch;
   const int status = status_of_child([&] {
     const SignalWatch watch;
@@ -100,7 +100,7 @@ TEST(Signals, ASecondSignalEndsAWatchedProcessAndLeavesNoUnfinishedFile) {
   EXPECT_EQ(scratch.count(), 0U);
 }
 
-TEST(Signals, WatchWithAcknowledgement_WritesItOnceAtTheFirstSignal) {
+TEST(Signals, Watch_FirstSignal_WritesItsAcknowledgementOnce) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const int status = status_of_child([&] {
@@ -146,7 +146,7 @@ int status_on_terminal(int presses, const std::function<void()>& work, std::stri
   return status;
 }
 
-TEST(Signals, CtrlCTwiceWithinASecond_EndsAWatchedProcess) {
+TEST(Signals, Watch_CtrlCTwiceWithinASecond_EndsTheProcess) {
   const auto work = [] {
     const SignalWatch watch("stopping");
     [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, "ready\n", 6);
@@ -164,7 +164,7 @@ TEST(Signals, CtrlCTwiceWithinASecond_EndsAWatchedProcess) {
   expect_ended_by(status_on_terminal(2, work, output), SIGINT);
 }
 
-TEST(Signals, AfterAWatchSignalsDoWhatTheyDidBefore) {
+TEST(Signals, Watch_Ended_RestoresTheHandlers) {
   const Scratch scratch;
   const int status = status_of_child([&] {
     remove_unfinished_files_on_signals();
@@ -176,7 +176,7 @@ TEST(Signals, AfterAWatchSignalsDoWhatTheyDidBefore) {
   EXPECT_EQ(scratch.count(), 0U);
 }
 
-TEST(Signals, LostOutputEndsNoProcess) {
+TEST(Signals, Process_OutputLost_Continues) {
   const int status = status_of_child([] {
     ::close(STDIN_FILENO);
     survive_lost_output();
@@ -187,7 +187,7 @@ TEST(Signals, LostOutputEndsNoProcess) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(Signals, FileTooLarge_EndsNoProcess) {
+TEST(Signals, Process_FileTooLarge_Continues) {
   const int status = status_of_child([] {
     report_files_too_large();
     std::raise(SIGXFSZ);
@@ -208,7 +208,7 @@ std::uint64_t signal_mask(pid_t process, const std::string& mask_name) {
   return 0;
 }
 
-TEST(Signals, TheToolCatchesThemFromItsStart) {
+TEST(Signals, Tool_SignalAtItsStart_IsCaught) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   posix_spawn_file_actions_t actions;

@@ -56,7 +56,7 @@ class TrainProcessesTest : public ::testing::Test {
 
 #if HEADGATE_MPI
 
-TEST_F(TrainProcessesTest, TheLossIsThatOfOneProcessAndItsBitsRepeat) {
+TEST_F(TrainProcessesTest, Loss_SeveralProcesses_IsThatOfOneAndRepeats) {
   const std::vector<std::string> more = {"--gate", "elementwise", "--accumulate", "2", "--eval-every", "10"};
   std::vector<std::string> alone = more;
   alone.insert(alone.end(), {"--batch", "6", "--threads", "1"});
@@ -78,7 +78,7 @@ TEST_F(TrainProcessesTest, TheLossIsThatOfOneProcessAndItsBitsRepeat) {
       << "sums in another order have other bits: else one process trained it";
 }
 
-TEST_F(TrainProcessesTest, ResumesWithOtherNumbersOfProcesses) {
+TEST_F(TrainProcessesTest, Run_OtherNumberOfProcesses_Resumes) {
   ASSERT_EQ(train(2, "whole").status, 0);
   ASSERT_EQ(train(2, "parts", {"--stop-at", "7"}).status, 0);
   for (const int processes : {3, 1}) {
@@ -92,7 +92,7 @@ TEST_F(TrainProcessesTest, ResumesWithOtherNumbersOfProcesses) {
   EXPECT_EQ(verb.checkpoint_file("parts", "model.safetensors"), verb.checkpoint_file("whole", "model.safetensors"));
 }
 
-TEST_F(TrainProcessesTest, RefusalsAreOneLineAndWriteNothing) {
+TEST_F(TrainProcessesTest, Run_Refused_PrintsOneLineAndWritesNothing) {
   const auto expect_refused = [this](const Outcome& outcome, const std::string& reason) {
     EXPECT_EQ(outcome.status, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
@@ -112,7 +112,7 @@ TEST_F(TrainProcessesTest, RefusalsAreOneLineAndWriteNothing) {
   expect_refused(testing::run_program(command), "the processes of the run differ in their data");
 }
 
-TEST_F(TrainProcessesTest, AKilledProcessEndsTheRunInOneLineWithItsCheckpointWhole) {
+TEST_F(TrainProcessesTest, Run_ProcessKilled_EndsInOneLineWithAWholeCheckpoint) {
   std::string line = testing::headgate_path();
   const std::vector<std::string> more = {"--batch", "6", "--threads", "1", "--steps", "1000000", "--save-every", "5"};
   for (const std::string& argument : verb.command("run", more)) line += " " + argument;
@@ -137,7 +137,7 @@ TEST_F(TrainProcessesTest, AKilledProcessEndsTheRunInOneLineWithItsCheckpointWho
 
 #else
 
-TEST_F(TrainProcessesTest, ABuildWithoutMpiRefusesALauncher) {
+TEST_F(TrainProcessesTest, Launcher_BuildWithoutMpi_IsRefused) {
   ASSERT_EQ(setenv("OMPI_COMM_WORLD_SIZE", "2", 1), 0);
   const Outcome outcome = verb.train("run");
   ASSERT_EQ(unsetenv("OMPI_COMM_WORLD_SIZE"), 0);

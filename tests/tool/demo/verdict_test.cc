@@ -58,7 +58,7 @@ void expect_does_not_say(const std::string& text, const std::string& part) {
   EXPECT_EQ(text.find(part), std::string::npos) << text << "\nshould not say: " << part;
 }
 
-TEST(SinkEffect, FollowsFromTheNumbers) {
+TEST(SinkEffect, Effect_EachCase_FollowsFromTheNumbers) {
   const FigureRow sink = report_of(0.97);
   EXPECT_EQ(sink_effect(sink, gated(0.06)), SinkEffect::clear);
   EXPECT_EQ(sink_effect(sink, gated(0.48)), SinkEffect::clear);
@@ -74,7 +74,7 @@ TEST(SinkEffect, FollowsFromTheNumbers) {
   EXPECT_EQ(sink_effect(sink, unlearnt(gated(0.06))), SinkEffect::not_learnt);
 }
 
-TEST(BackcopyVerdict, AClearEffect) {
+TEST(BackcopyVerdict, Verdict_ClearEffect_SaysSo) {
   const std::string text = backcopy_verdict(
       once(report_of(0.97)), {{"headwise", once(gated(0.06))}, {"elementwise", once(gated(0.15, 0.03, 0.76))}});
   EXPECT_EQ(
@@ -85,7 +85,7 @@ TEST(BackcopyVerdict, AClearEffect) {
       "the gate closes where there is nothing to copy (0.03 there, 0.76 after a trigger).");
 }
 
-TEST(BackcopyVerdict, SmallNoneAndOpposite) {
+TEST(BackcopyVerdict, Verdict_SmallNoOrOppositeEffect_SaysSo) {
   const auto verdict = [](double bos) {
     return backcopy_verdict(once(report_of(0.80)), {{"headwise", once(gated(bos))}});
   };
@@ -94,14 +94,14 @@ TEST(BackcopyVerdict, SmallNoneAndOpposite) {
   expect_says(verdict(0.95), "With a headwise gate 95% goes there, more than without one;");
 }
 
-TEST(BackcopyVerdict, WithoutASinkThereIsNothingToRemove) {
+TEST(BackcopyVerdict, Verdict_WithoutASink_SaysThereIsNothingToRemove) {
   const std::string text = backcopy_verdict(once(report_of(0.12)), {{"headwise", once(gated(0.004))}});
   expect_says(text, "Without a gate 12% of the attention goes to BOS where there is nothing to copy: no sink here. ");
   expect_says(text, "With a headwise gate 0.4% goes there;");
   expect_does_not_say(text, "norm");
 }
 
-TEST(BackcopyVerdict, WhatIsNotLearntSaysNothing) {
+TEST(BackcopyVerdict, Verdict_TaskNotLearnt_SaysNothingAboutSinks) {
   const std::string none = backcopy_verdict(once(unlearnt(report_of(0.97))), {{"headwise", once(gated(0.06))}});
   EXPECT_EQ(none,
             "The model without a gate has not learnt to copy (loss 2.87 after a trigger): there is nothing to compare "
@@ -113,7 +113,7 @@ TEST(BackcopyVerdict, WhatIsNotLearntSaysNothing) {
   expect_says(one, "With an elementwise gate 20% goes there;");
 }
 
-TEST(BackcopyVerdict, SaysWhatTheGateAndTheValueDo) {
+TEST(BackcopyVerdict, Verdict_GateAndValue_SaysWhatTheyDo) {
   const auto verdict = [](const FigureRow& report) {
     return backcopy_verdict(once(report_of(0.97)), {{"headwise", once(report)}});
   };
@@ -125,7 +125,7 @@ TEST(BackcopyVerdict, SaysWhatTheGateAndTheValueDo) {
   expect_says(backcopy_verdict(once(full), {}), "although BOS's value is not small (0.90 of the norm of the others).");
 }
 
-TEST(BackcopyVerdict, CountsWhatPassesTheGate) {
+TEST(BackcopyVerdict, Verdict_GatedAttention_CountsWhatPassesTheGate) {
   FigureRow closed = gated(0.90);
   closed.set(metrics::kBosAttentionOtherGated, 0.004);
   EXPECT_EQ(sink_effect(report_of(0.97), closed), SinkEffect::clear);
@@ -135,14 +135,14 @@ TEST(BackcopyVerdict, CountsWhatPassesTheGate) {
   EXPECT_EQ(sink_effect(report_of(0.97), closed), SinkEffect::none);
 }
 
-TEST(BackcopyVerdict, OfSeveralSeedsSaysMeanAndRange) {
+TEST(BackcopyVerdict, Verdict_SeveralSeeds_SaysMeanAndRange) {
   const std::string text = backcopy_verdict(spread_of({report_of(0.71), report_of(0.99)}),
                                             {{"headwise", spread_of({gated(0.02), gated(0.04)})}});
   expect_says(text, "Without a gate 85% (71% to 99%) of the attention goes to BOS");
   expect_says(text, "With a headwise gate 3% (2% to 4%) goes there;");
 }
 
-TEST(SinkVerdict, FollowsFromTheFigures) {
+TEST(SinkVerdict, Verdict_EachCase_FollowsFromTheFigures) {
   const auto verdict = [](double first, double rate) {
     FigureRow row;
     row.set(metrics::kFirstTokenAttention, first);
@@ -159,7 +159,7 @@ TEST(SinkVerdict, FollowsFromTheFigures) {
   expect_says(verdict(0.01, 0.0), "0.6%: no sink.");
 }
 
-TEST(RankSentence, NamesEveryModel) {
+TEST(RankSentence, RankSentence_AnyModels_NamesEach) {
   EXPECT_EQ(
       rank_sentence({{"no gate", 4.44}, {"elementwise", 7.92}}),
       "What a head writes over this text has so many directions, its effective rank, mean over heads: 4.4 (no gate), "
@@ -176,7 +176,7 @@ FigureRow evaluation(double loss, double first_token, double sink_rate, double a
   return report;
 }
 
-TEST(TextVerdict, SmallModelsWithoutSinks) {
+TEST(TextVerdict, Verdict_SmallModelsWithoutSinks_SaysSo) {
   const std::string text = text_verdict(
       evaluation(1.6, 0.011, 0.0, 10.0),
       {{"headwise", evaluation(1.596, 0.010, 0.0, 11.0)}, {"elementwise", evaluation(1.55, 0.009, 0.0, 7.0)}}, 983040);
@@ -189,7 +189,7 @@ TEST(TextVerdict, SmallModelsWithoutSinks) {
             "This is one seed and 1.0 million bytes of training: an impression, not a result.");
 }
 
-TEST(TextVerdict, TellsOfHarmAndOfSinks) {
+TEST(TextVerdict, Verdict_HarmOrSinks_SaysSo) {
   const std::string text =
       text_verdict(evaluation(1.6, 0.30, 0.5, 10.0), {{"headwise", evaluation(1.7, 0.04, 0.0, 15.0)}}, 100000);
   expect_says(text, "with a headwise gate 0.100 nats a byte higher than without one.");
