@@ -234,7 +234,7 @@ GROUPS = (
         ("MLP's residual in a sandwich", "layers::add_to(x_out.flat(), s.x_middle.flat(), context_)",
          "layers::copy_to(x_out.flat(), s.x_middle.flat(), context_)"),
     )),
-    ("models/layers/layers_test", "src/models/layers/few_rows.cc", (
+    ("models/layers/layers_test", "src/models/layers/skinny_gemm.cc", (
         ("sum of products", "hn::MulAdd(of_x, weights[j], sums[i][j])", "hn::NegMulAdd(of_x, weights[j], sums[i][j])"),
         ("adding to what is there", "Update::add ? y + sum : sum", "Update::add ? y - sum : sum"),
         ("what whole lines leave of a row", "each_vector<T>(C - c,", "each_vector<T>(C - C,"),

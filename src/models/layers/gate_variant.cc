@@ -12,7 +12,7 @@ namespace headgate::layers {
 
 namespace {
 
-/// `text` with '-' for '_': the command line's spelling and the files' are both read.
+/// Returns `text` with '_' for '-', so that the spellings of the command line and of files are both read.
 std::string underscored(std::string_view text) {
   std::string out(text);
   for (char& letter : out) {
@@ -21,7 +21,7 @@ std::string underscored(std::string_view text) {
   return out;
 }
 
-/// Takes from the front of `text` the longest word of Enum that ends at a '_' or at the end.
+/// Removes from the front of `text` the longest word of Enum that ends at a '_' or at the end, and returns its value.
 template <typename Enum>
 std::optional<Word<Enum>> leading_word(std::string_view text) {
   std::optional<Word<Enum>> best;

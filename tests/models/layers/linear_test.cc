@@ -3,7 +3,7 @@
 
 #include "headgate/error.hpp"
 #include "models/layers/blas.hpp"
-#include "models/layers/few_rows.hpp"
+#include "models/layers/skinny_gemm.hpp"
 #include "models/layers/support.hpp"
 
 namespace headgate::layers {
@@ -131,7 +131,7 @@ TEST(Linear, Products_NoTokens_AreNoWork) {
 }
 
 TEST(Linear, OpenBlasThreads_MoreThanOne_AreRefused) {
-  const std::int64_t N = kFewRows + 1;  // fewer do without it
+  const std::int64_t N = kSkinnyRows + 1;  // fewer do without it
   const std::vector<float> x(static_cast<std::size_t>(2 * N), 1.0F), w(4, 1.0F);
   std::vector<float> y(x.size(), 0.0F);
   const auto multiply = [&] {

@@ -272,7 +272,7 @@ def test_gradient_checkpointing_and_compile():
     assert_near(compiled(ids, use_cache=False).logits, plain_logits)
 
 
-def test_gate_is_applied_in_every_mode():
+def test_forward_with_another_attention_is_refused():
     """Another attention would not know of the gate of g1."""
     model = retrofit(models.model("llama"))
     model.set_attn_implementation("eager")

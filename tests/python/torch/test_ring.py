@@ -398,7 +398,7 @@ def as_pytorch_uses_it():
     assert half.dtype == torch.bfloat16 and torch.equal(half, ring_attention(**narrow, causality="causal"))
 
 
-def test_ring_in_a_pytorch_model_trains():
+def test_ring_under_checkpoint_compile_and_autocast_agrees():
     processes.run(2, as_pytorch_uses_it)
 
 

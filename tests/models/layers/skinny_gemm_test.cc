@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/layers/few_rows.hpp"
+#include "models/layers/skinny_gemm.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace headgate::layers {
 namespace {
 
-class FewRows : public OnTarget {};
+class SkinnyGemm : public OnTarget {};
 
 template <typename M>
 std::vector<M> stored(const std::vector<double>& values) {
@@ -77,22 +77,22 @@ void check_product(Random& random, std::int64_t most_rows, const ExecutionContex
   }
 }
 
-TEST_P(FewRows, Product_EveryNumberOfRows_IsTheSumOfProducts) {
+TEST_P(SkinnyGemm, Product_EveryNumberOfRows_IsTheSumOfProducts) {
   Random random(61);
   for (int round = 0; round < 40; ++round) {
-    check_product<float>(random, kFewRows, on());
-    check_product<double>(random, kFewRows, on());
-    check_product<BFloat16>(random, kFewRows, on());
+    check_product<float>(random, kSkinnyRows, on());
+    check_product<double>(random, kSkinnyRows, on());
+    check_product<BFloat16>(random, kSkinnyRows, on());
   }
 }
 
-TEST_P(FewRows, Product_ManyRowsOfBf16Weights_IsTheSumOfProducts) {
+TEST_P(SkinnyGemm, Product_ManyRowsOfBf16Weights_IsTheSumOfProducts) {
   Random random(62);
   for (int round = 0; round < 10; ++round) check_product<BFloat16>(random, 40, on());
 }
 
 /// Blocks of widened rows, on several threads.
-TEST(ManyRows, Product_BlocksOfBf16Weights_IsTheSumOfProducts) {
+TEST(WidenedGemm, Product_BlocksOfBf16Weights_IsTheSumOfProducts) {
   Random random(63);
   const std::int64_t N = 12, C = 1500, O = 300;  // 87 rows of w a block
   const std::vector<double> x = random_values(random, N * C), w = kept<BFloat16>(random_values(random, O * C));
@@ -113,9 +113,9 @@ TEST(ManyRows, Product_BlocksOfBf16Weights_IsTheSumOfProducts) {
 }
 
 /// A row's bits depend on that row alone.
-TEST_P(FewRows, Row_BesideOthersAndAnyNumberOfThreads_IsBitwiseIdentical) {
+TEST_P(SkinnyGemm, Row_BesideOthersAndAnyNumberOfThreads_IsBitwiseIdentical) {
   Random random(64);
-  const std::int64_t N = kFewRows, C = 301, O = 403;
+  const std::int64_t N = kSkinnyRows, C = 301, O = 403;
   const std::vector<float> x = as<float>(random_values(random, N * C));
   const std::vector<BFloat16> w = stored<BFloat16>(random_values(random, O * C));
   std::vector<float> all(static_cast<std::size_t>(N * O));
@@ -130,7 +130,7 @@ TEST_P(FewRows, Row_BesideOthersAndAnyNumberOfThreads_IsBitwiseIdentical) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, FewRows, testing::ValuesIn(supported_targets()), target_label);
+INSTANTIATE_TEST_SUITE_P(Targets, SkinnyGemm, testing::ValuesIn(supported_targets()), target_label);
 
 }  // namespace
 }  // namespace headgate::layers
