@@ -235,7 +235,7 @@ GROUPS = (
          "layers::copy_to(x_out.flat(), s.x_middle.flat(), context_)"),
     )),
     ("models/layers/layers_test", "src/models/layers/skinny_gemm.cc", (
-        ("sum of products", "hn::MulAdd(of_x, weights[j], sums[i][j])", "hn::NegMulAdd(of_x, weights[j], sums[i][j])"),
+        ("sum of products", "hn::MulAdd(x_values, weights[j], sums[i][j])", "hn::NegMulAdd(x_values, weights[j], sums[i][j])"),
         ("adding to what is there", "Update::add ? y + sum : sum", "Update::add ? y - sum : sum"),
         ("what whole lines leave of a row", "each_vector<T>(C - c,", "each_vector<T>(C - C,"),
     )),

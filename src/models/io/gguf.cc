@@ -29,7 +29,7 @@ constexpr std::string_view kAlignment = "general.alignment";
 
 struct TypeRow {
   std::string_view name;
-  std::size_t bytes;  ///< 0: as many as it says itself
+  std::size_t bytes;  ///< 0: the value itself says how many
 };
 constexpr std::array<TypeRow, 13> kTypes{{{"u8", 1},
                                           {"i8", 1},
@@ -68,7 +68,7 @@ bool is_integer(GgufType type) {
   }
 }
 
-/// An integer of any type; a u64 beyond 63 bits comes out negative.
+/// Returns an integer of any type; a u64 beyond 63 bits becomes negative.
 std::int64_t integer_at(GgufType type, const std::uint8_t* at) {
   switch (type) {
     case GgufType::u8: return *at;
@@ -91,7 +91,7 @@ std::string_view gguf_type_name(GgufType type) { return row_of(type).name; }
 
 // --- the header --------------------------------------------------------------------------------------------------
 
-/// Takes the header of a file apart, from its first byte on.
+/// Parses the header of a file, from its first byte on.
 class GgufHeader {
  public:
   explicit GgufHeader(GgufFile& out)
@@ -107,7 +107,8 @@ class GgufHeader {
   }
 
  private:
-  // Bytes at least: a length and a type with a byte of value; a length, a count, a format and an offset.
+  // Fewest bytes of a value (a length, and a type with a byte of value) and of a tensor (a length, a count, a format
+  // and an offset).
   static constexpr std::size_t kLeastValue = 8 + 4 + 1;
   static constexpr std::size_t kLeastTensor = 8 + 4 + 4 + 8;
 
@@ -172,7 +173,7 @@ class GgufHeader {
     if (!out_.values_.emplace(key, value).second) fail(path_, "'{}' twice", shown);
   }
 
-  /// Past the elements of a value.
+  /// Skips the elements of a value.
   void skip(const GgufValue& value, const std::string& shown) {
     const std::size_t bytes = row_of(value.of).bytes;
     const std::size_t least = bytes == 0 ? sizeof(std::uint64_t) : bytes;
@@ -228,7 +229,7 @@ class GgufHeader {
     return static_cast<std::uint64_t>(bytes);
   }
 
-  /// Offsets become places, compared with the file and with each other.
+  /// Turns offsets into pointers, and checks them against the file and each other.
   void place_data() {
     const std::uint64_t align = alignment();
     const std::uint64_t start = (at_ + align - 1) / align * align;

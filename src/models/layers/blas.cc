@@ -34,7 +34,7 @@ bool can_map(std::uint64_t bytes) {
 }
 
 /// Returns how many bytes of address space this process has left under `limit`.
-std::uint64_t left_of(std::uint64_t limit) {
+std::uint64_t remaining_bytes(std::uint64_t limit) {
   std::uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return limit - std::min(limit, pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
@@ -48,7 +48,7 @@ void require_space(std::uint64_t bytes, std::int64_t threads) {
   const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   const std::string of =
       limited ? fmt::format("address space for {} thread{}, and the limit (ulimit -v) leaves {} MB", threads,
-                            threads == 1 ? "" : "s", left_of(limit.rlim_cur) / kMega)
+                            threads == 1 ? "" : "s", remaining_bytes(limit.rlim_cur) / kMega)
               : fmt::format("memory for {} thread{}, which the system does not give", threads, threads == 1 ? "" : "s");
   throw Error(fmt::format("OpenBLAS needs {} MB of {}: {}{}", bytes / kMega + 1, of, limited ? "raise it" : "free some",
                           threads == 1 ? "" : " or use fewer threads"));

@@ -56,8 +56,8 @@ HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::in
     Vec<T> weights[kO];
     for (std::int64_t j = 0; j < kO; ++j) weights[j] = widened(lanes, w + j * w_stride + c);
     for (std::int64_t i = 0; i < kN; ++i) {
-      const Vec<T> of_x = lanes.load(x + i * x_stride + c);
-      for (std::int64_t j = 0; j < kO; ++j) sums[i][j] = hn::MulAdd(of_x, weights[j], sums[i][j]);
+      const Vec<T> x_values = lanes.load(x + i * x_stride + c);
+      for (std::int64_t j = 0; j < kO; ++j) sums[i][j] = hn::MulAdd(x_values, weights[j], sums[i][j]);
     }
   };
   constexpr std::int64_t kLine = kLine_bytes / static_cast<std::int64_t>(sizeof(M));

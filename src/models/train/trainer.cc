@@ -21,12 +21,12 @@ const TrainSettings& validated(const TrainSettings& settings) {
   return settings;
 }
 
-/// The evaluations of a run with settings.eval_tokens > 0.
+/// Plans the evaluations of a run with settings.eval_tokens > 0.
 EvaluationPlan evaluation_plan(const TrainSettings& settings, const SequenceSource& source) {
   return plan_evaluation(source.held_out_count(), settings.eval_tokens / settings.seq_len, settings.batch);
 }
 
-/// What each process of the group computes of a pass. Throws Error if the sequences cannot be shared out evenly.
+/// Returns what each process of the group computes of a pass. Throws Error if the sequences cannot be divided evenly.
 models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& group) {
   require(settings.batch % group.size() == 0, "batch {} cannot be shared out evenly to {} processes", settings.batch,
           group.size());
