@@ -246,7 +246,7 @@ void ModelFile::check_names(const std::vector<TensorRows>& used) const {
   for (const TensorRows& at : used) known.insert(at.tensor);
   for (const std::string& name : weights_->names()) {
     const bool extra = gguf_ ? is_extra_tensor_in_gguf(name) : is_extra_tensor(name, file_.config);
-    if (!known.contains(name) && !beside) {
+    if (!known.contains(name) && !extra) {
       fail(weights_->path_of(name), "tensor '{}' is not one of the model's", printable(name));
     }
   }

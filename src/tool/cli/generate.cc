@@ -58,14 +58,14 @@ struct Options {
   std::string logits;
 };
 
-/// What is read before the weights are: everything that can be refused.
+/// Holds everything that can be refused, which is read before the weights.
 struct Prompt {
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
   tokenize::Encoding encoding;
   std::vector<std::int32_t> end_ids;
 };
 
-/// Log-probabilities of the tokens that were chosen from, (tokens,V) in f32.
+/// Collects the log-probabilities from which tokens were chosen, (tokens,V) in f32.
 class LogProbabilities {
  public:
   void add(std::span<const float> logits) {
@@ -87,10 +87,10 @@ class LogProbabilities {
   std::vector<float> values_;
 };
 
-/// What a run came to. Rates are in tokens and in 1e9 bytes a second; 0 where nothing was timed.
+/// Holds the figures of a run. Rates are in tokens and in 1e9 bytes a second; 0 if nothing was timed.
 struct Figures {
   double prompt_rate = 0.0, rate = 0.0;
-  double step_bytes = 0.0;  ///< of a generated token
+  double step_bytes = 0.0;  ///< bytes read for a generated token
   double read_gbps = 0.0;
   double machine_gbps = 0.0;  ///< what this machine reads from memory; 0: not measured
 };
@@ -105,7 +105,7 @@ Figures figures_of(const Generated& result) {
   return out;
 }
 
-/// The best of few passes: they take a tenth of a second or two.
+/// Returns the best of a few passes, which take a tenth of a second or two.
 double machine_gbps(int threads) {
   constexpr int kPasses = 6;
   bench::ReadMeter meter(active_target(), threads);

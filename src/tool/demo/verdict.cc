@@ -25,7 +25,7 @@ using metrics::FigureRow;
 
 bool has_learnt(const FigureRow& report) { return report.at(metrics::kLossTrigger) < kNotLearnt; }
 
-/// Where the gate opens, by its scores; empty without a gate.
+/// Returns a clause on where the gate opens, by its scores; empty without a gate.
 std::string gate_clause(const FigureRow& report) {
   if (!report.find(metrics::kGateTrigger) || !report.find(metrics::kGateOther)) return "";
   const double after = report.at(metrics::kGateTrigger);
@@ -36,7 +36,7 @@ std::string gate_clause(const FigureRow& report) {
   return fmt::format("; the gate hardly tells the two apart ({})", scores);
 }
 
-/// What of the attention to BOS reaches the output.
+/// Returns the figure of the attention to BOS that reaches the output.
 const metrics::Figure& passing_figure(const FigureRow& report) {
   return report.find(metrics::kBosAttentionOtherGated) ? metrics::kBosAttentionOtherGated : metrics::kBosAttentionOther;
 }
@@ -71,7 +71,7 @@ std::string gated_sentence(const std::string& name, SinkEffect effect, const Spr
   return fmt::format("With {} gate {} {}{}{}. ", name, percent(runs, figure), passes, compared, gate_clause(report));
 }
 
-/// "a headwise", "an elementwise".
+/// Returns "a headwise" or "an elementwise".
 std::string with_article(const std::string& name) {
   const bool vowel = !name.empty() && std::string("aeiou").find(name.front()) != std::string::npos;
   return (vowel ? "an " : "a ") + name;
