@@ -15,14 +15,14 @@
 #include "models/train/choices.hpp"
 #include "models/train/settings.hpp"
 
-// The tables of docs/reference/training.md say what the rows in the code say.
+// Checks that the tables of docs/reference/training.md agree with the rows in the code.
 
 namespace headgate {
 namespace {
 
 using Lines = std::vector<std::string>;
 
-/// The lines of the document's table below its heading line and the rule under that.
+/// Returns the lines of the document's table below its heading line and the rule under that.
 Lines table_of_document(const std::string& heading) {
   std::ifstream in(HEADGATE_TRAINING_MD);
   Lines lines;
@@ -33,7 +33,7 @@ Lines table_of_document(const std::string& heading) {
   return lines;
 }
 
-/// A difference is shown as the whole table that the document should have.
+/// Shows a difference as the whole table that the document should have.
 void expect_table(const std::string& heading, const Lines& expected) {
   std::string text = heading + "\n" + "|" + [&heading] {
     std::string rule;
@@ -46,7 +46,7 @@ void expect_table(const std::string& heading, const Lines& expected) {
 
 std::string code(std::string_view text) { return text.empty() ? "" : fmt::format("`{}`", text); }
 
-/// In Markdown, where stars would be emphasis.
+/// Escapes stars, which mean emphasis in Markdown.
 std::string prose(std::string_view text) {
   std::string out;
   for (const char letter : text) out += letter == '*' ? std::string("\\*") : std::string(1, letter);
@@ -60,7 +60,7 @@ std::string list_in_code(const Rows& rows) {
   return out;
 }
 
-/// What a field may be: its range, or its words in files and, where they differ, on the command line.
+/// Returns the values of a field: its range, or its words in files and, if different, on the command line.
 template <class Row>
 std::string values_text(const Row& row) {
   using Value = ValueOf<Row>;

@@ -404,7 +404,7 @@ def of_gguf(gguf) -> Iterator[Variant]:
 
 
 def of_blocks(gguf) -> Iterator[Variant]:
-    """Quantised tensors: scales that are not finite, rows that are no whole blocks, data that ends early."""
+    """Quantised tensors: scales that are not finite, rows that are not whole blocks, data that ends early."""
     words = {
         format_id: (word, numbers, scales) for word, (format_id, numbers, _, scales) in good_file.GGUF_FORMATS.items()
     }

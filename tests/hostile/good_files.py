@@ -322,7 +322,7 @@ GGUF_TYPES = {
     "i64": (11, "q"),
     "f64": (12, "d"),
 }
-# Word: id, numbers of a block, its bytes, where scales in f16 stand in it.
+# Word: id, numbers of a block, its bytes, offsets of its scales in f16.
 GGUF_FORMATS = {
     "F32": (0, 1, 4, ()),
     "F16": (1, 1, 2, (0,)),

@@ -64,7 +64,7 @@ class Judge:
         reference = self.machine.reference(trial.files, trial.command)
         before = {path: content for path, content in trial.files.items() if path.split("/")[0] in trial.command.writes}
         found = contents(folder, trial.command.writes)
-        # Generation writes what it has when it is interrupted, which is less.
+        # Interrupted generation writes what it has, which is less.
         shorter = self.name == "generate" and outcome.status == noted
         for path in sorted(found.keys() | before.keys()):
             if found.get(path) not in (before.get(path), reference.files.get(path)) and not shorter:

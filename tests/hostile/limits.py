@@ -13,7 +13,7 @@ from readers import ATTEND, ATTEND_OUTPUTS
 from trial import DONE, NO_READER, Command, Expect, Limits, Machine, Outcome, Skipped, Trial, contents
 
 MIB = 1 << 20
-# Every verb: what it reads, and what it may write.
+# Lists, for every verb, what it reads and what it may write.
 VERBS = {
     "version": ("attend", Command("--version")),
     "help": ("attend", Command("--help")),
@@ -181,7 +181,7 @@ def stream_trials(run: dict[str, bytes], machine: Machine) -> Iterator[Trial]:
         also = (-signal.SIGPIPE,) if redirect == NO_READER else ()
         for name, (which, command) in VERBS.items():
             expect = Expect.REFUSED if lost and name in PRINTING else Expect.EITHER if lost else Expect.ACCEPTED
-            # Files are written before a lost text is noticed; generation ends when nobody reads its text.
+            # Files are written before a lost output is noticed; generation ends when nobody reads its text.
             judge = None if name in CHANGING or (lost and name == "generate") else SameFiles(machine)
             yield Trial(
                 f"stream-{stream}/good/{name}",

@@ -11,7 +11,8 @@ from limits import CHANGING, VERBS, SameFiles, files_of
 from trial import Command, Expect, Limits, Machine, Skipped, Trial
 
 PLAIN = ("C", "POSIX", "C.UTF-8", "none_NONE.UTF-8", "x" * 5000)
-# Decimal commas; letters that C does not order so; i and I that are not each other's case; another character set.
+# Locales with decimal commas, with another order of letters, with another case of i and I, and with another character
+# set.
 BUILT = (("de_DE", "UTF-8"), ("tr_TR", "UTF-8"), ("ar_EG", "UTF-8"), ("ja_JP", "EUC-JP"))
 UNSTABLE = ("info", "bench")  # what they print changes from run to run
 WITHOUT_PRINT = ("train", "resume", "xray", "demo")

@@ -31,7 +31,7 @@ EVAL_RUN = Command("eval run --text book.txt --tokens 32 --json")
 EXPLAIN = Command("explain problem.json")
 COMPARE = Command("compare run")
 
-# `generate` has one model and one prompt, and names them so.
+# `generate` has one model and one prompt, and its messages say so.
 IN_WORDS = ("the model", "the prompt")
 
 # A parsed JSON value takes 16 bytes and its allocation about 32; `[],` is three bytes of text.

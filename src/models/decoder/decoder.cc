@@ -336,7 +336,8 @@ template <typename T>
 double Decoder<T>::loss_and_gradients(T* gradients, const T* parameters, const std::int32_t* tokens,
                                       const std::int32_t* targets, double gradient_scale, T* token_losses) {
   const State& s = *state_;
-  require(s.purpose == Purpose::train, "decoder: gradients asked of a decoder made for evaluation");
+  require(s.purpose == Purpose::train,
+          "decoder: gradients need a decoder for training, but its purpose is to evaluate");
   const Tokens in(tokens, {s.sizes.N}), out(targets, {s.sizes.N});
   check_tokens("tokens", in, s.config.vocab, 0);
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);

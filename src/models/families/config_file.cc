@@ -168,8 +168,8 @@ FileConfig parse_file_config(const std::string& path, std::string_view text) {
     fail(path, "{}", error.what());
   }
   if (&family != &kHeadgate && !is_qwen3(without_rope_scaling(by_rows))) {
-    fail(path, "model_type is {}, but a gate, norm or RoPE that it does not have is asked for: {} it would be",
-         family.name, kHeadgate.name);
+    fail(path, "model_type is {}, which does not have this gate, norm or RoPE; model_type {} does", family.name,
+         kHeadgate.name);
   }
   return out;
 }

@@ -63,7 +63,7 @@ void require_fusable(GateLayout layout, const DecoderConfig& c) {
           "layout {}: only a gate at g1 or g4 that is projected from the layer's input has its rows among those of q, "
           "not {}",
           word_of(layout), layers::gate_name(gate));
-  require(c.qkv_bias == QkvBias::none, "layout {}: biases of q, k and v stand with no fused projection",
+  require(c.qkv_bias == QkvBias::none, "layout {}: a fused projection cannot have biases of q, k and v",
           word_of(layout));
 }
 

@@ -94,14 +94,14 @@ void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   const io::GgufTensor* tensor = file.find(kFactors);
   if (tensor == nullptr) return;
   if (tensor->shape != std::vector<std::int64_t>{config.head_dim / 2}) {
-    fail(file.path(), "tensor '{}' has not one number for each two of {} features", kFactors, config.head_dim);
+    fail(file.path(), "tensor '{}' does not have one number for each pair of {} features", kFactors, config.head_dim);
   }
   std::vector<float> factors(static_cast<std::size_t>(tensor->numel()));
   file.read_f32(*tensor, factors.data());
   config.rope_factor = factors.empty() ? 1.0 : static_cast<double>(factors.back());
   if (config.rope_factor < 1.0) fail(file.path(), "tensor '{}' ends with {}, below 1", kFactors, config.rope_factor);
   if (config.rope_scaling != layers::RopeScalingKind::none) {
-    fail(file.path(), "tensor '{}' beside another scaling of RoPE is not supported", kFactors);
+    fail(file.path(), "tensor '{}' together with another scaling of RoPE is not supported", kFactors);
   }
   config.rope_scaling = layers::RopeScalingKind::llama3;
   const layers::RopeScaling scaling{config.rope_scaling, config.rope_factor, config.rope_low_freq_factor,

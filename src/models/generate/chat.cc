@@ -229,13 +229,13 @@ class ChatEncoder {
 std::span<const ChatFormat> chat_formats() { return kFormats; }
 
 Chat recognise_chat(const std::string& chat_template) {
-  require(!chat_template.empty(), "the model has no chat template, so it was not made to converse; formats known: {}",
+  require(!chat_template.empty(), "the model has no chat template, so it was not made to converse; known formats: {}",
           known_names());
   const std::string text = comparable(chat_template);
   for (const ChatFormat& format : kFormats) {
     if (has_marks(text, format)) return {&format, default_system(chat_template, format)};
   }
-  throw Error(fmt::format("the model's chat template is in none of the formats known: {}", known_names()));
+  throw Error(fmt::format("the model's chat template matches none of the known formats: {}", known_names()));
 }
 
 tokenize::Encoding encode_chat(const Chat& chat, const ChatText& text, const tokenize::Tokenizer& tokenizer) {

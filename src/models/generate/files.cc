@@ -70,7 +70,7 @@ std::string template_of(const std::string& path, const io::Json& value) {
     if (!entry.is_object()) io::fail(path, "{}: an element is not an object", kTemplate);
     const auto name = entry.find("name"), text = entry.find("template");
     const bool whole = name != entry.end() && name->is_string() && text != entry.end() && text->is_string();
-    if (!whole) io::fail(path, "{}: an element has not the strings name and template", kTemplate);
+    if (!whole) io::fail(path, "{}: an element lacks the strings name and template", kTemplate);
     if (*name == "default") return text->get<std::string>();
   }
   io::fail(path, "{}: no element is named default", kTemplate);

@@ -23,7 +23,7 @@ class StructureCheck : public Json::json_sax_t {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
-    if (!keys_.back().insert(name).second) fail(path_, "'{}' twice", printable(name));
+    if (!keys_.back().insert(name).second) fail(path_, "duplicate key '{}'", printable(name));
     return true;
   }
 

@@ -107,7 +107,7 @@ class HeaderParser {
   }
 
   void set_once(bool& seen, std::string_view key) const {
-    if (seen) fail(path_, "header: '{}' twice", key);
+    if (seen) fail(path_, "header: duplicate key '{}'", key);
     seen = true;
   }
 

@@ -110,7 +110,7 @@ GateVariant parse_gate(std::string_view name) {
                        take(rest, variant.source, source) || take(rest, variant.fn, fn) || take(rest, variant.op, op) ||
                        take(rest, variant.bias, bias) || take(rest, variant.output_control, control) ||
                        take(rest, variant.sinks, sinks);
-    require(known, "gate '{}': '{}' is not understood there; {}", name, rest, gate_help());
+    require(known, "gate '{}': unknown part '{}'; {}", name, rest, gate_help());
   }
   require(!text.empty(), "gate: no name; {}", gate_help());
   if (!site && (grain || source || fn || op || bias)) variant.site = GateSite::g1;

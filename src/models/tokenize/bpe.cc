@@ -27,12 +27,13 @@ void Vocabulary::add(std::int64_t id, std::string_view spelling) {
     refuse("token '{}' has id {}, not 0 to {}", io::printable(spelling), id, kMostTokens - 1);
   if (spelling.empty()) refuse("token {} is empty", id);
   if (const std::int32_t other = find(spelling); other != kNoToken) {
-    refuse("token '{}' twice, as {} and {}", io::printable(spelling), other, id);
+    refuse("token '{}' has two ids, {} and {}", io::printable(spelling), other, id);
   }
   const auto at = static_cast<std::size_t>(id);
   if (at >= by_id_.size()) by_id_.resize(at + 1, StringTable::kAbsent);
   if (by_id_[at] != StringTable::kAbsent) {
-    refuse("id {} twice, of '{}' and '{}'", id, io::printable(spellings_.key(by_id_[at])), io::printable(spelling));
+    refuse("id {} has two tokens, '{}' and '{}'", id, io::printable(spellings_.key(by_id_[at])),
+           io::printable(spelling));
   }
   by_id_[at] = spellings_.insert(spelling);
   ids_.push_back(static_cast<std::int32_t>(id));
@@ -65,7 +66,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const MergeList& merges, const BpeOptions
     const auto token = [&](std::string_view spelling) {
       const std::int32_t id = vocabulary.find(spelling);
       if (id == kNoToken) {
-        refuse("merge {}, '{}' and '{}': '{}' is no token", rank, io::printable(left), io::printable(right),
+        refuse("merge {}, '{}' and '{}': '{}' is not a token", rank, io::printable(left), io::printable(right),
                io::printable(spelling));
       }
       return id;

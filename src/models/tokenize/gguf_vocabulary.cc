@@ -60,7 +60,7 @@ void read_tokens(BpeParts& parts, const GgufVocabulary& from) {
     }
     parts.vocabulary.add(static_cast<std::int64_t>(i), spelling);
     const std::int64_t type = from.token_type.empty() ? kNormal : from.token_type[i];
-    if (type < 0 || type > kByte) refuse("tokenizer.ggml.token_type[{}]: {} is no type", i, type);
+    if (type < 0 || type > kByte) refuse("tokenizer.ggml.token_type[{}]: {} is not a token type", i, type);
     if (type != kUnknown && type != kControl && type != kUserDefined) continue;
     AddedToken token;
     token.id = static_cast<std::int32_t>(i);
@@ -84,7 +84,7 @@ void read_merges(BpeParts& parts, const GgufVocabulary& from) {
 /// Appends the token that a key names, if it is wanted.
 void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std::int64_t> id, std::string_view key) {
   if (!wanted) return;
-  if (!id) refuse("tokenizer.ggml.{}: absent, but to be put around texts", key);
+  if (!id) refuse("tokenizer.ggml.{}: missing, but texts must get this token", key);
   if (*id < 0 || *id >= kMostTokens) refuse("tokenizer.ggml.{}: {} is not 0 to {}", key, *id, kMostTokens - 1);
   side.push_back(static_cast<std::int32_t>(*id));
 }

@@ -274,7 +274,7 @@ void read_model(BpeParts& parts, const Value& model) {
   const Value vocab = model.at("vocab");
   if (!vocab.json().is_object()) refuse("model.vocab: not an object of ids");
   for (const auto& [spelling, id] : vocab.json().items()) {
-    if (!id.is_number_integer()) refuse("model.vocab: the id of '{}' is no whole number", io::printable(spelling));
+    if (!id.is_number_integer()) refuse("model.vocab: the id of '{}' is not a whole number", io::printable(spelling));
     const bool large = id.is_number_unsigned() && id.get<std::uint64_t>() > kMostTokens;
     parts.vocabulary.add(large ? kMostTokens : id.get<std::int64_t>(), spelling);
   }

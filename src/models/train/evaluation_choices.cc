@@ -156,7 +156,7 @@ std::vector<Source> sources_of(const EvaluationChoices& choices, const std::vect
 
 metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceSource& source) {
   metrics::MetricList out = metrics::that_apply(metrics::parse_metrics(choices.metrics), source.has_triggers());
-  require(!out.empty(), "--metrics {}: only tasks with triggers have it, as bigram-backcopy",
+  require(!out.empty(), "--metrics {}: only tasks with triggers have it, such as bigram-backcopy",
           fmt::join(choices.metrics, ","));
   return out;
 }

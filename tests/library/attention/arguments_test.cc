@@ -10,8 +10,8 @@
 #include "headgate/attention.hpp"
 #include "library/attention/sample_call.hpp"
 
-// Bad arguments throw headgate::Error before anything is written, in one line that names the function, the argument
-// and the values that disagree.
+// Checks that bad arguments throw headgate::Error before anything is written, in one line that names the function, the
+// argument and the values that disagree.
 
 namespace headgate::testing {
 namespace {
@@ -47,7 +47,7 @@ void expect_refused(const SampleCall& call, const std::string& function, const s
   EXPECT_TRUE(call.unchanged_since(before)) << function << " wrote before it refused";
 }
 
-// What both passes check.
+// Arguments that both passes check.
 class BadInput : public ::testing::TestWithParam<BadCall> {};
 
 TEST_P(BadInput, Forward_BadInput_IsRefused) {
@@ -225,7 +225,7 @@ std::vector<BadCall> bad_memory() {
   };
 }
 
-/// The sample's tensors narrowed to one batch, of sequences of 2 and 1 queries, and 4 and 1 keys.
+/// Narrows the sample's tensors to one batch, with sequences of 2 and 1 queries, and 4 and 1 keys.
 void pack(SampleCall& c) {
   const auto narrow = [](auto& view) { view.shape[0] = std::min<std::int64_t>(view.shape[0], 1); };
   for (auto* in : {&c.in.q, &c.in.k, &c.in.v, &c.in.gate, &c.in.bias, &c.in.mask, &c.saved.y, &c.saved.lse,
@@ -419,14 +419,14 @@ INSTANTIATE_TEST_SUITE_P(Memory, BadInput, ::testing::ValuesIn(bad_memory()), te
 INSTANTIATE_TEST_SUITE_P(PackedBatches, BadInput, ::testing::ValuesIn(bad_packed_batches()), test_name);
 INSTANTIATE_TEST_SUITE_P(Values, BadInput, ::testing::ValuesIn(bad_values()), test_name);
 
-/// Makes k and v pages, which each sequence has one of.
+/// Turns k and v into pages, one for each sequence.
 void make_pages(SampleCall& c) {
   c.in.block_table = c.vector<std::int32_t>({1, 0});
   c.in.block_table.shape = {1, 1, kB, 1};
   c.in.block_table.strides = {2, 2, 1, 1};
 }
 
-/// Makes k and v int8.
+/// Turns k and v into int8.
 void make_bytes(SampleCall& c) {
   c.in.k.dtype = c.in.v.dtype = DType::i8;
   c.in.k_scale = c.tensor(DType::f32, {kB, kHkv, kS, 1});
@@ -783,7 +783,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"first overlaps entropy in memory"}}),
     test_name);
 
-/// v is not read, nor is the gate where nothing of it is asked for.
+/// v is not read, and neither is the gate unless an output needs it.
 TEST(StatisticsArguments, Statistics_WithoutValues_IsAccepted) {
   SampleCall call;
   call.in.v = {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass, fed by the forward pass, against the oracle, on every vector target, by the tolerance rule of
-// docs/reference/numerics.md.
+// Compares the backward pass, fed by the forward pass, with the oracle, on every vector target, by the tolerance rule
+// of docs/reference/numerics.md.
 
 #include "library/attention/property.hpp"
 
@@ -24,7 +24,7 @@ TEST(Backward, Gradients_StandardCases_MatchTheOracle) {
   for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_backward_case);
 }
 
-/// Everything that has a gradient.
+/// Asks for every gradient.
 CaseSpec all_gradients() {
   CaseSpec spec;
   spec.B = spec.Hkv = spec.group = 2;
@@ -47,7 +47,7 @@ TEST(Backward, Gradients_OneAloneOrOneAbsent_MatchTheOracle) {
     spec.absent_gradients = 63U & ~bit;
     expect_right(spec, check_backward_case);
   }
-  spec.absent_gradients = 63;  // nothing asked for is nothing written
+  spec.absent_gradients = 63;  // without any gradient, nothing is written
   expect_right(spec, check_backward_case);
 }
 

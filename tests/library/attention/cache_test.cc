@@ -14,21 +14,21 @@
 #include "library/core/element.hpp"
 #include "library/core/random.hpp"
 
-// A cache holds, page by page, what a list of tokens for each sequence says, whatever was done to it; and attention
-// over it is attention over those tokens, bit for bit.
+// Checks that a cache holds, page by page, the tokens in a list for each sequence, whatever was done to it, and that
+// attention over it is bitwise identical to attention over those tokens.
 
 namespace headgate::testing {
 namespace {
 
 constexpr std::int64_t kHkv = 2, kD = 6, kDv = 5;
 
-/// The element of key or value row `token`, head h, column d.
+/// Returns the element of key or value row `token`, head h, column d.
 float element(std::int64_t token, bool value, std::int64_t h, std::int64_t d) {
   const auto key = static_cast<std::uint64_t>(((token * 10 + h) * 10 + d) * 2 + (value ? 1 : 0));
   return static_cast<float>(4.0 * SplitMix64(key * kSplitMix64Step).uniform() - 2.0);
 }
 
-/// (B,Hkv,T,width) of the tokens of each sequence.
+/// Returns (B,Hkv,T,width) of the tokens of each sequence.
 std::vector<float> rows_of(const std::vector<std::vector<std::int64_t>>& tokens, bool value) {
   std::vector<float> out;
   for (const auto& sequence : tokens) {
@@ -54,7 +54,7 @@ void append(KvCache& cache, const std::vector<std::int64_t>& sequences,
   cache.append(sequences, make_view(k.data(), Shape{B, kHkv, T, kD}), make_view(v.data(), Shape{B, kHkv, T, kDv}));
 }
 
-/// The rows that the cache should hold of `tokens`: (1,Hkv,n,width) in its dtype, and their scales.
+/// The rows that the cache should hold for `tokens`: (1,Hkv,n,width) in its dtype, and their scales.
 struct Stored {
   std::vector<std::uint8_t> bytes;
   std::vector<float> scale;
@@ -106,7 +106,7 @@ std::string said_by(const std::function<void()>& run) {
   return "nothing";
 }
 
-/// A random story of a cache beside lists of tokens.
+/// Applies random operations to a cache and to lists of tokens.
 class Story {
  public:
   Story(DType dtype, std::int64_t page, std::uint32_t seed) : random_(seed), cache_(shape_with(dtype, page, 12)) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same bits for any number of threads, forward and backward, on every vector target.
+// Checks that results are bitwise identical for any number of threads, forward and backward, on every vector target.
 
 #include "library/attention/property.hpp"
 
@@ -42,7 +42,7 @@ void expect_same_bits(const CaseSpec& spec) {
   }
 }
 
-/// Every reduction that threads could share: group, batch and query sums of dk, dv, dbias and dsinks.
+/// A problem with every reduction that threads could share: group, batch and query sums of dk, dv, dbias and dsinks.
 CaseSpec reducing() {
   CaseSpec spec;
   spec.D = 24;
@@ -77,7 +77,7 @@ TEST(Determinism, ManyHeads_AnyNumberOfThreads_AreBitwiseIdentical) {
   }
 }
 
-/// Heads are tasks of few threads, and their tiles of many.
+/// With few threads, tasks are heads; with many, they are tiles.
 TEST(Determinism, HeadsAsTasks_AnyNumberOfThreads_AreBitwiseIdentical) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     CaseSpec spec = reducing();
@@ -97,7 +97,7 @@ TEST(Determinism, HeadsAsTasks_AnyNumberOfThreads_AreBitwiseIdentical) {
   }
 }
 
-/// Few small heads are cut into pieces by the number of threads.
+/// Few small heads are split into pieces by the number of threads.
 TEST(Determinism, SmallHeads_AnyNumberOfThreads_AreBitwiseIdentical) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
     for (const std::int64_t heads : {1, 3, 8}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Problems whose sums are of equal terms: with a scale of 0 all queries weigh the keys alike, and under
-// Layout::broadcast they all come with one gate and one incoming gradient. Equal terms round alike, and their errors
-// add up in full.
+// Tests problems whose sums have equal terms. With a scale of 0 all queries weigh the keys alike, and under
+// Layout::broadcast they share one gate and one incoming gradient. Equal terms round alike, and their errors add up in
+// full.
 
 #include <array>
 
@@ -13,7 +13,7 @@ namespace {
 using verify::CaseSpec;
 using verify::GateInput;
 
-/// dv sums equal terms, and so do dbias, dsinks and dgate where they are; with a sink the softmax does, too.
+/// dv sums equal terms, and so do dbias, dsinks and dgate if present; with a sink the softmax does, too.
 CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
   constexpr std::array<std::int64_t, 4> kQueries{96, 192, 257, 384};
   constexpr std::array<std::int64_t, 5> kKeys{1, 3, 24, 129, 385};
@@ -25,7 +25,7 @@ CaseSpec equal_terms(DType dtype, std::uint64_t seed) {
   spec.S = kKeys[seed % kKeys.size()];
   spec.lse = DType::f64;
   spec.seed = seed;
-  if (seed % 2 == 0) return spec;  // nothing else: logits of 0, and the tightest rule
+  if (seed % 2 == 0) return spec;  // no other feature: logits of 0, and the tightest rule
   spec.group = 1 + static_cast<std::int64_t>(seed % 3);
   spec.Dv = 24;
   spec.gate_input = GateInput::headwise;
@@ -68,7 +68,7 @@ TEST_P(EqualTerms, Softmax_EqualTermsBesideASink_StaysWithinTheToleranceRule) {
   }
 }
 
-/// Problems of `headgate verify` that right kernels met and the rule did not allow: an oracle that rounded as much as
+/// Problems of `headgate verify` that correct kernels met but the rule did not allow: an oracle that rounded as much as
 /// f64 kernels do (1733, 3486), an overflow to the other sign (6094), a saved attn below the smallest normal number
 /// (7236).
 TEST(ToleranceRule, ToleranceRule_CorrectKernels_AllowsTheirRounding) {

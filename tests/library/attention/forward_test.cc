@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass against the oracle, on every vector target, by the tolerance rule of docs/reference/numerics.md.
+// Compares the forward pass with the oracle, on every vector target, by the tolerance rule of
+// docs/reference/numerics.md.
 
 #include "library/attention/property.hpp"
 
@@ -23,7 +24,7 @@ TEST(Forward, Output_StandardCases_MatchesTheOracle) {
   for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_forward_case);
 }
 
-/// A split of the keys that ends within a vector, after a whole one has left its weights in the same memory.
+/// A split of the keys ends within a vector, after a whole vector has left its weights in the same memory.
 TEST(Forward, FewQueries_KeysFillNoVector_MatchTheOracle) {
   CaseSpec whole = sized(1, 2048, 16, 16);
   for (const std::int64_t heads : {1, 4, 8}) {
@@ -43,8 +44,8 @@ TEST(Forward, FewQueries_KeysFillNoVector_MatchTheOracle) {
   }
 }
 
-// Up to eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row; rows longer than
-// their sums allow are not.
+// Up to eight rows of int8 keys are dot products of bytes, whatever part of a cache line ends a row. Rows too long for
+// their integer sums are not.
 TEST(Forward, FewQueries_Int8Keys_MatchTheOracle) {
   for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
     for (const std::int64_t D : {16, 48, 64, 80, 128, 496, 512}) {
@@ -60,7 +61,8 @@ TEST(Forward, FewQueries_Int8Keys_MatchTheOracle) {
   }
 }
 
-// Rows are cut into register tiles of eight, four and what is left; columns into lines, vectors and what is left.
+// Rows are split into register tiles of eight, four and the remainder; columns into cache lines, vectors and the
+// remainder.
 TEST(Forward, FewQueries_EveryNumberOfRows_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14}) {
@@ -75,7 +77,7 @@ TEST(Forward, FewQueries_EveryNumberOfRows_MatchTheOracle) {
   }
 }
 
-// Long sequences are cut into longer splits.
+// Long sequences have longer splits.
 TEST(Forward, FewQueries_LongSequences_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t S : {16380, 16384, 18436}) {
@@ -108,7 +110,7 @@ TEST(Forward, OptionalOutputs_EveryCombination_MatchTheOracle) {
   }
 }
 
-/// Asking for more does not change what else is computed.
+/// Optional outputs do not change the others.
 TEST(Forward, OptionalOutputs_AnyCombination_DoNotChangeY) {
   CaseSpec spec;
   spec.T = 40;

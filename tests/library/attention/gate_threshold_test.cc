@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that a gate threshold closes: what they cost in accuracy, and that they are not computed. That open rows are
-// right on every target is among the problems of forward_test.
+// Tests rows that a gate threshold closes: how much accuracy they cost, and that they are not computed. forward_test
+// checks open rows on every target.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -52,7 +52,7 @@ std::vector<double> y_of(Case& problem, const AttentionOptions& options) {
   return values_of(out.y);
 }
 
-/// max |v_j| over the keys that query i sees, of feature d.
+/// Returns max |v_j| over the keys that query i sees, of feature d.
 double largest_value(const Case& problem, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
   const CaseSpec& s = problem.spec();
   double largest = 0.0;
@@ -99,7 +99,7 @@ TEST(GateThreshold, Problem_ShareOfClosedRows_IsTheOneAskedFor) {
   }
 }
 
-/// Tiles of rows that are all open are the tiles that there are without a threshold.
+/// Tiles whose rows are all open are the same as without a threshold.
 TEST(GateThreshold, Output_EveryRowOpen_IsBitwiseIdentical) {
   for (const std::int64_t T : {3, 140}) {
     CaseSpec spec = gated_spec(GateInput::elementwise, 0.0);
@@ -148,7 +148,7 @@ TEST(GateThreshold, Backward_GateThreshold_IsRefused) {
                Error);
 }
 
-/// A tensor of whole pages, of which those of some heads cannot be read.
+/// A tensor of whole pages; pages of some heads cannot be read.
 class Pages {
  public:
   explicit Pages(const Shape& shape) : shape_(shape) {
@@ -175,7 +175,7 @@ class Pages {
   void* data_ = nullptr;
 };
 
-/// Few queries and many take different ways.
+/// Few queries and many take different kernels.
 TEST(GateThreshold, KeysAndValues_ClosedGroup_AreNotRead) {
   const TargetGuard guard;
   for (const std::int64_t T : {1, 3, 40}) {

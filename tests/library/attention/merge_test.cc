@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over ranges of the keys, merged: outputs and gradients are those of attention over all keys.
+// Checks that merged attention over ranges of the keys has the outputs and gradients of attention over all keys.
 
 #include "headgate/merge.hpp"
 
@@ -34,7 +34,7 @@ struct Owned {
   explicit Owned(const ConstTensorView& like) : Owned(like.dtype, like.shape) {}
 };
 
-/// Every element is within `roundoffs` of the dtype of `storage`, times `magnitude`, of what is expected.
+/// Expects every element to differ by at most `roundoffs` of the dtype of `storage`, times `magnitude`.
 void expect_near(const ConstTensorView& actual, const std::vector<double>& expected,
                  const std::vector<double>& magnitude, DType storage, double roundoffs, const std::string& what) {
   const double u = storage == DType::f64   ? 0x1p-53
@@ -64,7 +64,7 @@ std::vector<double> sum(std::vector<double> a, const std::vector<double>& b) {
   return a;
 }
 
-/// The ranges' forward passes, without a gate and with the sinks in the first alone.
+/// Runs the ranges' forward passes, without a gate and with the sinks in the first one only.
 struct Parts {
   std::vector<std::int64_t> ends;
   std::vector<KeyRangeVectors> vectors;
@@ -167,7 +167,7 @@ void check_whole(verify::Case& problem) {
                 way + "dv of " + text);
   };
 
-  // (a) each range by itself.
+  // (a) Backward pass of each range, with its own y and lse.
   const std::size_t count = parts.parts.size();
   std::vector<Owned> d_attn, d_lse;
   std::vector<MergePartGradients> d_parts;
@@ -210,7 +210,7 @@ void check_whole(verify::Case& problem) {
   }
   expect_dq("(a) ");
 
-  // (b) each range with y, lse and the gate of the whole.
+  // (b) Backward pass of each range with y, lse and the gate of the whole.
   std::fill(dq_sum.begin(), dq_sum.end(), 0.0);
   for (std::size_t n = 0; n < count; ++n) {
     AttentionInputs in = parts.inputs[n];

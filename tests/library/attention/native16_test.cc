@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Precision::native16: its products where the CPU has them, and exact arithmetic where not. Its accuracy is tested with
-// everything else: random problems and standard cases of bf16 have it, on all products that the CPU has.
+// Tests Precision::native16: bf16 products if the CPU has them, exact arithmetic otherwise. Other tests check its
+// accuracy: random problems and standard cases of bf16 use it, with every kind of product that the CPU has.
 
 #include "library/attention/property.hpp"
 
@@ -11,7 +11,7 @@ using verify::Case;
 using verify::CaseSpec;
 using verify::GateInput;
 
-/// A problem for the kernel of many queries.
+/// Makes a problem for the kernel of many queries.
 CaseSpec many_queries() {
   CaseSpec spec;
   spec.Hkv = 2;
@@ -30,7 +30,7 @@ std::vector<std::uint8_t> forward_bits(const CaseSpec& spec) {
   return problem.output_bytes();
 }
 
-/// Of gradients from the outputs of exact arithmetic.
+/// Returns gradients from the outputs of exact arithmetic.
 std::vector<std::uint8_t> backward_bits(const CaseSpec& spec) {
   Case problem(spec);
   problem.poison_outputs();
@@ -48,7 +48,7 @@ CaseSpec in_native16(CaseSpec spec) {
   return spec;
 }
 
-/// The default choice of products, whatever a test has set.
+/// Restores the default choice of products.
 class ProductsGuard {
  public:
   ProductsGuard() = default;
@@ -91,7 +91,7 @@ TEST(Native16, Output_OtherTargets_IsExact) {
   }
 }
 
-/// Squares of keys that no query sees have no gradients, whatever the tile before left in their place.
+/// Squares of keys that no query sees have zero gradients, whatever the previous tile left in their memory.
 TEST(Native16, Keys_BeyondAllQueries_HaveZeroGradients) {
   CaseSpec spec = in_native16(many_queries());
   spec.B = 3;
@@ -103,7 +103,7 @@ TEST(Native16, Keys_BeyondAllQueries_HaveZeroGradients) {
   for (spec.seed = 1; spec.seed <= 8; ++spec.seed) expect_right(spec, verify::check_backward_case);
 }
 
-/// What its kernels leave out is computed as exact does.
+/// Cases that its kernels decline are computed exactly.
 TEST(Native16, Output_InputsWithoutAKernel_IsExact) {
   const auto expect_exact = [](const char* what, const auto& change) {
     CaseSpec spec = many_queries();
@@ -119,7 +119,7 @@ TEST(Native16, Output_InputsWithoutAKernel_IsExact) {
   spec.bias = {true, true, true, true};
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
   spec = many_queries();
-  spec.T = spec.S = 32;  // of tiles; of dots 63
+  spec.T = spec.S = 32;  // 32 for tiles; 63 for dots
   EXPECT_EQ(backward_bits(in_native16(spec)), backward_bits(spec));
   spec.S = 64;
   EXPECT_EQ(backward_bits(in_native16(spec)) == backward_bits(spec), native16_products().empty());

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kArena = 4096;
 
-/// Marks the bytes of every element; true if one is marked already.
+/// Marks the bytes of every element; returns true if one was marked already.
 bool mark(const ConstTensorView& view, const char* base, std::vector<char>& marked) {
   bool seen = false;
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(view.dtype));
@@ -81,7 +81,7 @@ TEST(ProvablyOverlap, Overlap_RandomViews_AgreesWithMarkedBytes) {
 }
 
 TEST(ProvablyOverlap, Overlap_InterleavedOrShiftedSlots_TellsThemApart) {
-  // (B,T,slot,H,D) memory seen as (B,H,T,D) per slot, at a size whose pairs could not be searched one by one.
+  // (B,T,slot,H,D) memory viewed as (B,H,T,D) per slot, too large to compare all pairs of elements.
   constexpr std::int64_t B = 8, T = 4096, H = 16, D = 64, W = 4 * H * D;
   std::vector<float> memory(1);  // never read
   const auto slot = [&](std::int64_t element) {

@@ -14,7 +14,7 @@
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
 
-// What is accepted, and the normal form that kernels read.
+// Tests which calls are accepted, and the normal form that kernels read.
 
 namespace headgate::testing {
 namespace {
@@ -27,7 +27,7 @@ BackwardProblem backward(const SampleCall& call) {
   return check_backward(call.grad, call.in, call.saved, call.incoming, call.options);
 }
 
-/// Only q, k, v and y, with these sizes.
+/// Leaves only q, k, v and y, with these sizes.
 void resize(SampleCall& call, std::int64_t B, std::int64_t Hq, std::int64_t Hkv, std::int64_t T, std::int64_t S) {
   call.in = {};
   call.out = {};
@@ -119,7 +119,7 @@ TEST(Problem, Causality_AnyWindow_BecomesPartOfTheWindow) {
 }
 
 TEST(Problem, Window_HidesNothing_BecomesUnlimited) {
-  // The definition itself, on every window up to the sizes and beyond.
+  // Compares with the definition on every window up to the sizes and beyond.
   SampleCall call;
   const auto visible = [](std::int64_t i, std::int64_t j, std::int64_t left, std::int64_t right) {
     const std::int64_t at = i + kS - kT;

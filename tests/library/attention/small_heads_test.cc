@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small heads, forward and backward, on every vector target: the sizes at which they are cut, what else they can be
-// asked for, and where they end and the other kernels begin.
+// Tests small heads, forward and backward, on every vector target: the sizes at which they are split, their options,
+// and the bounds beyond which other kernels take over.
 
 #include "library/attention/cpu/small/small_heads.hpp"
 
@@ -18,14 +18,14 @@ using verify::check_forward_case;
 using verify::GateInput;
 using verify::Layout;
 
-/// As many heads as share out among threads without being cut, and more than the backward pass asks for.
+/// Uses enough heads to occupy all threads without splitting them, and more than the backward pass requires.
 CaseSpec many_heads(CaseSpec spec) {
   spec.B = 2;
   spec.Hkv = 4;
   return spec;
 }
 
-/// y of a forward pass that asks for the weights too, which the other kernels compute, or does not.
+/// Returns y of a forward pass with or without weights, which other kernels compute.
 std::vector<std::uint8_t> bytes_of_y(CaseSpec spec, bool weights) {
   spec.weights = weights;
   verify::Case problem(spec);
@@ -50,7 +50,7 @@ TEST(SmallHeads, Kernels_SizesWithinTheirLimits_AreChosen) {
   EXPECT_FALSE(has_bits_of_its_own(100, 200, 272));
 }
 
-/// At the ends of panels, of register tiles and of their units, and of the sizes themselves.
+/// Covers the bounds of panels, of register tiles and their units, and of the sizes themselves.
 TEST(SmallHeads, Heads_SizesAroundTileBounds_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t T : {9, 12, 13, 16, 17, 20, 31, 32, 33, 45, 96, 97}) {
@@ -83,7 +83,7 @@ TEST(SmallHeads, Heads_LargestSizes_MatchTheOracle) {
   }
 }
 
-/// Rows that lie dense and close are read and written in place, others are copied.
+/// Dense, adjacent rows are read and written in place; others are copied.
 TEST(SmallHeads, Heads_EveryLayoutAndType_MatchTheOracle) {
   for (const DType dtype : kDTypes) {
     for (int layout = 0; layout < 6; ++layout) {
@@ -124,7 +124,8 @@ TEST(SmallHeads, Heads_EveryGate_MatchTheOracle) {
   expect_both(spec);
 }
 
-/// Causal, windows, key lengths, offsets: rows that see nothing, keys that nobody sees, panels that see few keys.
+/// Covers causality, windows, key lengths and offsets: rows that see no key, keys that no row sees, panels that see few
+/// keys.
 TEST(SmallHeads, Heads_AnyMask_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64}) {
     for (const DType sinks : {DType::none, DType::f32}) {
@@ -161,7 +162,7 @@ TEST(SmallHeads, Gradients_OneAloneOrOneAbsent_MatchTheOracle) {
   }
 }
 
-/// Packed batches in which some sequences are small, some long, some of few queries, some empty.
+/// Packs small, long, short-query and empty sequences together.
 TEST(SmallHeads, Heads_BesideLargerSequences_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t page : {0, 16}) {
@@ -202,7 +203,7 @@ TEST(SmallHeads, Heads_PagedOrInt8Keys_MatchTheOracle) {
   }
 }
 
-/// Rows that a gate threshold closes, in panels of rows that do not follow each other.
+/// Tests rows that a gate threshold closes, so that panels hold rows that are not adjacent.
 TEST(SmallHeads, Heads_GateThreshold_MatchTheOracle) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16}) {
     for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {

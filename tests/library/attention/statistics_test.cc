@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_statistics against the oracle, on every vector target, by the tolerance rule of docs/reference/numerics.md.
+// Compares attention_statistics with the oracle, on every vector target, by the tolerance rule of
+// docs/reference/numerics.md.
 
 #include "headgate/statistics.hpp"
 
@@ -31,7 +32,7 @@ TEST(Statistics, Statistics_StandardCases_MatchTheOracle) {
   for (const CaseSpec& spec : verify::standard_cases()) expect_right(spec, check_statistics_case);
 }
 
-/// Keys that are alike have equal weights: the lower index comes first, across panels, blocks and threads.
+/// Equal keys have equal weights. The lower index comes first, across panels, blocks and threads.
 TEST(Statistics, TopKeys_EqualScores_AreOrderedByIndex) {
   const TargetGuard guard;
   constexpr std::int64_t kT = 5, kS = 900, kD = 3, kK = 20;
@@ -57,7 +58,7 @@ TEST(Statistics, TopKeys_EqualScores_AreOrderedByIndex) {
   }
 }
 
-/// An infinite lse: no weights. NaN: nothing is known of the row.
+/// With an infinite lse a row has no weights; with NaN its statistics are NaN.
 TEST(Statistics, Statistics_RowsWithoutWeightsOrOfNaN_AreDefined) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const std::vector<float> q(4, 1.0F), k(6, 1.0F);
@@ -131,7 +132,7 @@ TEST(Statistics, Statistics_AnyNumberOfThreads_AreBitwiseIdentical) {
   expect_same_bits(cache);
 }
 
-/// Two sequences of 3 and 2 pages of 2 keys: pages hold the keys of the dense call in another order.
+/// Two sequences of 3 and 2 pages of 2 keys; pages hold the keys of the dense call in another order.
 TEST(Statistics, Statistics_PagedKeys_AreBitwiseIdenticalToDenseKeys) {
   const TargetGuard guard;
   constexpr std::int64_t kB = 2, kT = 3, kS = 6, kD = 4, kPage = 2, kPages = 7;
@@ -180,7 +181,7 @@ TEST(Statistics, Statistics_PagedKeys_AreBitwiseIdenticalToDenseKeys) {
   }
 }
 
-/// A mean for each sequence of a packed batch; listed keys count in each sequence, listed queries in the batch.
+/// A packed batch has a mean for each sequence. Listed keys are counted in each sequence, listed queries in the batch.
 TEST(Statistics, PackedBatch_SequencesOfOtherLengths_CountTheirOwnKeys) {
   const std::vector<float> q(5, 0.0F), k(5, 1.0F);  // all scores are 0: each key of a sequence weighs the same
   const std::vector<std::int64_t> queries{0, 2, 5}, keys{0, 4, 5}, listed{3, 0}, rows{4};
@@ -214,7 +215,7 @@ TEST(Statistics, PackedBatch_SequencesOfOtherLengths_CountTheirOwnKeys) {
   EXPECT_EQ(top, (std::vector<std::int32_t>{0, 0, 0, 0, 0}));
 }
 
-/// A packed batch has a mean for each of its sequences.
+/// A packed batch has one mean for each of its sequences.
 TEST(Statistics, MeanOutput_OtherNumberOfSequences_IsRefused) {
   const std::vector<float> q(5), k(5);
   const std::vector<std::int64_t> bounds{0, 2, 5};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forced vector target is the one that runs.
+// Checks that a forced vector target is the one that runs.
 
 #include <algorithm>
 #include <array>
@@ -49,8 +49,8 @@ TEST(Targets, SetTarget_UnknownTarget_IsRefusedAndChangesNothing) {
   EXPECT_EQ(active_target(), last);
 }
 
-/// Few queries, whose scores are sums over the lanes of a vector: targets differ in the number of lanes or, without
-/// fused multiply-add, in roundings.
+/// Uses few queries, whose scores are sums over the lanes of a vector: targets differ in the number of lanes or,
+/// without fused multiply-add, in rounding.
 verify::CaseSpec summed_over_lanes() {
   verify::CaseSpec spec;
   spec.T = 8;
@@ -58,7 +58,7 @@ verify::CaseSpec summed_over_lanes() {
   return spec;
 }
 
-/// Bits of one forward pass on `target`.
+/// Returns the bytes of one forward pass on `target`.
 std::vector<std::uint8_t> forward_bits(const std::string& target) {
   set_target(target);
   verify::Case problem(summed_over_lanes());
@@ -66,7 +66,7 @@ std::vector<std::uint8_t> forward_bits(const std::string& target) {
   return problem.output_bytes();
 }
 
-/// Vectors of four floats without fused multiply-add: such targets may agree to the bit.
+/// Returns whether a target has vectors of four floats without fused multiply-add; such targets may agree bitwise.
 bool adds_four_lanes_unfused(const std::string& target) { return target == "sse4" || target == "emu128"; }
 
 TEST(Targets, EachTarget_Set_RunsItsOwnCode) {
@@ -103,7 +103,7 @@ TEST(Targets, Context_NamesATarget_ItsCallUsesIt) {
   }
 }
 
-/// What this program prints when HEADGATE_ISA is `isa`, run anew with the probe below alone.
+/// Runs this program again with HEADGATE_ISA = `isa` and only the probe below. Returns what it prints.
 std::string probe_with_isa(const std::string& isa) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string command =
@@ -121,7 +121,7 @@ std::string probe_with_isa(const std::string& isa) {
   return text.substr(from, text.find('\n', from) - from);
 }
 
-/// Child of the tests below; on its own it checks that the environment variable, when set, is honoured.
+/// Child process of the tests below. Alone, it checks that the environment variable, if set, is honoured.
 TEST(Probe, ActiveTarget_Asked_IsPrinted) {
   std::string answer;
   try {

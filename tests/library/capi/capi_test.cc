@@ -17,7 +17,7 @@
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
 
-// The C API computes what the C++ API computes, bit for bit.
+// Checks that the C API computes bitwise the same as the C++ API.
 
 namespace headgate::testing {
 namespace {
@@ -138,7 +138,7 @@ headgate_status statistics_by_c(const SampleCall& call) {
   return headgate_attention_statistics(&outputs, &inputs, &lse, &selection, &options);
 }
 
-/// A call on random numbers, the same for the same seed, with options away from their defaults.
+/// Makes a call on random numbers, the same for the same seed, with options that are not defaults.
 struct RandomCall : SampleCall {
   RandomCall(DType dtype, std::uint32_t seed) : SampleCall(dtype), random(seed) {
     for (const ConstTensorView& view : {in.q, in.k, in.v, in.gate, in.bias, incoming.dy, incoming.dlse}) fill(view);
@@ -185,7 +185,7 @@ TEST_P(CApiCase, Attention_BothPasses_HasTheBitsOfCpp) {
 INSTANTIATE_TEST_SUITE_P(DTypes, CApiCase, ::testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
 
-/// Ranges of keys, their merge and its gradients.
+/// Computes ranges of keys, their merge and its gradients.
 struct MergeCall : RandomCall {
   static constexpr std::size_t kParts = 2;
   static constexpr std::int64_t kCut = 2;
@@ -432,7 +432,7 @@ TEST(CApi, Options_TargetAndBackend_AreUsed) {
   EXPECT_NE(std::string(headgate_last_error()).find("'abacus'"), std::string::npos) << headgate_last_error();
 }
 
-/// Bytes that this process holds from malloc; 0 where a sanitizer has its own.
+/// Returns the bytes that this process has from malloc; 0 under a sanitizer with its own allocator.
 std::size_t bytes_held() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;

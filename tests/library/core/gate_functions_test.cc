@@ -31,8 +31,8 @@ TEST(GateFunctions, None_AmongTheWords_HasNoRow) {
   EXPECT_FALSE(find_word<GateFn>("no_such_function").has_value());
 }
 
-// The oracle has every function, and agrees about where o is lost: it has no ratio there, and g is 0 at 0 for each of
-// those that there are.
+// The oracle has every function, and agrees about where o is lost: it has no ratio there, and g is 0 at 0 for each such
+// function.
 TEST(GateFunctions, Oracle_EachFunction_KnowsWhetherItHasAZero) {
   for (const GateFunction& row : kGateFunctions) {
     const auto at_zero = reference::gate_terms(row.value, 0.0), at_one = reference::gate_terms(row.value, 1.0);

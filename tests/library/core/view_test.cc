@@ -11,7 +11,7 @@
 namespace headgate {
 namespace {
 
-/// 0, 1, 2, … in memory.
+/// Memory holds 0, 1, 2, ….
 class ViewTest : public testing::Test {
  protected:
   ViewTest() { std::iota(memory.begin(), memory.end(), 0); }

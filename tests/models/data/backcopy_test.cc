@@ -38,7 +38,7 @@ class BackcopyTest : public ::testing::Test {
 
 using Tokens = std::vector<std::int32_t>;
 
-/// T tokens and the last target.
+/// Returns T tokens and the last target.
 Tokens training(const BackcopySource& source, std::int64_t index) {
   Tokens tokens(kT + 1), targets(kT);
   source.training_sequence(tokens.data(), targets.data(), index);
@@ -87,7 +87,7 @@ TEST_F(BackcopyTest, Bytes_NotCopied_FollowAsOftenAsInTheText) {
   for (const auto& [byte, counts] : drawn) {
     for (const auto& [next, count] : counts) {
       const double share = follows[byte][next] / seen[byte];
-      // Five standard deviations of a share drawn total[byte] times.
+      // Allows five standard deviations of a share drawn total[byte] times.
       EXPECT_NEAR(count / total[byte], share, 5.0 * std::sqrt(share * (1.0 - share) / total[byte]) + 1e-12)
           << byte << next;
     }

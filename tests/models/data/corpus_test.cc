@@ -127,7 +127,7 @@ TEST(Corpus, Directory_WithRuns_LeavesThemOut) {
   EXPECT_EQ(all.left_out().runs, (std::vector<std::string>{scratch / "full", scratch / "model", scratch / "young"}));
   EXPECT_EQ(text_of(Corpus({scratch.path()}, {{}, scratch / "text/../mine/"})), "abd");
   EXPECT_EQ(text_of(Corpus({scratch.path()}, {{}, scratch / "not/there/yet"})), "abcd");
-  // A run in the directory of the data itself.
+  // The run lies in the directory of the data itself.
   EXPECT_EQ(text_of(Corpus({scratch / "text"}, {{}, scratch / "mine"})), "d");
   EXPECT_EQ(refusal(scratch / "full"), "");
   EXPECT_EQ(text_of(Corpus({scratch / "full"})), "no") << "the notes, named by their directory";

@@ -66,7 +66,7 @@ TEST_F(TextTest, Targets_AnySequence_FollowTheirTokensOutsideTheTail) {
 }
 
 TEST_F(TextTest, Epoch_AnyOffset_VisitsEveryWindowOnce) {
-  // Every byte pair names its place, so that a window's text does.
+  // Every byte pair identifies its offset, and so does a window's text.
   std::string text;
   for (char a = 'a'; a <= 'z'; ++a) {
     for (char b = 'A'; b <= 'Z'; ++b) text += {a, b};

@@ -49,7 +49,7 @@ TEST(TokenSource, Ids_AnyNumber_AreCutIntoSequences) {
   EXPECT_FALSE(source.target_text(0).has_value()) << "nobody knows the text of bare ids";
 }
 
-/// With a token in front of every sequence each id is a target, the first one too.
+/// With a token before every sequence, each id is a target, including the first.
 TEST(TokenSource, Front_EverySequence_StandsFirst) {
   const TokenSource one({"t", {10, 11, 12, 13, 14, 15}, {1, 2, 3, 4, 5, 6}, {99}, {}}, 3);
   ASSERT_EQ(one.held_out_count(), 2);

@@ -13,7 +13,7 @@
 #include "models/decoder/tiny.hpp"
 #include "models/families/config_file.hpp"
 
-// What holds of every row of kConfigKeys.
+// Checks what holds for every row of kConfigKeys.
 
 namespace headgate::models {
 namespace {
@@ -26,13 +26,13 @@ DecoderConfig start_of(const Row& row) {
   return config;
 }
 
-/// Another value that the row allows, other fields of the config as they are.
+/// Returns another value that the row allows while the other fields of the config stay.
 template <class Row>
 ValueOf<Row> another_value(const Row& row, const DecoderConfig& config) {
   using Value = ValueOf<Row>;
   const Value now = row.of(config);
   if constexpr (std::is_enum_v<Value>) {
-    Value other = now;  // "none" only where there is nothing else: other keys may not go with it
+    Value other = now;  // "none" only if there is no other word: other keys may need a gate
     for (const auto& word : Words<Value>::kAll) {
       if (word.value != now && (other == now || word_of(other) == "none")) other = word.value;
     }

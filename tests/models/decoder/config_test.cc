@@ -89,7 +89,8 @@ TEST(ParameterCount, ParameterCount_TinyModel_IsTheSumByHand) {
   EXPECT_EQ(parameter_count(c), 2 * 11 * 8 + 2 * (layer + 2 * 8) + 8);
 }
 
-/// Added parameters, in millions, of the paper's 15B-A2B model (24 layers, 2048 wide, 32/4 heads of 128): its Table 1.
+/// Parameters that gates add, in millions, to the paper's 15B-A2B model (24 layers, 2048 wide, 32/4 heads of 128): its
+/// Table 1.
 TEST(ParameterCount, ParameterCount_ModelsOfThePaper_IsThatOfThePaper) {
   DecoderConfig c;
   c.vocab = 1000;
@@ -186,7 +187,7 @@ TEST(Initialise, Parameters_SharedByVariants_StartAtTheSameNormalNumbers) {
   EXPECT_NEAR(sum / count, 0.0, 4 * 0.02 / std::sqrt(count));
   EXPECT_NEAR(std::sqrt(square / count), 0.02, 4 * 0.02 / std::sqrt(2 * count));
   EXPECT_EQ(b[static_cast<std::size_t>(gated_table.find("model.layers.1.self_attn.gate_proj.bias")->offset)], -1.5F);
-#ifdef __GLIBCXX__  // a seed means the same in every version
+#ifdef __GLIBCXX__  // the standard library decides how normal numbers are drawn
   EXPECT_FLOAT_EQ(a[0], -0.0122257927F);
   EXPECT_FLOAT_EQ(a[1000], -0.000462235534F);
 #endif
@@ -230,7 +231,7 @@ TEST(Initialise, Parameters_Matrices_HaveTheTailsOfANormalDistribution) {
 TEST(TrainingFlops, TrainingFlops_AnyConfig_AreSixPerWeightAndTwelvePerPair) {
   DecoderConfig c = tiny_config();
   const double matrices = 11 * 8 + 2 * ((4 + 2 + 2) * 6 * 8 + 8 * 4 * 6 + 3 * 8 * 10);
-  const double pairs = 3 * 15;  // of 5 queries and the keys before them and beside
+  const double pairs = 3 * 15;  // 5 queries, each with its own key and those before it
   EXPECT_DOUBLE_EQ(training_flops(c, 3, 5), 6 * matrices * 15 + 12 * 2 * 4 * 6 * pairs);
 }
 

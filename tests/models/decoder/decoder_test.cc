@@ -38,7 +38,7 @@ TEST_P(EveryGrain, Training_EveryGrain_OverfitsOneBatch) {
   Decoder<float> decoder(config, shape, Purpose::train);
   std::vector<float> w = initial(decoder), g(w.size()), m(w.size()), v(w.size());
   TinyBatch batch(config, shape, 3);
-  for (std::int32_t b = 0; b < 4; ++b) batch.tokens[static_cast<std::size_t>(b * shape.seq)] = b;  // no two alike
+  for (std::int32_t b = 0; b < 4; ++b) batch.tokens[static_cast<std::size_t>(b * shape.seq)] = b;  // all different
   double first = 0.0, last = 0.0;
   for (int step = 1; step <= 150; ++step) {
     std::fill(g.begin(), g.end(), 0.0F);
@@ -47,7 +47,7 @@ TEST_P(EveryGrain, Training_EveryGrain_OverfitsOneBatch) {
     const auto all = [](std::vector<float>& numbers) { return view_of(numbers, numbers.size()); };
     layers::adamw_step(all(w), all(m), all(v), all(g), {.lr = 1e-2, .step = step}, decoder.context());
   }
-  EXPECT_NEAR(first, std::log(static_cast<double>(config.vocab)), 0.2);  // it starts knowing nothing
+  EXPECT_NEAR(first, std::log(static_cast<double>(config.vocab)), 0.2);  // an untrained model guesses uniformly
   EXPECT_LT(last, 0.05);
 }
 
@@ -70,7 +70,7 @@ TEST(Decoder, GateThreshold_ClosedRows_AreLeftOut) {
     EXPECT_EQ(none.closed_rows, 0);
     EXPECT_EQ(none.rows, config.layers * config.heads * kTinyBatch.batch * kTinyBatch.seq);
     layers::AttentionSkip all;
-    all.threshold = 1.0;  // of a sigmoid
+    all.threshold = 1.0;  // closes every row of a sigmoid gate
     EXPECT_NE(loss(&all), expected) << name;
     EXPECT_EQ(all.closed_share(), 1.0);
   }
@@ -108,7 +108,7 @@ TEST(Decoder, Step_AfterTheFirst_AllocatesNothing) {
     step();
     EXPECT_EQ(support::allocations(), before) << name;
   }
-  EXPECT_GT(support::allocations(), 0U);  // they are counted
+  EXPECT_GT(support::allocations(), 0U);  // allocations are counted
 }
 
 TEST(Decoder, MemoryPlan_EveryItem_AddsUpToWhatIsTaken) {
@@ -148,7 +148,7 @@ TEST(Decoder, Loss_RepeatedOrOfEitherPurpose_IsBitwiseIdentical) {
   EXPECT_EQ(train.loss(w.data(), batch.tokens.data(), batch.targets.data()), loss);
 }
 
-/// A vocabulary so large that the logits come in chunks, with targets that count unevenly over them.
+/// With a large vocabulary the logits come in chunks, over which ignored targets are spread unevenly.
 TEST(Decoder, Loss_InChunks_IsTheMeanOverAllTargets) {
   DecoderConfig config = tiny_config();
   config.vocab = 1 << 16;
@@ -168,8 +168,8 @@ TEST(Decoder, Loss_InChunks_IsTheMeanOverAllTargets) {
     count += batch.targets[n] >= 0 ? 1.0 : 0.0;
   }
   layers::expect_within("mean", loss, sum / count);
-  // A weight that acts on every row of every chunk. Before the last norm the moved models do not differ; the terms of a
-  // logit then add up to at most 8 · the largest weight < 1, and a loss is the logarithm of a sum of vocab
+  // Changes a weight that affects every row of every chunk. Models changed before the last norm would not differ. The
+  // terms of a logit add up to at most 8 · the largest weight < 1, and a loss is the logarithm of a sum of vocab
   // exponentials.
   const std::int64_t norm = decoder.table().find("model.norm.weight")->offset;
   const auto loss_at = [&](double step) {

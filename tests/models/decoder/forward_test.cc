@@ -10,7 +10,7 @@
 #include "models/layers/support.hpp"
 #include "support/test_runs.hpp"
 
-// The decoder's losses against the formulas written out, in f64 and f32.
+// Compares the decoder's losses with the formulas written out, in f64 and f32.
 
 namespace headgate::models {
 namespace {
@@ -55,7 +55,7 @@ TEST(DecoderForward, Logits_BiasesWindowAndScaledRope_MatchFormulas) {
 TEST(DecoderForward, Logits_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchFormulas) {
   DecoderConfig config = tiny_config();
   config.norm = layers::NormKind::zero_centred;
-  config.rope_fraction = 0.7;  // of 6: 4 features turn
+  config.rope_fraction = 0.7;  // of 6: RoPE rotates 4 features
   config.rope_base = 100.0;
   config.embeddings = Embeddings::separate;
   check_config(config);

@@ -13,14 +13,14 @@
 #include "models/decoder/weights.hpp"
 #include "support/test_runs.hpp"
 
-// Heads that write something else, against models whose parameters make them write it.
+// Compares heads whose outputs are replaced with models whose parameters give the same outputs.
 
 namespace headgate::models {
 namespace {
 
 constexpr std::int64_t N = kTinyBatch.batch * kTinyBatch.seq;
 
-/// A model, its batch, and memory for what heads read before their gate.
+/// Holds a model, its batch, and a buffer for the attention output before the gate.
 struct Case {
   explicit Case(const DecoderConfig& config_in)
       : config(config_in),
@@ -63,7 +63,7 @@ DecoderConfig config_of(const std::string& gate) {
   return config;
 }
 
-/// The loss where the columns of W_o that read these heads are 0.
+/// Returns the loss with the columns of W_o that read these heads set to 0.
 double loss_without(Case& model, std::int64_t layer, std::int64_t first, std::int64_t count) {
   const std::int64_t D = model.config.head_dim;
   std::vector<double> w = model.parameters;
@@ -102,7 +102,7 @@ TEST(HeadOverride, Head_FactorZeroInOtherFamilies_IsNotRead) {
   }
 }
 
-/// The loss where the gate of a head is these factors at every token: the logits are its bias alone.
+/// Returns the loss with these factors as a head's gate at every token: the logits are its bias only.
 double loss_of_gate(Case& model, std::int64_t layer, std::int64_t head, const std::vector<double>& factors) {
   std::vector<double> w = model.parameters;
   const auto weights = WeightPlaces(model.config).layer(layer, w.data()).attention;
@@ -125,7 +125,7 @@ TEST(HeadOverride, Factors_AnyValues_EqualAGateOfTheseValues) {
     for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {
       for (std::int64_t h = 0; h < model.config.heads; ++h) {
         for (const bool open : {true, false}) {
-          std::vector<double> gates;  // of the head's own
+          std::vector<double> gates;  // gates of this head
           for (std::int64_t f = 0; f < (headwise ? 1 : D); ++f) {
             gates.push_back(open ? 1.0 : 0.1 * static_cast<double>(1 + h + f % 5));
           }
@@ -146,7 +146,7 @@ TEST(HeadOverride, OutputBeforeTheGate_FactorsOfOne_IsThatOfAModelWithoutAGate) 
     const std::vector<double> ones(static_cast<std::size_t>(model.config.heads * model.config.head_dim), 1.0);
     std::vector<double> w = model.parameters;
     EXPECT_GT(std::abs(model.loss_with(model.scaled(0, 0, ones)) - model.loss(w)), 1e-6) << gate;
-    // A model without a gate whose other parameters are the same, by name.
+    // Builds a model without a gate whose other parameters are the same, by name.
     DecoderConfig plain_config = model.config;
     plain_config.layers = 1;
     DecoderConfig gated_config = plain_config;
@@ -161,7 +161,7 @@ TEST(HeadOverride, OutputBeforeTheGate_FactorsOfOne_IsThatOfAModelWithoutAGate) 
   }
 }
 
-/// Keeps what layers write to the residual stream.
+/// Records the residual stream after each layer.
 class Streams : public LayerObserver<double> {
  public:
   Taps taps() const override { return {Tap::output}; }
@@ -180,7 +180,7 @@ TEST(HeadOverride, Pass_StartsAtALayer_HasTheSameLoss) {
     const double whole = model.loss_with(replaced);
     replaced.input = view_of(streams.kept[0], N, model.config.dim);
     EXPECT_EQ(model.loss_with(replaced), whole) << gate;
-    model.loss_with(model.closed(0, 0, 4));  // what another pass leaves behind does not matter
+    model.loss_with(model.closed(0, 0, 4));  // memory left by another pass has no effect
     EXPECT_EQ(model.loss_with(replaced), whole) << gate;
   }
 }

@@ -18,7 +18,7 @@ namespace {
 using Layer = LayerWeights<const float>;
 using Outer = OuterWeights<const float>;
 
-/// All variants in both placements of norms, with and without QK-norm, tied and separate.
+/// Returns all variants in both placements of norms, with and without QK-norm, tied and separate.
 std::vector<DecoderConfig> configs() {
   std::vector<DecoderConfig> out;
   for (const std::string& name : all_variants()) {
@@ -33,7 +33,7 @@ std::vector<DecoderConfig> configs() {
   return out;
 }
 
-/// Notes which member each row fills, and which it lies behind.
+/// Records which member each row fills, and which member it follows.
 struct Members {
   std::map<std::string, const void*> of_row;
   std::set<const void*> filled;
@@ -64,13 +64,13 @@ TEST(WeightRows, Rows_EveryMember_IsFilledOnce) {
   EXPECT_EQ(outside.filled_bytes, sizeof(Outer));
 }
 
-/// Holds the places of one layer's tensors against the table's offsets.
+/// Compares the places of one layer's tensors with the table's offsets.
 void expect_places(const DecoderConfig& config, std::int64_t layer) {
   const ParameterTable table(config);
   const std::vector<float> values(static_cast<std::size_t>(table.total()));
   Layer weights = WeightPlaces(config).layer(layer, values.data());
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const float* next = nullptr;  // behind the last tensor
+  const float* next = nullptr;  // after the last tensor
   const auto expect_place = [&](const TensorRow& row, const float* place) {
     const Parameter* parameter = table.find(prefix + std::string(row.name));
     EXPECT_EQ(parameter != nullptr, row.present) << row.name;
@@ -81,7 +81,7 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
     EXPECT_EQ(parameter->kind, row.kind) << row.name;
     next = place + parameter->count;
   };
-  std::int64_t rows = 0;  // of the member, those that lie behind it included
+  std::int64_t rows = 0;  // rows of the member, including those that follow it
   const auto at = [&](const TensorRow& row, auto&& member) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, BehindMember<const float>>) {
       expect_place(row, row.present ? next : nullptr);

@@ -12,7 +12,7 @@
 #include "models/evaluate/loss.hpp"
 #include "models/layers/gate_variant.hpp"
 
-// What nobody asks for is not computed.
+// Checks that figures nobody asks for are not computed.
 
 namespace headgate::metrics {
 namespace {
@@ -23,7 +23,7 @@ using models::Taps;
 
 constexpr std::int64_t kTokens = kTinyBatch.batch * kTinyBatch.seq;
 
-/// A model, a batch and the rows of logits that evaluating it takes.
+/// Counts the rows of logits that evaluating a model on a batch takes.
 class Costs : public testing::Test {
  protected:
   Costs() : config(config_of()), decoder(config, kTinyBatch, models::Purpose::evaluate), batch(config, kTinyBatch, 1) {
@@ -72,7 +72,7 @@ TEST_F(Costs, Evaluation_EveryMetric_TakesNoMoreMemoryThanItsInputs) {
   EXPECT_EQ(bytes({"all"}), static_cast<std::size_t>(1 + 3 * config.heads) * kNumber);
 }
 
-/// Asks for one part of a LayerView, and notes which parts came.
+/// Asks for one part of a LayerView, and records which parts it gets.
 class Watching : public models::LayerObserver<double> {
  public:
   explicit Watching(Taps wanted) : wanted_(wanted) {}

@@ -30,7 +30,7 @@ TEST(Registry, Metrics_Names_AreUnique) {
   }
 }
 
-/// Of the whole model, of a layer, and by trigger: each is one object of JSON.
+/// Figures of the whole model, of a layer, and by trigger are three objects of JSON.
 TEST(Registry, Metrics_KeysOfAnObject_AreUnique) {
   for (const Scope object : {Scope::model, Scope::layers, Scope::triggers}) {
     std::set<std::string_view> keys;
@@ -130,7 +130,7 @@ TEST(ThatApply, MetricsByTrigger_TaskWithoutTriggers_AreLeftOut) {
   EXPECT_TRUE(that_apply(parse_metrics({"bos_attention"}), /*has_triggers=*/false).empty());
 }
 
-/// A row of the tables in docs/reference/training.md, "Figures of an evaluation".
+/// Returns a row of the tables in docs/reference/training.md, "Figures of an evaluation".
 std::string documented(const Metric& metric) {
   std::string keys;
   for (const Figure& figure : metric.figures) keys += (keys.empty() ? "`" : ", `") + std::string(figure.key) + '`';

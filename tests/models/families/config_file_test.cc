@@ -36,7 +36,7 @@ void expect_refused(const Json& config, const std::string& why) {
   EXPECT_NE(what.find(why), std::string::npos) << what << "\nlacks: " << why;
 }
 
-/// The baseline with one key set.
+/// Sets one key of the baseline.
 void expect_value_refused(const char* key, const Json& value, const std::string& why) {
   Json config = baseline();
   config[key] = value;
@@ -92,7 +92,7 @@ TEST(ConfigFile, ModelBeyondQwen3_Written_IsNotCalledQwen3) {
   config.rope_fraction = 0.5;
   EXPECT_FALSE(is_qwen3(config));
   config = small_config();
-  config.head_dim = 5;  // one feature does not turn
+  config.head_dim = 5;  // RoPE leaves out the fifth feature
   EXPECT_FALSE(is_qwen3(config));
   config = small_config();
   config.norm_placement = NormPlacement::sandwich;
@@ -171,7 +171,7 @@ TEST(ConfigFile, File_NoConfig_IsRefused) {
                            "{\"hidden_size\":8,\"hidden_size\":9}", "{\"a\":[[[[[[0]]]]]]}"}) {
     EXPECT_NE(refusal(text), "(read without complaint)") << text;
   }
-  EXPECT_NE(refusal("{\"hidden_size\":8,\"hidden_size\":9}").find("'hidden_size' twice"), std::string::npos);
+  EXPECT_NE(refusal("{\"hidden_size\":8,\"hidden_size\":9}").find("duplicate key 'hidden_size'"), std::string::npos);
   const Scratch scratch;
   headgate::testing::write_bytes(scratch / "config.json", std::string((std::size_t{1} << 20) + 1, ' '));
   EXPECT_THROW(read_config(scratch / "config.json"), io::FileError);

@@ -33,7 +33,7 @@ using headgate::testing::Scratch;
 using headgate::testing::small_config;
 using headgate::testing::write_bytes;
 
-/// A public family's config: without QK-norm.
+/// A public family's config, without QK-norm.
 DecoderConfig llama_config() {
   DecoderConfig config = small_config();
   config.qk_norm = QkNorm::none;
@@ -42,7 +42,7 @@ DecoderConfig llama_config() {
 
 Json json_of(const DecoderConfig& config) { return Json::parse(write_public_config({config}, DType::f32)); }
 
-/// A directory with the model's tensors and any config.json.
+/// Writes a directory with the model's tensors and any config.json.
 void write_directory(const std::string& path, const Json& json, const SavedModel& model) {
   std::filesystem::create_directories(path);
   write_bytes(path + "/config.json", json.dump());
@@ -193,7 +193,7 @@ TEST_F(ModelFileTest, TokenizerFiles_ModelSaved_AreCopied) {
   write_bytes(scratch / "from/tokenizer.json", "{\"model\": {}}");
   write_bytes(scratch / "from/generation_config.json", "{\"eos_token_id\": 2}");
   write_bytes(scratch / "from/notes.txt", "not of the tokenizer");
-  for (int time = 0; time < 2; ++time) {  // the second replaces a directory that holds them
+  for (int time = 0; time < 2; ++time) {  // the second time replaces a directory that holds them
     write_model(scratch / "m", {model.config}, model.parameters, DType::f32, read_text_files(scratch / "from"));
     EXPECT_EQ(read_bytes(scratch / "m/tokenizer.json"), "{\"model\": {}}");
     EXPECT_EQ(read_bytes(scratch / "m/generation_config.json"), "{\"eos_token_id\": 2}");
@@ -254,7 +254,7 @@ TEST_F(ModelFileTest, Model_EveryLayout_RoundTrips) {
                Error);
 }
 
-/// A Qwen3 with the research models' key, over tensors of a layout.
+/// Combines a Qwen3 with the research models' key with tensors of a layout.
 TEST_F(ModelFileTest, ResearchModel_GateAfterEachGroup_IsRead) {
   const std::map<std::string, std::string> keys{{"headwise", "headwise_attn_output_gate"},
                                                 {"elementwise", "elementwise_attn_output_gate"}};
@@ -271,7 +271,7 @@ TEST_F(ModelFileTest, ResearchModel_GateAfterEachGroup_IsRead) {
     EXPECT_EQ(file.layout(), GateLayout::per_group);
     EXPECT_EQ(file.config(), model.config);
     EXPECT_EQ(file.read(), model.parameters);
-    // The other key: the file's rows are one grain's, the config's another's.
+    // With the other key, the file's rows are of one grain and the config's of another.
     json[key] = false;
     const bool headwise = gate == "headwise";
     json[headwise ? "elementwise_attn_output_gate" : "headwise_attn_output_gate"] = true;
@@ -281,11 +281,11 @@ TEST_F(ModelFileTest, ResearchModel_GateAfterEachGroup_IsRead) {
                                         "(32, 8), layout per_group with an elementwise gate"
                                       : "the rows of layout per_group with an elementwise gate; by the config "
                                         "they are (20, 8), layout per_group with a headwise gate");
-    // No gate at all.
+    // Has no gate at all.
     json[headwise ? "elementwise_attn_output_gate" : "headwise_attn_output_gate"] = false;
     write_bytes(scratch / "m/config.json", json.dump());
     expect_refused(scratch / "m", "by the config they are (16, 8), layout separate");
-    // A separate gate under a fused config.
+    // Has a separate gate under a fused config.
     write_model(scratch / "m", {model.config}, model.parameters, DType::f32);
     json[key] = true;
     write_bytes(scratch / "m/config.json", json.dump());
@@ -316,7 +316,7 @@ struct GgufModel {
   void u32(const std::string& key, std::int64_t value) {
     out.u32(architecture + "." + key, static_cast<std::uint32_t>(value));
   }
-  /// llama: each head's feature i + p·D/2 of q and k becomes row 2i + p.
+  /// llama: feature i + p·D/2 of each head of q and k becomes row 2i + p.
   void tensors() {
     const std::map<std::string, std::string> names{
         {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
@@ -404,7 +404,7 @@ TEST_F(ModelFileTest, Gguf_RopeFactors_AreThoseOfLlama) {
   written(factors);
   expect_refused(scratch / "m.gguf", "not Llama 3's scaling of RoPE: element 1");
   written({1.0F});
-  expect_refused(scratch / "m.gguf", "has not one number for each two of 8 features");
+  expect_refused(scratch / "m.gguf", "does not have one number for each pair of 8 features");
 }
 
 TEST_F(ModelFileTest, Gguf_FeatureNotSupported_IsRefusedByName) {
@@ -433,7 +433,7 @@ TEST_F(ModelFileTest, Gguf_FeatureNotSupported_IsRefusedByName) {
   EXPECT_THROW(ModelFile(scratch / "m.gguf"), io::FileError);
 }
 
-/// SmolLM2, where scripts/real_model.sh has put it.
+/// Reads SmolLM2, if scripts/real_model.sh has downloaded it.
 TEST(RealModel, SmolLm2_Downloaded_IsRead) {
   const char* path = HEADGATE_REAL_MODEL;
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is missing";
@@ -452,7 +452,7 @@ TEST(RealModel, SmolLm2_Downloaded_IsRead) {
   EXPECT_EQ(file.gguf()->strings("tokenizer.ggml.tokens").size(), 49152U);
 }
 
-/// A decoder that reads a file tensor by tensor, beside one that is given the numbers.
+/// Compares a decoder that reads a file tensor by tensor with one that is given the numbers.
 TEST(ModelFile, CachedDecoder_OfAModelFile_EqualsThatOfItsNumbers) {
   const Scratch scratch;
   for (const char* gate : {"none", "g1-elementwise-bias"}) {

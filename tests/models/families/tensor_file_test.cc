@@ -22,7 +22,7 @@ using headgate::testing::small_config;
 
 class TensorFileTest : public ::testing::Test {
  protected:
-  /// The model's tensors, to be changed before they are written.
+  /// Returns the model's tensors, for tests to change before they are written.
   std::vector<io::TensorSource> sources() const {
     std::vector<io::TensorSource> out;
     for (const Parameter& p : model.table.entries()) {
@@ -131,7 +131,7 @@ TEST_F(TensorFileTest, Tensor_NumberNotFinite_IsNamed) {
   expect_refused(sources(), "'model.embed_tokens.weight': element 5 is nan");
 }
 
-/// A config may claim a model of TiB: nothing is allocated for it before the file is seen to hold it.
+/// A config may claim a model of several TiB. Nothing may be allocated before the file is known to hold it.
 TEST_F(TensorFileTest, Model_FarLargerThanItsFile_IsRefusedWithoutAllocating) {
   write_tensors(path, model.table, {{"", model.parameters.data()}});
   DecoderConfig huge = small_config();

@@ -23,7 +23,7 @@ using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 using Ids = std::vector<std::int32_t>;
 
-/// A directory with a model of 13 tokens.
+/// Makes a directory with a model of 13 tokens.
 class GenerationFilesTest : public ::testing::Test {
  protected:
   GenerationFilesTest() {
@@ -94,12 +94,12 @@ TEST_F(GenerationFilesTest, ChatTemplate_Bad_IsRefused) {
   write("tokenizer_config.json", R"({"chat_template": [1]})");
   expect_refused(file + ": an element is not an object");
   write("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})");
-  expect_refused(file + ": an element has not the strings name and template");
+  expect_refused(file + ": an element lacks the strings name and template");
   write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": ""}]})");
   expect_refused(file + ": no element is named default");
 }
 
-/// A llama of GGUF with 5 tokens; its header is all that is read here.
+/// Makes a GGUF file of a llama with 5 tokens; only its header is read here.
 GgufBytes gguf_header() {
   GgufBytes out;
   out.string("general.architecture", "llama").u32("llama.embedding_length", 4).u32("llama.block_count", 1);
@@ -132,7 +132,7 @@ TEST(GenerationFilesOfGguf, Gguf_EndIdsAndTemplate_AreRead) {
   }
 }
 
-/// The same with a tokenizer whose tokens are bytes, and a chat template.
+/// Adds a tokenizer whose tokens are bytes, and a chat template.
 GgufBytes gguf_with_text() {
   return gguf_header()
       .string("tokenizer.ggml.model", "gpt2")

@@ -30,7 +30,7 @@ models::DecoderConfig small_config(std::int64_t vocab) {
   return config;
 }
 
-/// A random model of bytes; numbers large enough that its texts do not repeat one byte.
+/// Makes a random model of bytes, with numbers large enough that its texts do not repeat one byte.
 class GenerateTest : public ::testing::Test {
  protected:
   explicit GenerateTest(std::int64_t vocab = 256) : config(small_config(vocab)) {
@@ -47,7 +47,7 @@ class GenerateTest : public ::testing::Test {
   Generated run(models::CachedDecoder& model, const GenerateOptions& options, const GenerateHooks& hooks = {}) const {
     return generate(model, *tokenizer, prompt, options, hooks);
   }
-  /// The token of the largest logit behind each token of `ids`, in one call.
+  /// Returns the token of the largest logit after each token of `ids`, in one call.
   Ids most_likely(const Ids& ids) const {
     models::CachedDecoder model = decoder();
     const auto tokens = static_cast<std::int64_t>(ids.size());
@@ -133,7 +133,7 @@ TEST_F(GenerateTest, Generation_CapacityUsedUp_Stops) {
   const Generated result = run(model, {});
   EXPECT_EQ(result.stop, StopReason::capacity);
   EXPECT_EQ(model.length(), 8);
-  EXPECT_EQ(result.ids.size(), 4U);  // the last was chosen, and has no place of its own
+  EXPECT_EQ(result.ids.size(), 4U);  // the last token was chosen but not appended
 }
 
 TEST_F(GenerateTest, Generation_HookReturnsFalse_Stops) {

@@ -151,10 +151,12 @@ TEST_F(GgufTest, Header_Faulty_IsRefused) {
   expect_refused(changed([](GgufBytes& out) { out.tensor_count = 1000; }), "truncated: 1000 tensors");
   expect_refused(changed([](GgufBytes& out) { out.value_count = kHuge; }), "values; at most");
   expect_refused(changed([](GgufBytes& out) { out.value_count = 5000; }), "truncated: 5000 values");
-  expect_refused(changed([](GgufBytes& out) { out.u32("general.architecture", 1); }), "'general.architecture' twice");
+  expect_refused(changed([](GgufBytes& out) { out.u32("general.architecture", 1); }),
+                 "duplicate key 'general.architecture'");
   expect_refused(changed([](GgufBytes& out) { out.u32("", 1); }), "a key has 0 bytes");
   expect_refused(changed([](GgufBytes& out) { out.value<char>("t", static_cast<GgufType>(13), 0); }), "of type 13");
-  expect_refused(changed([](GgufBytes& out) { out.value<char>("t", GgufType::boolean, 2); }), "truth value of 2");
+  expect_refused(changed([](GgufBytes& out) { out.value<char>("t", GgufType::boolean, 2); }),
+                 "boolean of 2, neither 0 nor 1");
   expect_refused(changed([&](GgufBytes& out) { out.raw_value("t", GgufType::list, list(GgufType::list, 1)); }),
                  "list of lists");
   expect_refused(changed([&](GgufBytes& out) { out.raw_value("t", GgufType::list, list(GgufType::u64, kHuge)); }),
@@ -179,10 +181,10 @@ TEST_F(GgufTest, Tensor_Faulty_IsRefused) {
   };
   constexpr std::int64_t kHuge = std::int64_t{1} << 40;
   EXPECT_EQ(refusal(with({16}, 0, 32)), "(read without complaint)");
-  expect_refused(with({16}, 0, 32, "x"), "tensor 'x' twice");
+  expect_refused(with({16}, 0, 32, "x"), "duplicate tensor 'x'");
   expect_refused(with({16}, 0, 32, ""), "name has 0 bytes");
   expect_refused(with({16}, 0, 0), "overlap");
-  expect_refused(with({16}, 0, 40), "no multiple of 32");
+  expect_refused(with({16}, 0, 40), "not a multiple of 32");
   expect_refused(with({16}, 0, 64), "truncated: tensor 'y' takes 64 bytes from 64 on");
   expect_refused(with({16}, 0, std::uint64_t{1} << 63), "truncated: tensor 'y'");
   expect_refused(with({kHuge, kHuge}, 0, 32), "tensor 'y': dimension");
@@ -192,10 +194,10 @@ TEST_F(GgufTest, Tensor_Faulty_IsRefused) {
   expect_refused(with({}, 0, 32), "has 0 dimensions");
   expect_refused(with({1, 1, 1, 1, 1}, 0, 32), "has 5 dimensions");
   expect_refused(with({16}, 4, 32), "of format 4, which is not known");
-  expect_refused(with({2, 16}, find_gguf_format("Q8_0")->id, 32), "no whole blocks of Q8_0's 32");
+  expect_refused(with({2, 16}, find_gguf_format("Q8_0")->id, 32), "are not whole blocks of Q8_0, which hold 32");
 }
 
-/// Numbers by PyPI's `gguf` of a block whose byte i is 37 i + 11, with halves of 1 and ½ as scales.
+/// Numbers that PyPI's `gguf` reads from a block whose byte i is 37 i + 11, with f16 scales of 1 and ½.
 struct WidenedBlock {
   const char* format;
   std::vector<int> places;

@@ -82,7 +82,7 @@ TEST(GivenPath, CacheOfTheHub_Given_LeadsToASnapshot) {
   EXPECT_EQ(given_path(model), model + "/snapshots/0a1b");
   fs::create_directories(model + "/snapshots/2c3d");
   EXPECT_EQ(refusal(model),
-            model + ": has 2 snapshots and no refs/main: give one of them, as " + model + "/snapshots/0a1b");
+            model + ": has 2 snapshots and no refs/main: give one of them, such as " + model + "/snapshots/0a1b");
   fs::create_directories(model + "/refs");
   write_bytes(model + "/refs/main", "2c3d\n");
   EXPECT_EQ(given_path(model), model + "/snapshots/2c3d");

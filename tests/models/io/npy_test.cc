@@ -26,7 +26,7 @@ using headgate::testing::MemoryFile;
 using headgate::testing::read_bytes;
 using headgate::testing::Scratch;
 
-/// Magic, version, header length and header, without data.
+/// Returns magic, version, header length and header, without data.
 std::string npy(const std::string& dict, int major = 1) {
   const std::string header = dict + "\n";
   std::string bytes = "\x93NUMPY";
@@ -238,7 +238,7 @@ TEST_F(NpyTest, Data_MissingOrTrailing_IsRefused) {
   EXPECT_REFUSED(header, "data missing");
   EXPECT_REFUSED(header + std::string(25, '\0'), "trailing data");
   EXPECT_REFUSED(npy(dict("'<f4'", "False", "(0,)")) + "x", "trailing data");
-  // A claim of 4 EiB, which nothing may be allocated for.
+  // Claims 4 EiB, for which nothing may be allocated.
   EXPECT_REFUSED(npy(dict("'<f4'", "False", "(1152921504606846976,)")) + "1234", "data missing");
 }
 
@@ -268,7 +268,7 @@ TEST_F(NpyTest, File_EveryTruncationOrExtension_IsRefused) {
   }
 }
 
-/// What is read must be the content of the file, however damaged its header.
+/// What is read must be the content of the file, however its header is damaged.
 TEST_F(NpyTest, File_AnyByteAnywhere_IsReadOrRefused) {
   const std::string data = data_of<float>({1, 2, 3, 4, 5, 6});
   const std::string header = npy(dict("'<f4'", "False", "(2, 3)"));
@@ -287,7 +287,7 @@ TEST_F(NpyTest, File_AnyByteAnywhere_IsReadOrRefused) {
       }
     }
   }
-  EXPECT_GE(read_count, static_cast<int>(header.size()));  // at least the undamaged file, once a place
+  EXPECT_GE(read_count, static_cast<int>(header.size()));  // the undamaged file is read once for each position
 }
 
 TEST_F(NpyTest, Header_RandomBytes_IsReadOrRefused) {
@@ -302,7 +302,7 @@ TEST_F(NpyTest, Header_RandomBytes_IsReadOrRefused) {
     try {
       const Array array = read(npy(text, 1 + static_cast<int>(random() % 3)) + "12345678");
       ASSERT_EQ(array.bytes(), 8U) << text;
-    } catch (const FileError&) {  // what nearly all of them deserve
+    } catch (const FileError&) {  // nearly all are refused
     }
   }
 }
@@ -355,7 +355,7 @@ TEST_F(NpyTest, Directory_Missing_IsMadeWithItsFiles) {
     dropped.add(made + "/one.npy", make_array(DType::f32, {0}));
   }
   EXPECT_EQ(scratch.count(), 0U);
-  for (int round = 0; round < 2; ++round) {  // missing, then there
+  for (int round = 0; round < 2; ++round) {  // the directory is missing, then exists
     NpyWriter writer;
     writer.make_directory(made);
     writer.add(made + "/one.npy", make_array(DType::f32, {0}));

@@ -18,7 +18,7 @@ class OutputGuard : public ::testing::Test {
  protected:
   OutputGuard() { testing::write_bytes(in, "in"); }
 
-  /// The message of the refusal; empty without one.
+  /// Returns the message of the refusal; empty if accepted.
   static std::string refusal(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs) {
     try {
       check_overwrites(outputs, inputs);

@@ -26,7 +26,7 @@ std::string file_bytes(const std::string& header, const std::string& data) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data;
 }
 
-/// A header with one tensor "w".
+/// Returns a header with one tensor "w".
 std::string one(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return "{\"w\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}}";
 }
@@ -56,7 +56,7 @@ class SafetensorsTest : public ::testing::Test {
     EXPECT_NE(what.find(why), std::string::npos) << what << "\nlacks: " << why;
   }
 
-  /// Refusal of a header over `data_bytes` zero bytes.
+  /// Expects a header over `data_bytes` zero bytes to be refused.
   void expect_header_refused(const std::string& header, std::size_t data_bytes, const std::string& why) {
     expect_refused(file_bytes(header, std::string(data_bytes, '\0')), why);
   }
@@ -186,7 +186,7 @@ TEST_F(SafetensorsTest, Tensor_BeyondTheFile_IsRefused) {
   expect_header_refused(one("F32", "[2]", "[0,8]"), 0, "truncated");
   expect_header_refused(one("F32", "[2]", "[0,8]"), 9, "trailing data: 1 bytes");
   expect_header_refused("{}", 1, "trailing data");
-  // Claims of EiB, for which nothing may be allocated.
+  // Claims several EiB, for which nothing may be allocated.
   expect_header_refused(one("F32", "[1152921504606846976]", "[0,4611686018427387904]"), 8, "truncated");
   expect_header_refused(one("F32", "[4611686018427387904,4]", "[0,0]"), 0, "too large");
   expect_header_refused(one("F32", "[0,9223372036854775807,2]", "[0,0]"), 0, "too large");
@@ -221,15 +221,15 @@ TEST_F(SafetensorsTest, Offsets_Bad_AreRefused) {
 
 TEST_F(SafetensorsTest, Tensors_DuplicateOrOverlapping_AreRefused) {
   const std::string w = "\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}";
-  expect_header_refused("{" + w + "," + w + "}", 8, "'w' twice");
+  expect_header_refused("{" + w + "," + w + "}", 8, "duplicate key 'w'");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "overlap");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "overlap");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "overlap");
   expect_header_refused("{" + w + ",\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,20]}}", 20,
                         "no tensor covers the 4 bytes before 'v'");
   expect_header_refused("{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8,
-                        "'dtype' twice");
-  expect_header_refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "'__metadata__' twice");
+                        "duplicate key 'dtype'");
+  expect_header_refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate key '__metadata__'");
 }
 
 TEST_F(SafetensorsTest, Entry_Bad_IsRefused) {

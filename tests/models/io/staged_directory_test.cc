@@ -103,7 +103,7 @@ TEST_P(StagedDirectoryTest, Leftovers_OfKilledProcesses_AreRemoved) {
   fs::create_directory(abandoned);
   write_bytes(abandoned + "/a", "half");
   write_bytes(abandoned + "/.a.01234567.tmp", "half");
-  const StagedDirectory other(target, {"a", "b"});  // has removed it already
+  const StagedDirectory other(target, {"a", "b"});  // it has removed the other already
   EXPECT_FALSE(fs::exists(abandoned));
   write_bytes(other.path() + "/a", "in the making");
   put(target, "first");
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Both, StagedDirectoryTest, ::testing::Values(Replacing:
                            return parameter.param == Replacing::automatic ? "automatic" : "two_renames";
                          });
 
-/// What a signal's handler does before it ends the process.
+/// Calls what a signal's handler calls before it ends the process.
 TEST(UnfinishedDirectory, RemoveUnfinishedFiles_UncommittedDirectory_RemovesItWithItsFiles) {
   const Scratch scratch;
   const StagedDirectory staged(scratch / "model", {"a", "b"});

@@ -38,7 +38,7 @@ extern "C" void headgate_test_end_process(int signal_number) {
 
 void stage(StagedFile& file, const std::string& bytes) { file.write(bytes.data(), bytes.size()); }
 
-/// Runs `work` in a child process; its wait status once `signal` has been sent, or when it ends by itself.
+/// Runs `work` in a child process. Returns its wait status once `signal` has been sent or the child has ended.
 int status_of_child(const std::function<void()>& work, int signal) {
   int ready[2];
   EXPECT_EQ(::pipe(ready), 0);
@@ -146,7 +146,7 @@ TEST_P(StagedFileTest, Path_TakesNoFile_IsRefused) {
 }
 
 TEST_P(StagedFileTest, Directory_ReadOnly_IsRefused) {
-  constexpr uid_t kNobody = 65534;  // root may write anywhere, so it steps down for the moment
+  constexpr uid_t kNobody = 65534;  // root may write anywhere, so the test temporarily becomes another user
   ASSERT_EQ(::chmod(scratch.path().c_str(), 0555), 0);
   const bool root = ::geteuid() == 0;
   ASSERT_EQ(root ? ::seteuid(kNobody) : 0, 0);
@@ -197,7 +197,7 @@ TEST_P(StagedFileTest, SignalHandlers_StagedFile_AreUnchanged) {
     }
     return out;
   };
-  const std::vector<sighandler_t> before = handlers();  // a shell may have made a background process ignore some
+  const std::vector<sighandler_t> before = handlers();  // a shell may make a background process ignore some signals
   StagedFile file(path, GetParam());
   stage(file, "half");
   EXPECT_EQ(handlers(), before);

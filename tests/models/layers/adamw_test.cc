@@ -18,7 +18,7 @@ double norm_of(const std::vector<T>& x, const ExecutionContext& context) {
 struct State {
   std::vector<Number> w, m, v;
 
-  /// The textbook, one element after the other.
+  /// Computes one element after the other, as textbooks do.
   void step(const std::vector<double>& g, const AdamWOptions& o) {
     const auto t = static_cast<double>(o.step);
     for (std::size_t i = 0; i < w.size(); ++i) {
@@ -32,8 +32,8 @@ struct State {
   }
 };
 
-/// Each step from where the last one left: roundings of the decay are alike at every step, so those of many add up in
-/// full, as no rule for walks allows.
+/// Starts each step where the last one ended. Roundings of the decay are alike at every step, so those of many steps
+/// add up in full, which the rule for walks does not allow.
 template <typename T>
 void check_steps(const std::vector<double>& start, Random& random, const ExecutionContext& context) {
   const auto n = static_cast<std::int64_t>(start.size());

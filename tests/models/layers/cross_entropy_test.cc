@@ -21,7 +21,7 @@ struct Sample {
     }
   }
 
-  /// The loss of each row; 0 where it does not count.
+  /// Returns the loss of each row; 0 for ignored targets.
   std::vector<Number> losses(const std::vector<Number>& x) const {
     std::vector<Number> out;
     for (std::int64_t n = 0; n < N; ++n) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same bits from the same call on the same number of threads, at sizes that every thread takes part in.
+// Checks that the same call on the same number of threads is bitwise identical, at sizes that use every thread.
 
 #include <numeric>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 300, kWidth = 96, kOut = 160;
 
-/// One pass through the layers; all that it computes, in one vector.
+/// Runs all layers once. Returns all results in one vector.
 std::vector<float> pass(const ExecutionContext& context) {
   Random random(81);
   const auto x = as<float>(random_values(random, kTokens * kWidth));

@@ -29,7 +29,7 @@ void check_swiglu(Random& random, const ExecutionContext& context) {
   swiglu_backward(view_of(dab, N, 2 * F), {}, view_of(incoming, N, F), view_of(gate_up, N, 2 * F), context);
   expect_within("dab", dab, tape.gradients(of_ab));
 
-  // In place, h made anew over dh.
+  // In place, with h recomputed over dh.
   std::vector<T> in_place = as<T>(ab), over = as<T>(dh);
   swiglu_backward(view_of(in_place, N, 2 * F), view_of(over, N, F), view_of(over, N, F), view_of(in_place, N, 2 * F),
                   context);

@@ -85,7 +85,7 @@ void check(const Sample& s) {
   expect_within("g(z)", g, values);
 }
 
-/// One gate for all heads: the mean of theirs.
+/// Computes one gate for all heads: the mean of theirs.
 template <typename T>
 void check_shared(const Sample& s) {
   Tape tape;
@@ -95,7 +95,7 @@ void check_shared(const Sample& s) {
   for (std::size_t i = 0; i < of_z.size(); ++i) {
     expected[i / width * D + i % D] += function_of(s.fn, of_z[i]) / static_cast<double>(s.shape[1]);
   }
-  std::vector<Number> of_heads;  // every head takes the same gate
+  std::vector<Number> of_heads;  // every head uses the same gate
   for (std::size_t i = 0; i < of_z.size(); ++i) of_heads.push_back(expected[i / width * D + i % D]);
   tape.differentiate(of_heads, s.dy);
 

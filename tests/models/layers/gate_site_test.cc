@@ -22,7 +22,7 @@ TEST(GateSites, Row_EachSite_IsFoundAndNoneHasNone) {
   EXPECT_EQ(find_site(GateSite::none), nullptr);
 }
 
-// The paper's figure 1: G1 after the attention, G2 to G4 on v, k and q, G5 after W_o.
+// Compares with the paper's figure 1: G1 after the attention, G2 to G4 on v, k and q, G5 after W_o.
 TEST(GateSites, Logits_EachSite_HaveTheShapeOfWhatIsGated) {
   const GateGrain each = GateGrain::elementwise, head = GateGrain::headwise;
   EXPECT_EQ(logits_of(GateSite::g1, each).count(), Hq * D);

@@ -9,7 +9,7 @@
 namespace headgate::layers {
 namespace {
 
-/// Rows with gaps after each, which hold values too.
+/// Holds rows with gaps after each; the gaps hold values too.
 struct Rows {
   std::int64_t count, width, spacing;
 
@@ -39,7 +39,7 @@ struct Sample {
         w(random_values(random, w_rows.size())),
         y(random_values(random, y_rows.size())),
         dy(random_values(random, y_rows.size())) {
-    for (std::int64_t n = 0; n < N; ++n) {  // gaps of y take no part in the loss
+    for (std::int64_t n = 0; n < N; ++n) {  // gaps of y do not enter the loss
       for (std::int64_t o = O; o < y_rows.spacing; ++o) dy[y_rows.at(n, o)] = 0.0;
     }
   }
@@ -47,7 +47,7 @@ struct Sample {
       : Sample(random, random_int(random, 1, 9), random_int(random, 1, 20), random_int(random, 1, 20),
                random_int(random, 0, 2) != 0 ? 4 : 0) {}
 
-  /// y, what lies between its rows included.
+  /// Returns y, including what lies between its rows.
   std::vector<Number> formula(const std::vector<Number>& of_x, const std::vector<Number>& of_w, Update update) const {
     std::vector<Number> result(y.begin(), y.end());
     for (std::int64_t n = 0; n < y_rows.count; ++n) {
@@ -131,7 +131,7 @@ TEST(Linear, Products_NoTokens_AreNoWork) {
 }
 
 TEST(Linear, OpenBlasThreads_MoreThanOne_AreRefused) {
-  const std::int64_t N = kSkinnyRows + 1;  // fewer do without it
+  const std::int64_t N = kSkinnyRows + 1;  // fewer rows do not call OpenBLAS
   const std::vector<float> x(static_cast<std::size_t>(2 * N), 1.0F), w(4, 1.0F);
   std::vector<float> y(x.size(), 0.0F);
   const auto multiply = [&] {

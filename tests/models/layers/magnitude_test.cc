@@ -3,12 +3,12 @@
 
 #include "models/layers/support.hpp"
 
-// The tape's gradients against differences, and its magnitudes against the errors that f32 really makes.
+// Compares the tape's gradients with differences, and its magnitudes with the errors that f32 really makes.
 
 namespace headgate::layers {
 namespace {
 
-/// Every operation that Numbers know, over three values.
+/// Uses every operation of Numbers, over three values.
 template <typename N>
 std::vector<N> operations(const N& a, const N& b, const N& c) {
   using std::exp, std::log, std::sqrt;
@@ -57,7 +57,7 @@ TEST(Tape, Gradient_SeveralUses_IsTheirSum) {
   EXPECT_EQ(tape.gradients({Number(7.0)})[0].value, 0.0) << "a constant";
 }
 
-/// Terms that cancel: the magnitude stays, and with it the tolerance.
+/// If terms cancel, the magnitude stays, and so does the tolerance.
 TEST(Magnitude, Cancellation_InASum_LowersTheValueOnly) {
   const Number a = 1e6, b = 1e6 + 1.0;
   const Number difference = b * 3.0 - a * 3.0;

@@ -18,7 +18,7 @@ struct Sample {
       : shape(sizes),
         x(random_strided(random, shape)),
         y(random_strided(random, shape)),
-        dy(y.zeros()),  // gaps take no part in the loss
+        dy(y.zeros()),  // gaps do not enter the loss
         w(random_values(random, shape[2])) {
     options.kind = random_int(random, 0, 1) != 0 ? NormKind::zero_centred : NormKind::plain;
     options.eps = 1e-3;
@@ -27,7 +27,7 @@ struct Sample {
     dy.each([&](std::int64_t n, std::int64_t h, std::int64_t d) { dy.view()(n, h, d) = values[next++]; });
   }
 
-  /// y, what lies between its rows included.
+  /// Returns y, including what lies between its rows.
   std::vector<Number> formula(const Strided<Number>& of_x, const std::vector<Number>& of_w) const {
     Strided<Number> result = y.with<Number>(y.data);
     const std::int64_t D = shape[2];

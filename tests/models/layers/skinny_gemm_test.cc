@@ -28,7 +28,7 @@ std::vector<M> stored(const std::vector<double>& values) {
   return out;
 }
 
-/// The numbers that a matrix of M holds.
+/// Returns the numbers that a matrix of M holds.
 template <typename M>
 std::vector<double> kept(std::vector<double> values) {
   if constexpr (std::is_same_v<M, BFloat16>) {
@@ -37,7 +37,7 @@ std::vector<double> kept(std::vector<double> values) {
   return values;
 }
 
-/// A product of random sizes, with gaps between rows that hold NaN: what reads or writes there is seen.
+/// Checks a product of random sizes. Gaps between rows hold NaN, so that reads and writes there are detected.
 template <typename M>
 void check_product(Random& random, std::int64_t most_rows, const ExecutionContext& context) {
   using T = Widened<M>;
@@ -91,7 +91,7 @@ TEST_P(SkinnyGemm, Product_ManyRowsOfBf16Weights_IsTheSumOfProducts) {
   for (int round = 0; round < 10; ++round) check_product<BFloat16>(random, 40, on());
 }
 
-/// Blocks of widened rows, on several threads.
+/// Multiplies blocks of widened rows, on several threads.
 TEST(WidenedGemm, Product_BlocksOfBf16Weights_IsTheSumOfProducts) {
   Random random(63);
   const std::int64_t N = 12, C = 1500, O = 300;  // 87 rows of w a block
@@ -112,7 +112,7 @@ TEST(WidenedGemm, Product_BlocksOfBf16Weights_IsTheSumOfProducts) {
   }
 }
 
-/// A row's bits depend on that row alone.
+/// A row's result depends bitwise only on that row.
 TEST_P(SkinnyGemm, Row_BesideOthersAndAnyNumberOfThreads_IsBitwiseIdentical) {
   Random random(64);
   const std::int64_t N = kSkinnyRows, C = 301, O = 403;

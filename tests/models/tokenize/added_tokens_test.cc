@@ -11,7 +11,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-/// The parts of `text`; tokens in braces.
+/// Returns the parts of `text`, with tokens in braces.
 Texts parts_of(const AddedTokens& tokens, const std::string& text, bool special_as_text = false) {
   std::vector<Part> parts;
   AddedTokenSearch(tokens, special_as_text).next(parts, text, Tail::ended);

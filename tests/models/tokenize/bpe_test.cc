@@ -21,7 +21,7 @@ struct Sample {
   MergeList merges;
 };
 
-/// A vocabulary of the letters a to d and random merges of what is there.
+/// Makes a vocabulary of the letters a to d and random merges of its tokens.
 Sample random_sample(std::mt19937& random, int count) {
   Sample out;
   std::vector<std::string> tokens{"a", "b", "c", "d"};
@@ -39,7 +39,8 @@ Sample random_sample(std::mt19937& random, int count) {
   return out;
 }
 
-/// By the definition: the pair whose merge comes first, the leftmost of several. Of merges of a pair the last counts.
+/// Merges by the definition: the pair whose merge comes first, the leftmost of several. Of merges of the same pair the
+/// last one applies.
 std::vector<std::string> plainly(const Sample& sample, const std::string& word) {
   std::vector<std::string> tokens;
   for (const char c : word) tokens.emplace_back(1, c);
@@ -66,7 +67,7 @@ TEST(Bpe, Merges_AnyWord_FollowTheDefinition) {
     const Bpe bpe(sample.vocabulary, sample.merges, {});
     WordEncoder encoder(bpe);
     for (int n = 0; n < 20; ++n) {
-      std::string word;  // both shorter and longer than what is searched without a heap
+      std::string word;  // both shorter and longer than the limit for a linear search
       for (std::size_t length = random() % 120; length > 0; --length) word += static_cast<char>('a' + random() % 4);
       std::vector<std::string> expected = plainly(sample, word), got;
       std::uint32_t end = 0;

@@ -31,7 +31,7 @@ std::string name_of_test(const ::testing::TestParamInfo<std::string>& test) {
 
 class Golden : public ::testing::TestWithParam<std::string> {};
 
-/// The tokens cover the text without a gap.
+/// Expects the tokens to cover the text without a gap.
 void expect_whole(const Encoding& encoding, const std::string& text) {
   std::size_t at = 0;
   for (const Span& span : encoding.spans) {
@@ -62,7 +62,7 @@ TEST_P(Golden, Ids_GoldenTexts_AreThoseOfTokenizers) {
 INSTANTIATE_TEST_SUITE_P(Tokenize, Golden, ::testing::Values("gpt2", "smollm", "llama-bpe", "qwen2", "flags"),
                          name_of_test);
 
-/// The vocabulary of a golden tokenizer as a GGUF file has it.
+/// Returns the vocabulary of a golden tokenizer as a GGUF file stores it.
 GgufVocabulary gguf_arrays(const std::string& name) {
   const Json file = golden_file(name);
   GgufVocabulary out;
@@ -191,13 +191,13 @@ TEST(GgufArrays, Arrays_Bad_AreRefusedByName) {
   expect_refused(bad, "tokenizer.ggml.tokens[7]: '\\xff' is not UTF-8");
   bad = good;
   bad.token_type[7] = 9;
-  expect_refused(bad, "tokenizer.ggml.token_type[7]: 9 is no type");
+  expect_refused(bad, "tokenizer.ggml.token_type[7]: 9 is not a token type");
   bad = good;
   bad.merges[3] = "ab";
   expect_refused(bad, "tokenizer.ggml.merges[3]: 'ab' is not \"left right\"");
   bad = good;
   bad.merges[3] = "a nosuchtoken";
-  expect_refused(bad, "merge 3, 'a' and 'nosuchtoken': 'nosuchtoken' is no token");
+  expect_refused(bad, "merge 3, 'a' and 'nosuchtoken': 'nosuchtoken' is not a token");
   bad = good;
   bad.add_bos_token = true;
   bad.bos_token_id.reset();

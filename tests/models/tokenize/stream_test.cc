@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Tokenize, GoldenStream, ::testing::Values("gpt2", "smol
                            return name;
                          });
 
-/// A tokenizer that knows no byte: each word is one token, whose span is the word.
+/// Makes a tokenizer without tokens for bytes: each word is one token, whose span is the word.
 class WordTokenizer {
  public:
   explicit WordTokenizer(Random& random) {

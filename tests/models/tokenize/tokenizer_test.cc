@@ -24,7 +24,7 @@ using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 using Ids = std::vector<std::int32_t>;
 
-/// Bytes of all kinds: text, parts of characters, anything.
+/// Returns bytes of all kinds: text, parts of characters, anything.
 std::string random_bytes(std::mt19937& random, std::size_t size) {
   const std::vector<std::string> some{"the ", "être", "中文", "😀",  "\xff",        "\xe4\xb8",
                                       "\x80", " ",    "\n",   "12", "<|im_start|>"};

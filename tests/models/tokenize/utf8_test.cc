@@ -30,7 +30,7 @@ TEST(Utf8, EveryCharacter_WrittenAndRead_IsTheSame) {
 }
 
 TEST(Utf8, Bytes_IllFormed_AreNoCharacter) {
-  // Overlong, surrogates, beyond U+10FFFF, stray and missing continuation bytes.
+  // Tests overlong forms, surrogates, values beyond U+10FFFF, stray and missing continuation bytes.
   for (const std::string text :
        {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80",
         "\xF5\x80\x80\x80", "\x80", "\xBF", "\xFE", "\xFF", "\xE2\x28\xA1"}) {

@@ -55,7 +55,7 @@ TEST_F(CheckpointTest, Checkpoint_SavedAndLoaded_IsBitwiseIdentical) {
   EXPECT_EQ(alone.trainer_state, model.state);
 }
 
-/// A model that transformers have no family for has its code beside its config, and needs it for nothing here.
+/// A model for which transformers has no family has its code beside its config. Loading it here does not need the code.
 TEST_F(CheckpointTest, Checkpoint_ArchitectureOfHeadgate_HasItsCode) {
   save_checkpoint(directory, model.view());
   const std::string code = directory + "/modeling_headgate.py";

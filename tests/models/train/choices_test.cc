@@ -17,7 +17,7 @@ namespace {
 
 using models::DecoderConfig;
 
-/// Another value that the row allows.
+/// Returns another value that the row allows.
 template <class Row>
 ValueOf<Row> another_value(const Row& row, const TrainSettings& settings) {
   using Value = ValueOf<Row>;

@@ -29,7 +29,7 @@ std::string line(std::int64_t number) {
 
 class MetricsLogTest : public ::testing::Test {
  protected:
-  /// What is left of a file once a run at `at` has opened it.
+  /// Returns what is left of a file once a run at `at` has opened it.
   std::string kept(const std::string& bytes, std::int64_t at) const {
     testing::write_bytes(path, bytes);
     const MetricsLog log(path, at);
@@ -82,7 +82,7 @@ TEST_F(MetricsLogTest, Key_DuplicateInALine_IsRefused) {
   expect_refused(line(1) + twice, "line 2 is not a record of a run; move the file away");
 }
 
-/// A hole of a terabyte behind a record: reading it to its end would take hours and all memory.
+/// A hole of a terabyte follows a record. Reading it to its end would take hours and all memory.
 TEST_F(MetricsLogTest, Line_Endless_IsRefusedBeforeItIsReadWhole) {
   testing::write_bytes(path, line(1));
   std::filesystem::resize_file(path, std::uintmax_t{1} << 40);

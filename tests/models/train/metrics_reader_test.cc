@@ -139,7 +139,7 @@ TEST_F(MetricsReaderTest, Line_NoRecord_IsRefusedWithLineAndValue) {
   expect_refused(first + "{\"step\":2,\"loss\":NaN}\n", "line 2: not JSON");
   expect_refused(first + "{\"step\":2,\"loss\":1e999}\n", "line 2: not JSON");
   expect_refused(first + std::string("{\"step\":2\0}\n", 12), "line 2: not JSON");
-  expect_refused(first + "{\"step\":2,\"step\":3}\n", "line 2: 'step' twice");
+  expect_refused(first + "{\"step\":2,\"step\":3}\n", "line 2: duplicate key 'step'");
   expect_refused(first + "{\"step\":2,\"x\":" + std::string(1000, '[') + '\n', "line 2: brackets nested");
   expect_refused(first + "[2]\n", "line 2: is [2], not an object");
   expect_refused(first + "{\"loss\":2}\n", "line 2: 'step' is missing");

@@ -83,7 +83,7 @@ TEST_F(RunDirectoryTest, Checkpoints_Several_TheOneOfMostStepsIsTheNewest) {
   }
   trainer.save(out + "/checkpoint");
   EXPECT_EQ(newest_checkpoint(out), out + "/checkpoint");
-  // One that does not tell its step might be the newest.
+  // A checkpoint whose step is unreadable might be the newest.
   testing::write_bytes(out + "/checkpoint.7/trainer_state.json", "{");
   const std::string why = refusal([&] { newest_checkpoint(out); });
   EXPECT_TRUE(why.starts_with(out + "/checkpoint.7/trainer_state.json: ")) << why;

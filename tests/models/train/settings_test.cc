@@ -30,7 +30,7 @@ TrainerState sample() {
   return state;
 }
 
-/// The state's text with one key changed.
+/// Returns the state's text with one key changed.
 std::string with(const std::string& key, const json& value) {
   json state = json::parse(write_state(sample()));
   state[key] = value;
@@ -88,7 +88,7 @@ TEST(Settings, State_Contradictory_IsRefused) {
 TEST(Settings, State_DuplicateKey_IsRefused) {
   std::string appended = write_state(sample());
   appended.erase(appended.find_last_of('}'));
-  EXPECT_EQ(refusal(appended + ", \"lr\": 123.0}"), "trainer state: 'lr' twice");
+  EXPECT_EQ(refusal(appended + ", \"lr\": 123.0}"), "trainer state: duplicate key 'lr'");
 }
 
 TEST(Settings, Value_OutOfRange_IsNamed) {

@@ -8,7 +8,7 @@
 namespace headgate::train {
 namespace {
 
-/// A loss that wavers by a hundredth.
+/// Returns a loss that varies by a hundredth.
 double calm(int i) { return 2.0 + 0.01 * std::sin(i); }
 
 TEST(Spikes, Spike_SeveralHighLosses_CountsOnce) {

@@ -51,7 +51,7 @@ TEST(Trainer, Step_AfterTheFirst_AllocatesNothing) {
     Trainer trainer = run.fresh();
     trainer.step();
     const std::size_t before = support::allocations();
-    EXPECT_GT(before, 0U);  // they are counted
+    EXPECT_GT(before, 0U);  // allocations are counted
     trainer.step();
     trainer.step();
     EXPECT_EQ(support::allocations(), before) << word_of(task);

@@ -30,12 +30,12 @@ CaseSpec small_spec() {
   return spec;
 }
 
-/// visible_pairs by looking at each pair.
+/// Counts visible_pairs by checking each pair.
 std::int64_t counted_pairs(const CaseSpec& spec) {
   std::int64_t pairs = 0;
   for (std::int64_t i = 0; i < spec.T; ++i) {
     for (std::int64_t j = 0; j < spec.S; ++j) {
-      const std::int64_t ahead = j - (i + spec.S - spec.T);  // of the query's own key
+      const std::int64_t ahead = j - (i + spec.S - spec.T);  // relative to the query's own key
       if (spec.causality == Causality::causal && ahead > 0) continue;
       if (spec.window_left >= 0 && -ahead > spec.window_left) continue;
       if (spec.window_right >= 0 && ahead > spec.window_right) continue;

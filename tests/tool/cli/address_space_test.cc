@@ -12,7 +12,7 @@
 #include "tool/cli/attend_files.hpp"
 #include "tool/cli/small_verbs.hpp"
 
-// OpenBLAS waits for ever for memory that it cannot have. Checks that verbs without OpenBLAS work under a limit on
+// OpenBLAS waits forever for memory that it cannot get. Checks that verbs without OpenBLAS work under a limit on
 // address space, and that the others name the limit.
 
 namespace headgate {
@@ -32,7 +32,7 @@ Outcome headgate_within(int kibibytes, const std::vector<std::string>& arguments
   return run_program(command);
 }
 
-constexpr int kTooLittle = 160000;  // for OpenBLAS, beside the tool itself
+constexpr int kTooLittle = 160000;  // for OpenBLAS in addition to the tool itself
 
 class AddressSpace : public ::testing::Test {
  protected:

@@ -38,7 +38,8 @@ using headgate::testing::Scratch;
 using headgate::testing::write_bytes;
 using headgate::testing::write_npy;
 
-/// What the command line can say: the log-sum-exp in its own dtype, and none coming in; the gate in q's dtype.
+/// Restricts a spec to what the command line can express: the log-sum-exp in its own dtype, without its gradient; the
+/// gate in q's dtype.
 verify::CaseSpec sayable(verify::CaseSpec spec) {
   spec.lse = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
   spec.dlse = DType::none;
@@ -54,7 +55,8 @@ verify::CaseSpec sayable(verify::CaseSpec spec) {
   return spec;
 }
 
-/// Files in, the command, files out: as right as the library by the rule that holds the library.
+/// Writes files, runs the command, and compares the files that it writes with the oracle by the library's tolerance
+/// rule.
 void expect_right(const verify::CaseSpec& spec, Order order) {
   const Scratch scratch;
   verify::Case problem(sayable(spec));
@@ -141,7 +143,7 @@ TEST(AttendAgainstOracle, Outputs_RandomCombinations_MatchTheOracle) {
   }
 }
 
-/// A small problem's files, and commands over them.
+/// Writes a small problem's files, and runs commands on them.
 class AttendTest : public ::testing::Test {
  protected:
   AttendTest() {
@@ -155,7 +157,7 @@ class AttendTest : public ::testing::Test {
     put("sinks", {1, 1, 1, kHq}, DType::f32, 1);
   }
 
-  /// Normal numbers, by name: the same in every dtype and order.
+  /// Writes normal numbers, seeded by name: the same in every dtype and order.
   void put(const std::string& name, const Shape& shape, DType dtype = DType::f32, std::size_t rank = 4,
            Order order = Order::c, const std::string& values_of = "") const {
     io::Array array = io::make_array(dtype, {shape.begin(), shape.end()});
@@ -167,7 +169,7 @@ class AttendTest : public ::testing::Test {
     write_npy(in(name), {array.data.get(), dtype, shape, contiguous_strides(shape)}, rank, order);
   }
 
-  /// Integers or booleans, a vector or a (T,S) map.
+  /// Writes integers or booleans, a vector or a (T,S) map.
   template <typename T>
   void put_values(const std::string& name, const std::vector<T>& values, const Shape& shape, std::size_t rank) const {
     write_npy(in(name), make_view(values.data(), shape), rank);
@@ -182,7 +184,7 @@ class AttendTest : public ::testing::Test {
     return all;
   }
 
-  /// The bytes of the result.
+  /// Returns the bytes of the result.
   std::string result(const std::vector<std::string>& more = {}) const {
     const Outcome outcome = testing::headgate(command(more));
     EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -190,7 +192,7 @@ class AttendTest : public ::testing::Test {
     return read_bytes(out("y.npy"));
   }
 
-  /// Refused with this reason, and nothing at all written.
+  /// Expects a refusal with this reason, and that nothing was written.
   void refuse(const std::vector<std::string>& more, const std::string& reason) const {
     refuse_command(command(more), reason);
   }
@@ -345,7 +347,7 @@ TEST_F(AttendTest, DType_Given_ConvertsTheInputs) {
     const auto x = static_cast<float>(load_element(y.data.get(), y.dtype, i));
     ASSERT_EQ(to_f32(to_bf16(x)), x) << "not rounded to bf16";
   }
-  // Files of any one dtype, or of several, give what files of that dtype would.
+  // Files of any dtype, or of several, give what files of that dtype would give.
   put("q", {kB, kHq, kT, kD}, DType::f64);
   put("k", {kB, kHkv, kS, kD}, DType::f16);
   EXPECT_EQ(result({"--dtype", "f32"}), f32);
@@ -368,7 +370,7 @@ TEST_F(AttendTest, Dimensions_Empty_WriteEmptyOutputs) {
   put("q", {kB, kHq, kT, kD});
   put("k", {kB, kHkv, 0, kD});
   put("v", {kB, kHkv, 0, kDv});
-  result();  // no key: attention is 0
+  result();  // no key is visible, so attention is 0
   const io::Array y = io::read_npy(out("y.npy"));
   for (std::int64_t i = 0; i < y.numel(); ++i) ASSERT_EQ(load_element(y.data.get(), y.dtype, i), 0.0);
 }
@@ -547,7 +549,7 @@ TEST_F(AttendTest, File_HeaderContradictsItsData_IsRefused) {
   }
   write_bytes(in("q"), whole + "x");
   refuse({}, "q.npy: shape (2, 4, 5, 8) of <f4 takes 1280 bytes of data, but 1281 follow the header: trailing data");
-  // No element in the file, and a claim of 2^32 heads.
+  // The file has no elements but claims 2^32 heads.
   std::string many = whole.substr(0, 128);
   const std::string shape = "(2, 4, 5, 8), }";
   many.replace(many.find(shape), shape.size() + 24, "(65536, 65536, 0, 8), }                ");
@@ -557,7 +559,7 @@ TEST_F(AttendTest, File_HeaderContradictsItsData_IsRefused) {
   refuse({}, "q.npy: cannot open: No such file or directory");
 }
 
-/// Flips in every file at once: never a crash, and never an output beside a refusal.
+/// Flips bits in every file at once. The tool must not crash, and must not write an output when it refuses.
 TEST_F(AttendTest, File_Damaged_IsReadOrRefused) {
   std::mt19937 random(250506708);  // NOLINT: the same damage in every run
   const std::vector<std::string> names = {"q", "k", "v", "z", "bias", "sinks"};
@@ -582,7 +584,7 @@ TEST_F(AttendTest, File_Damaged_IsReadOrRefused) {
   }
 }
 
-/// The shell runs `attend` with a limit on the size of files that the small result fits in and the weights do not.
+/// Makes the shell run `attend` with a limit on file sizes that the small result fits but the weights exceed.
 class AttendOutOfSpaceTest : public AttendTest {
  protected:
   AttendOutOfSpaceTest() {

@@ -11,7 +11,7 @@
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
 
-// What bench reports, never how fast anything is.
+// Checks what bench reports, but not how fast anything is.
 
 namespace headgate {
 namespace {
@@ -20,7 +20,7 @@ using headgate::testing::expect_refused;
 using headgate::testing::Outcome;
 using nlohmann::json;
 
-/// The report of a quick run of the cases that `filter` names.
+/// Returns the report of a quick run of the cases that `filter` matches.
 json bench(const std::string& filter) {
   const testing::Scratch scratch;
   const std::string path = scratch / "bench.json";
@@ -30,7 +30,7 @@ json bench(const std::string& filter) {
   return json::parse(testing::read_bytes(path));
 }
 
-/// FLOPs that a case must have counted, from its time and rate.
+/// Returns the FLOPs that a case must have counted, from its time and rate.
 double counted_flops(const json& bench_case) {
   return bench_case.at("gflops").get<double>() * 1e6 * bench_case.at("ms_median").get<double>();
 }
@@ -79,7 +79,7 @@ TEST(Bench, Training_OneCase_StepsAWholeModel) {
                          {"dtype", "f32"}, {"causal", true}, {"layers", 4},   {"dim", 128},
                          {"vocab", 256},   {"tokens", 4096}, {"floor", 0.45}, {"gate", "g1-elementwise-sigmoid-mul"}};
   for (const auto& [key, value] : expected.items()) EXPECT_EQ(c.at(key), value) << key;
-  // All of a layer but its norms is matrices: q, gate, k, v and W_o, and three of the MLP.
+  // All of a layer except its norms is matrices: q, gate, k, v and W_o, and three of the MLP.
   const double ffn = c.at("ffn").get<double>();
   const double matrices = 4 * (5 * 128.0 * 128.0 + 3 * 128.0 * ffn) + 256 * 128.0;
   const double norms = 4 * (2 * 128.0 + 2 * 32.0) + 128.0;

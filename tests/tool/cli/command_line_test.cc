@@ -10,7 +10,7 @@
 #include "models/io/scratch.hpp"
 #include "tool/cli/tool.hpp"
 
-// What is refused on a command line, with which words, and in which order.
+// Checks what a command line refuses, with which words, and in which order.
 
 namespace headgate {
 namespace {
@@ -93,7 +93,7 @@ TEST(NumberOption, Number_BeyondItsType_IsRefusedWithTheRange) {
   refused({"train", "--lr", "1e999"}, "--lr: must be a number that f64 holds, got 1e999");
 }
 
-/// Every option of `headgate VERB --help` whose value is a whole number: shown as N or K, or W of --window-share.
+/// Tests every option of `headgate VERB --help` whose value is a whole number, shown as N or K, or W of --window-share.
 TEST(NumberOption, Number_WouldSaturateOrWrap_IsRefused) {
   int seen = 0;
   for (const char* verb : {"explain", "attend", "train", "eval", "compare", "xray", "generate", "verify", "bench"}) {

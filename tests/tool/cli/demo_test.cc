@@ -36,7 +36,7 @@ TEST(Demo, Problem_Missing_IsNamed) {
 }
 
 TEST(Demo, Problems_DirectoryMissing_SaysWhereTheyShouldBe) {
-  const testing::Scratch scratch;  // a tool that was copied without them
+  const testing::Scratch scratch;  // copied without the worked problems
   std::filesystem::create_directory(scratch / "bin");
   const std::string tool = scratch / "bin/headgate";
   std::filesystem::copy_file(testing::headgate_path(), tool);
@@ -44,7 +44,7 @@ TEST(Demo, Problems_DirectoryMissing_SaysWhereTheyShouldBe) {
                  "the worked problems are not in " + (scratch / "share/headgate/examples"));
 }
 
-TEST(Demo, Part_Chosen_IsShownAlone) {  // and finds the worked problems from any folder
+TEST(Demo, Part_Chosen_IsShownAlone) {  // also finds the worked problems from any folder
   const Outcome outcome = testing::headgate({"demo", "--only", "worked"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("Worked problems"), std::string::npos) << outcome.out;

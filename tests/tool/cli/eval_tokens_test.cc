@@ -15,7 +15,7 @@
 #include "models/tokenize/open.hpp"
 #include "tool/cli/small_verbs.hpp"
 
-// `headgate eval --text` with models that read the tokens of a tokenizer.
+// Tests `headgate eval --text` with models that have a tokenizer.
 
 namespace headgate {
 namespace {
@@ -28,7 +28,7 @@ using Ids = std::vector<std::int32_t>;
 
 class EvalTokensTest : public ::testing::Test {
  protected:
-  /// A model as another program would leave it, with one of the golden tokenizers. Its vocabulary has 600 tokens.
+  /// Makes a model as another program would write it, with one of the golden tokenizers. Its vocabulary has 600 tokens.
   void make_model(const std::string& name, const std::string& kind, const std::string& gate = "none") {
     ASSERT_EQ(verb.train(name + ".run", {"--vocab", "600", "--steps", "2", "--gate", gate}).status, 0);
     ASSERT_EQ(testing::headgate({"convert", verb.path(name + ".run") + "/checkpoint", verb.path(name)}).status, 0);
@@ -63,7 +63,7 @@ Ids ids_of(const std::string& kind, std::string_view text, bool add_special) {
   return tokenize::open_tokenizer(testing::golden_path(kind))->encode(text, {.add_special = add_special}).ids;
 }
 
-/// The same figures as for the ids of the text, and bits for the bytes that the targets decode to.
+/// Figures equal those for the ids of the text, and bits count the bytes that the targets decode to.
 TEST_F(EvalTokensTest, Text_ModelWithATokenizer_IsReadAsItsTokens) {
   make_model("model", "gpt2", "headwise");
   const Ids ids = ids_of("gpt2", testing::read_bytes(verb.text()), true);
@@ -74,7 +74,7 @@ TEST_F(EvalTokensTest, Text_ModelWithATokenizer_IsReadAsItsTokens) {
     EXPECT_TRUE(tokens.at("layers")[0].at("bits_per_byte").is_null());
     EXPECT_FALSE(tokens.contains("text_bytes"));
     const auto count = text.at("tokens").get<std::ptrdiff_t>();
-    // --batch 1 takes all sequences, so that the targets stand side by side.
+    // --batch 1 takes all sequences, so that the targets are adjacent.
     const auto tokenizer = tokenize::open_tokenizer(testing::golden_path("gpt2"));
     EXPECT_EQ(text.at("text_bytes"), tokenizer->decode(Ids(ids.begin() + 1, ids.begin() + 1 + count)).size());
     const double tokens_per_byte = static_cast<double>(count) / text.at("text_bytes").get<double>();
@@ -88,7 +88,7 @@ TEST_F(EvalTokensTest, Text_ModelWithATokenizer_IsReadAsItsTokens) {
   }
 }
 
-/// The tokenizer's BOS stands in front, and the whole text is predicted.
+/// The tokenizer's BOS comes first, and the whole text is predicted.
 TEST_F(EvalTokensTest, Bos_OfTheTokenizer_StandsFirst) {
   make_model("model", "llama-bpe");
   testing::write_bytes(verb.text(), "the people");

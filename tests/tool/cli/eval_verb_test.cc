@@ -36,7 +36,7 @@ class EvalVerbTest : public ::testing::Test {
   TrainVerb verb;
 };
 
-/// Mean over queries 1 … T−1 of a look at all tokens alike.
+/// Returns the mean over queries 1 … T−1 of uniform attention to token 0.
 double uniform(int T) {
   double sum = 0.0;
   for (int i = 1; i < T; ++i) sum += 1.0 / (i + 1);
@@ -66,12 +66,12 @@ TEST_F(EvalVerbTest, Json_EveryMetric_HasItsKeys) {
   EXPECT_DOUBLE_EQ(all.at("bits_per_byte").get<double>(), loss / std::log(2.0));
   EXPECT_DOUBLE_EQ(all.at("perplexity").get<double>(), std::exp(loss));
   EXPECT_DOUBLE_EQ(all.at("first_token_attention_uniform").get<double>(), uniform(16));
-  // (4000 − 1) / 16 = 249 windows: 19 batches of 13 leave the fewest over.
+  // (4000 − 1) / 16 = 249 windows; 19 batches of 13 leave out the fewest.
   EXPECT_EQ(all.at("tokens"), 247 * 16);
   EXPECT_FALSE(all.contains("backcopy"));
 }
 
-/// The bytes of the text as ids of a .npy file, and the log-probabilities of a run on them.
+/// Writes the bytes of the text as ids in a .npy file, and gets the log-probabilities of a run on them.
 TEST_F(EvalVerbTest, TokenIds_WithLogProbabilities_AreWritten) {
   ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
   const std::string text = testing::read_bytes(verb.text());
@@ -131,7 +131,7 @@ TEST_F(EvalVerbTest, ConvertedRun_SeveralCheckpoints_IsTheNewest) {
   EXPECT_EQ(evaluated("model"), evaluated("run"));
 }
 
-/// Keys of an object, in no order.
+/// Returns the keys of an object, unordered.
 std::set<std::string> keys_of(const json& object) {
   std::set<std::string> keys;
   for (const auto& item : object.items()) keys.insert(item.key());
@@ -336,7 +336,8 @@ TEST_F(EvalVerbTest, Text_ShorterThanASequence_IsOneSequence) {
   EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
 }
 
-/// A safetensors file with every element of one f32 tensor replaced, and without metadata: they hold a checksum.
+/// Returns a safetensors file with every element of one f32 tensor replaced, and without its metadata, which holds a
+/// checksum.
 std::string with_tensor_filled(const std::string& file, const std::string& name, float value) {
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), sizeof header_bytes);

@@ -55,7 +55,7 @@ Json solved_example(const std::string& name, int decimals) {
   return Json::parse(outcome.out);
 }
 
-// The answers that the problems were published with, to 4 decimals.
+// Compares with the answers that the problems were published with, to 4 decimals.
 TEST(WorkedProblems, Explain_TwoTokensAndAHalfOpenGate_PrintsTheSteps) {
   const Json solution = solved_example("gated_two_tokens", 4);
   EXPECT_EQ(solution["output"], Json(Rows{{0.3349, 0.1651}, {0.1651, 0.3349}}));
@@ -159,7 +159,7 @@ TEST_F(ExplainTest, Numbers_DecimalsGiven_AreRounded) {
 TEST_F(ExplainTest, Causal_LaterKeys_AreHidden) {
   const std::string problem = R"({"Q": [[1], [1]], "K": [[1], [2], [3]], "V": [[10], [20], [30]], "causal": true})";
   const Json solution = solved(problem);
-  EXPECT_EQ(solution["weights"][0][2], 0.0);  // query 0 stands at key 1
+  EXPECT_EQ(solution["weights"][0][2], 0.0);  // query 0 is aligned with key 1
   EXPECT_NE(solution["weights"][1][2], 0.0);
   EXPECT_EQ(solution["scores"], Json(Rows{{1, 2, 3}, {1, 2, 3}}));
   EXPECT_NE(explain(problem).out.find("-inf"), std::string::npos);
@@ -183,7 +183,7 @@ TEST_F(ExplainTest, Gate_EachFunction_IsApplied) {
 }
 
 TEST_F(ExplainTest, GroupedHeads_WithProjection_ShareKeysAndProjectTheOutput) {
-  // Two query heads over one key head; one token, so attention is V whatever the scores.
+  // Two query heads share a key head; there is one token, so attention is V for any scores.
   const std::string problem = R"({"X": [[1, 2]], "W_q": [[1, 0], [0, 1]], "W_k": [[1], [0]], "W_v": [[0, 1], [1, 0]],
       "W_g": [[0, 9], [0, 9]], "W_o": [[1], [10], [100], [1000]], "heads": 2, "kv_heads": 1, "gate_grain": "headwise",
       "gate_fn": "identity"})";
@@ -212,7 +212,7 @@ TEST_F(ExplainTest, File_NoProblem_IsRefused) {
   refuse(R"({"X": [[1]], "W_q": [[1]], "W_k": [[1]], "W_v": [[1]]})", "\"W_g\" is missing");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "W_g": [[1]]})", "unknown key \"W_g\"");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "X": [[1]]})", "unknown key \"K\"");
-  refuse(R"({"Q": [[1]], "Q": [[2]], "K": [[1]], "V": [[1]]})", "'Q' twice");
+  refuse(R"({"Q": [[1]], "Q": [[2]], "K": [[1]], "V": [[1]]})", "duplicate key 'Q'");
   refuse(std::string(1 << 20, '['), "nested");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]]} {})", "not JSON");
   refuse("{\"Q\": \"\xFF\xFE\"}", "not JSON");

@@ -19,7 +19,7 @@ using headgate::testing::Outcome;
 using headgate::testing::TrainVerb;
 using Json = nlohmann::json;
 
-/// A model that has been trained for a moment.
+/// Trains a model for a moment.
 class GenerateVerb : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -55,7 +55,7 @@ class GenerateVerb : public ::testing::Test {
 TEST_F(GenerateVerb, Text_Printed_IsThatOfTheJson) {
   const Outcome outcome = generate({"--prompt", "it is", "--max-tokens", "8"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_EQ(outcome.err, "");  // figures are for terminals
+  EXPECT_EQ(outcome.err, "");  // figures are only for terminals
   const Json out = json({"--prompt", "it is", "--max-tokens", "8"});
   EXPECT_EQ(outcome.out, out["text"].get<std::string>() + "\n");
   EXPECT_EQ(out["model"], path("run"));

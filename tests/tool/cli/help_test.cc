@@ -19,7 +19,7 @@ using headgate::testing::Outcome;
 const std::vector<std::string> kVerbs = {"explain", "attend",   "train",  "eval",  "compare", "xray", "generate",
                                          "convert", "tokenize", "verify", "bench", "demo",    "info"};
 
-/// The first word of each line of the list of verbs in `headgate --help`.
+/// Returns the first word of each line of the list of verbs in `headgate --help`.
 std::vector<std::string> listed_verbs(const std::string& help) {
   std::vector<std::string> out;
   std::istringstream lines(help.substr(help.find("\nVerbs:\n") + 1));

@@ -10,7 +10,7 @@
 #include "headgate/runtime.hpp"
 #include "tool/cli/tool.hpp"
 
-// What holds for the options of every verb.
+// Checks what holds for the options of every verb.
 
 namespace headgate {
 namespace {
@@ -40,7 +40,7 @@ std::vector<std::string> verbs() {
   return out;
 }
 
-/// All that `headgate VERB --help` lists, but --help itself.
+/// Returns all options that `headgate VERB --help` lists, except --help itself.
 std::vector<Option> options_of(const std::string& verb) {
   const std::regex entry("  (?:-\\w, )?(--[a-z0-9-]+)( \\S.*)?");
   std::vector<Option> out;
@@ -49,7 +49,7 @@ std::vector<Option> options_of(const std::string& verb) {
     std::smatch found;
     if (!std::regex_match(line, found, entry) || found[1] == "--help") continue;
     const std::string rest = found[2];
-    const bool has_value = rest.size() > 1 && rest[1] != ' ';  // else the explanation follows, in its column
+    const bool has_value = rest.size() > 1 && rest[1] != ' ';  // otherwise the explanation follows, in its column
     out.push_back({verb, found[1], has_value});
   }
   return out;

@@ -8,7 +8,7 @@
 
 #include "tool/cli/small_verbs.hpp"
 
-// Outputs of every verb: what they must not overwrite, and what is left of those that cannot be written.
+// Tests the outputs of every verb: what they must not overwrite, and what remains of those that cannot be written.
 
 namespace headgate {
 namespace {
@@ -21,7 +21,7 @@ using testing::TrainVerb;
 using testing::write_bytes;
 using Words = std::vector<std::string>;
 
-/// What lies below a directory: the bytes of each file by its path.
+/// Returns the bytes of each file below a directory, by its path.
 std::map<std::string, std::string> contents(const std::string& directory) {
   std::map<std::string, std::string> out;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -48,7 +48,7 @@ class OutputsTest : public ::testing::Test {
   static std::string path(const std::string& name) { return g_verbs->path(name); }
   static std::string text() { return g_verbs->text(); }
 
-  /// Each verb that reads `model` and writes a file, without the path of that.
+  /// Returns each verb that reads `model` and writes a file, without that file's path.
   static std::vector<Words> verbs_on(const std::string& model) {
     return {{"eval", model, "--text", path("data"), "--tokens", "32", "--logits"},
             {"generate", model, "--prompt-file", path("data/book.txt"), "--max-tokens", "2", "--logits"},
@@ -116,7 +116,7 @@ TEST_F(OutputsTest, Output_IsTheText_IsRefused) {
 
 TEST_F(OutputsTest, Output_BesideWhatIsRead_IsReplacedRepeatedly) {
   for (int time = 0; time < 2; ++time) {
-    // Not UTF-8, and so no part of the text.
+    // The file is not UTF-8, so it is not part of the text.
     const Outcome eval = testing::headgate(
         {"eval", path("run"), "--text", path("data"), "--tokens", "32", "--logits", path("data/out.npy")});
     EXPECT_EQ(eval.status, 0) << eval.err;
@@ -163,8 +163,7 @@ TEST_F(OutputsTest, Demo_WouldOverwriteItsData_IsRefused) {
   expect_kept({"demo", "--only", "worked", "--data", path("book"), "--out", path("book")}, "--data");
 }
 
-/// Runs the tool where no file may grow beyond 2 or 4 KiB, in the units of any shell. LLVM's OpenMP needs a file of 1
-/// KiB.
+/// Runs the tool with a limit of 2 or 4 KiB for files, in the units of any shell. LLVM's OpenMP needs a file of 1 KiB.
 Outcome with_small_files(const Words& command) {
   return testing::run_program(Words{"/bin/sh", "-c", "ulimit -f 4 && exec \"$@\"", "sh", testing::headgate_path()} +
                               command);

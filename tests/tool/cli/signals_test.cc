@@ -24,7 +24,7 @@ namespace {
 
 using headgate::testing::Scratch;
 
-/// The wait status of a child process that does `work`, and ends with status 0 if that returns.
+/// Returns the wait status of a child process that does `work` and, if that returns, ends with status 0.
 int status_of_child(const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -41,7 +41,7 @@ void expect_ended_by(int status, int signal) {
   EXPECT_EQ(WTERMSIG(status), signal);
 }
 
-/// A file under a temporary name, which no destructor removes when a signal ends the process.
+/// Leaves a file under a temporary name, which no destructor removes when a signal ends the process.
 void leave_unfinished_file(const Scratch& scratch) {
   static std::optional<io::StagedFile> file;
   file.emplace(scratch / "out.bin", io::Staging::named);
@@ -80,7 +80,7 @@ TEST(Signals, Watch_FirstSignal_NotesIt) {
     if (SignalWatch::received() != 0) ::_exit(1);
     std::raise(SIGTERM);
     if (SignalWatch::received() != SIGTERM) ::_exit(2);
-    std::raise(SIGINT);  // within a second: a copy
+    std::raise(SIGINT);  // counts as a copy within a second
     if (SignalWatch::received() != SIGTERM) ::_exit(3);
   });
   ASSERT_TRUE(WIFEXITED(status)) << status;
@@ -117,8 +117,8 @@ TEST(Signals, Watch_FirstSignal_WritesItsAcknowledgementOnce) {
   EXPECT_EQ(said, "stopping\n");
 }
 
-/// The wait status of a child on a terminal of its own, which gets Ctrl-C as often as `presses` says, 50 ms apart; what
-/// it prints is added to `output`.
+/// Returns the wait status of a child on its own terminal, which gets `presses` Ctrl-C, 50 ms apart. Appends what it
+/// prints to `output`.
 int status_on_terminal(int presses, const std::function<void()>& work, std::string& output) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
@@ -196,7 +196,7 @@ TEST(Signals, Process_FileTooLarge_Continues) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-/// A mask of signals of a process, by the kernel: SigCgt those that it has handlers for, SigIgn those that it ignores.
+/// Returns a mask of signals of a process, from the kernel: SigCgt those that it handles, SigIgn those that it ignores.
 std::uint64_t signal_mask(pid_t process, const std::string& mask_name) {
   std::ifstream lines("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(lines, line);) {

@@ -11,7 +11,7 @@
 #include "tool/cli/tool.hpp"
 #include "tool/console/status_line.hpp"
 
-// What verbs that take a while show on terminals of several widths.
+// Tests what slow verbs show on terminals of several widths.
 
 namespace headgate {
 namespace {
@@ -26,7 +26,7 @@ std::vector<std::string> tool(std::vector<std::string> arguments) {
   return arguments;
 }
 
-/// Expects lines that fit in `columns` and hold `words`, all of them.
+/// Expects lines that fit in `columns` and contain all of `words`.
 void expect_frames(const Screen& screen, int columns, const std::vector<std::string>& words) {
   EXPECT_EQ(screen.status, 0) << screen.output;
   ASSERT_FALSE(screen.frames.empty()) << screen.output;

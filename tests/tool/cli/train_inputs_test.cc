@@ -10,7 +10,7 @@
 #include "headgate/runtime.hpp"
 #include "tool/cli/small_verbs.hpp"
 
-// What `headgate train` takes in: directories of data, threads and sizes.
+// Tests the inputs of `headgate train`: directories of data, threads and sizes.
 
 namespace headgate {
 namespace {
@@ -31,7 +31,7 @@ class InputsTest : public ::testing::Test {
 
   json state(const std::string& run) const { return json::parse(verb.checkpoint_file(run, "trainer_state.json")); }
 
-  /// A fresh run on `data` alone.
+  /// Starts a run on `data` only.
   Outcome train(const std::string& run, const std::string& data, const std::vector<std::string>& more) const {
     std::vector<std::string> command = verb.command(run, more);
     *std::find(command.begin(), command.end(), verb.text()) = data;
@@ -58,7 +58,7 @@ TEST_F(InputsTest, Run_InsideItsDataDirectory_ResumesByThePrintedCommand) {
   expect_said(rest.out, "left out: 1 path that a run writes (" + verb.path("data") + "/run)");
   EXPECT_EQ(state(run).at("step"), 20);
   EXPECT_EQ(state(run).at("data_fingerprint"), fingerprint);
-  // Another run beside it sees the same text, and so does one that is the directory of the data itself.
+  // Another run beside it sees the same text, and so does a run in the directory of the data itself.
   for (const char* other : {"data/deep/other", "data"}) {
     const Outcome begun = train(other, verb.path("data"), {"--stop-at", "3"});
     ASSERT_EQ(begun.status, 0) << begun.err;
@@ -117,9 +117,9 @@ TEST_F(InputsTest, Model_TooLarge_IsRefusedWithItsPlan) {
   EXPECT_FALSE(std::filesystem::exists(verb.path("none")));
 }
 
-#ifndef __SANITIZE_ADDRESS__  // which takes address space beyond any limit
+#ifndef __SANITIZE_ADDRESS__  // AddressSanitizer takes address space beyond any limit
 TEST_F(InputsTest, Memory_NotGiven_IsReportedWithThePlan) {
-  // The plan is several times the limit, which leaves no doubt what did not fit.
+  // The plan is several times the limit, so it is clear what did not fit.
   std::string command = "ulimit -v 1500000; exec " + testing::headgate_path();
   for (const std::string& word : verb.command("none", {"--batch", "32768", "--seq-len", "64"})) command += " " + word;
   write_bytes(verb.text(), testing::prose(4000));

@@ -173,7 +173,7 @@ TEST_F(TrainVerbTest, Arguments_Bad_AreRefused) {
   const auto refused = [this](const std::vector<std::string>& options, const std::string& reason) {
     expect_refused(verb.train("none", options), "train", reason);
   };
-  refused({"--gate", "sideways"}, "'sideways' is not understood");
+  refused({"--gate", "sideways"}, "unknown part 'sideways'");
   refused({"--gate", "none", "--gate-site", "g1"}, "contradict each other");
   refused({"--gate-fn", "silu"}, "--gate-fn needs --gate");
   refused({"--gate-bias", "0"}, "--gate-bias needs --gate");
@@ -207,7 +207,7 @@ TEST_F(TrainVerbTest, Run_Diverged_EndsWithItsLastGoodCheckpoint) {
   EXPECT_NE(verb.checkpoint_file("wild", "model.safetensors"), "");
 }
 
-/// `headgate` started with its stdout in a pipe.
+/// Starts `headgate` with its stdout in a pipe.
 class Process {
  public:
   explicit Process(std::vector<std::string> arguments, const std::string& err) {
@@ -232,7 +232,7 @@ class Process {
   Process& operator=(const Process&) = delete;
   ~Process() { stop_reading(); }
 
-  /// Reads until `text` has been printed; false if the process ends first.
+  /// Reads until `text` has been printed; returns false if the process ends first.
   bool wait_for(const std::string& text) {
     while (seen_.find(text) == std::string::npos) {
       std::array<char, 512> buffer{};
@@ -245,7 +245,7 @@ class Process {
   void stop_reading() {
     if (out_ >= 0) ::close(std::exchange(out_, -1));
   }
-  /// As on a disk that is full: no file of the process grows beyond so many bytes.
+  /// Limits the size of files that the process writes, as on a full disk.
   void limit_files(std::uint64_t bytes) const {
     rlimit limit{};
     ::prlimit(child_, RLIMIT_FSIZE, nullptr, &limit);
@@ -254,7 +254,7 @@ class Process {
   }
   void send(int signal_number) const { ::kill(child_, signal_number); }
   int wait() {
-    if (out_ >= 0) wait_for("\x01");  // never printed: to the end of the output
+    if (out_ >= 0) wait_for("\x01");  // never printed: reads to the end of the output
     int status = 0;
     ::waitpid(child_, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -277,7 +277,7 @@ std::int64_t saved_step(const TrainVerb& verb, const std::string& run, const std
   return json::parse(state).at("step").get<std::int64_t>();
 }
 
-/// Waits for `come` to be true; false if it never is.
+/// Waits for `come` to return true; returns false if it never does.
 bool eventually(const std::function<bool()>& come) {
   constexpr int kPatience = 1500;  // times 20 ms
   for (int i = 0; i < kPatience; ++i) {
@@ -318,7 +318,7 @@ TEST_F(TrainVerbTest, Run_DiskFull_IsReportedAndSaysWhatIsKept) {
   command.insert(command.end(), {"--save-every", "20"});
   Process process(command, err);
   ASSERT_TRUE(process.wait_for("step 20: saved"));
-  process.limit_files(20000);  // less than the model takes, and more than what is printed
+  process.limit_files(20000);  // less than the model takes, but more than what is printed
   ASSERT_TRUE(eventually([&] { return testing::read_bytes(err).find("is not saved: ") != std::string::npos; }));
   process.send(SIGINT);
   EXPECT_EQ(process.wait(), 2) << "not all is saved";
@@ -354,7 +354,7 @@ TEST_F(TrainVerbTest, Checkpoint_ForeignFile_IsRefusedAtTheStartAndSavedBesideLa
             std::string::npos)
       << resumed.out;
   EXPECT_EQ(saved_step(verb, "other", "checkpoint.1"), saved + 1);
-  // An evaluation takes the newest too: the same figures by the run's name and by the checkpoint's.
+  // An evaluation also uses the newest checkpoint: it gives the same figures for the run as for that checkpoint.
   const Outcome by_run = verb.eval("other"), by_checkpoint = verb.eval("other/checkpoint.1");
   EXPECT_EQ(by_run.status, 0) << by_run.err;
   EXPECT_EQ(by_run.out, by_checkpoint.out);
