@@ -28,7 +28,7 @@ class JudgeTest(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def faults(self, script: str, expect: Expect = Expect.REFUSED, writes: tuple[str, ...] = (), **more) -> str:
-        """What is said of a program with this text."""
+        """Returns what the suite says about a program with this text."""
         program = pathlib.Path(self.folder.name) / "program"
         program.write_text("#!/bin/sh\n" + script + "\n", encoding="utf-8")
         program.chmod(0o755)

@@ -106,13 +106,13 @@ def file_size_trials(run: dict[str, bytes]) -> Iterator[Trial]:
 
 
 def nothing_left(trial: Trial, outcome: Outcome, folder: pathlib.Path) -> list[str]:
-    """Temporary files and directories begin with a dot."""
+    """Checks that no temporary files or directories remain; their names begin with a dot."""
     hidden = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.name.startswith(".")]
     return [f"{path!r} is left behind" for path in hidden[:4]]
 
 
 def full_disk_trials(run: dict[str, bytes]) -> Iterator[Trial]:
-    """The outputs are in a file system of a few pages."""
+    """Puts the outputs on a file system of a few pages."""
     files = files_of(run)
     for name in WRITING:
         which, command = VERBS[name]
@@ -174,7 +174,7 @@ CHANGING = ("train", "resume")  # whose files have times in them
 
 
 def stream_trials(run: dict[str, bytes], machine: Machine) -> Iterator[Trial]:
-    """Files are written as they are otherwise; a result that cannot be printed is an error."""
+    """Closes or fills streams: files must still be written, and a result that cannot be printed is an error."""
     files = files_of(run)
     for stream, redirect in STREAMS.items():
         lost = redirect == NO_READER or ">" in redirect.replace("2>", "")
@@ -205,7 +205,8 @@ def stream_trials(run: dict[str, bytes], machine: Machine) -> Iterator[Trial]:
 
 
 class SameFiles:
-    """What is written is what is written otherwise, and a success writes and, if `printed`, prints all of it."""
+    """Checks that the same files are written as without trouble, and that a success, if `printed`, prints everything.
+    """
 
     def __init__(self, machine: Machine, printed: bool = False):
         self.machine, self.printed = machine, printed

@@ -20,7 +20,7 @@ BUILDING = threading.Lock()  # trials run side by side and share the locales
 
 
 def built_locales(folder: pathlib.Path) -> None:
-    """Makes the locales, which few machines have, in a folder that LOCPATH names."""
+    """Builds the locales, which few machines have, in a folder that LOCPATH names."""
     with BUILDING:
         build_locales(folder)
 

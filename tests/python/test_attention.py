@@ -94,7 +94,7 @@ def test_attention_any_layout_and_strides_agrees():
 
 
 def test_inputs_of_any_strides_are_not_copied():
-    """Views of one large block, of which a copy would not fit in the memory that the process may take."""
+    """Uses views of one large block; a copy would exceed the memory that the process may take."""
     import resource
 
     q = torch.zeros(1, 1, 1, 64, dtype=torch.float32)

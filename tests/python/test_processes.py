@@ -52,7 +52,7 @@ def test_interpreter_during_a_call_runs():
 
 
 def run_in_child(function):
-    """The exit status of a forked child that calls `function`: 0 where it returns True."""
+    """Returns the exit status of a forked child that calls `function`: 0 if it returns True."""
     child = os.fork()
     if child == 0:
         signal.alarm(60)  # one that hangs is ended

@@ -146,8 +146,9 @@ std::vector<std::int32_t> read_token_ids(const std::string& path) {
       std::memcpy(&narrow, array.data.get() + i * sizeof(narrow), sizeof(narrow));
       id = narrow;
     }
-    if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
+    if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
       io::fail(path, "element {} is {}, not a token id", i, id);
+    }
     out.push_back(static_cast<std::int32_t>(id));
   }
   return out;

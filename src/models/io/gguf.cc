@@ -183,8 +183,9 @@ class GgufHeader {
       const std::uint8_t* from = take(bytes * value.count, "a value");
       if (value.of != GgufType::boolean) return;
       const auto* bad = std::find_if(from, from + value.count, [](std::uint8_t byte) { return byte > 1; });
-      if (bad != from + value.count)
+      if (bad != from + value.count) {
         fail(path_, "'{}' has a boolean of {}, neither 0 nor 1", shown, static_cast<int>(*bad));
+      }
       return;
     }
     for (std::uint64_t i = 0; i < value.count; ++i) string("a string");

@@ -256,7 +256,7 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
   verb.value("--top-p", sampling.top_p, "P",
              "Draw from the most likely tokens, as few as have the probability P together (default 1: from all); of "
              "those that --top-k leaves");
-  verb.value("--seed", sampling.seed, "N", "Seed of what is drawn (default 1): the same gives the same text");
+  verb.value("--seed", sampling.seed, "N", "Seed of the random numbers (default 1); the same seed gives the same text");
 }
 
 void declare_computation(VerbOptions& verb, Options& o) {
@@ -277,13 +277,13 @@ Verb add_generate(CommandLine& line) {
   auto o = std::make_shared<Options>();
   VerbOptions verb = line.add_verb(
       "generate",
-      "Text by a model: goes on with a prompt, or answers it\n\n"
+      "Generate text with a model: continue a prompt or answer it\n\n"
       "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and its "
       "tokenizer, or a GGUF file. Text is printed as it comes. It ends with a token that ends texts by the model's "
       "files, with --max-tokens, when the model has no positions left, or with Ctrl-C.");
   verb.argument("MODEL", o->model, "A model's directory or GGUF file");
   verb.group("Text");
-  verb.value("--prompt", o->prompt, "STRING", "The text to go on with");
+  verb.value("--prompt", o->prompt, "STRING", "The text to continue");
   verb.value("--prompt-file", o->prompt_file, "FILE", "The same from a file; - for standard input");
   verb.flag("--chat", o->chat,
             "The prompt is a question: write it as the model's chat template does, which has to be one of ChatML "
@@ -291,8 +291,8 @@ Verb add_generate(CommandLine& line) {
   verb.value("--system", o->system, "STRING",
              "What the model is told before the question (default: the template's own text, if any)");
   verb.flag("--special-tokens", o->special_tokens,
-            "Special tokens that the prompt spells out, as <|im_start|>, are these tokens; else they are text");
-  verb.value("--max-tokens", o->max_tokens, "N", "At most N new tokens (default 256)")
+            "Read special tokens spelled in the prompt, such as <|im_start|>, as these tokens (default: as text)");
+  verb.value("--max-tokens", o->max_tokens, "N", "Generate at most N tokens (default 256)")
       .range(std::int64_t{1}, std::int64_t{1} << 30);
   declare_sampling(verb, o->sampling);
   declare_computation(verb, *o);

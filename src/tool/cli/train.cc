@@ -142,7 +142,7 @@ Verb add_train(CommandLine& line) {
       "that fails, on a full disk for instance, is reported and retried at the next\n"
       "one; a run whose last save fails ends with status 2.\n"
       "\n"
-      "mpirun -n N headgate train ... shares each pass out to N processes, if the tool\n"
+      "mpirun -n N headgate train ... divides each pass among N processes, if the tool\n"
       "was built with HEADGATE_MPI: N divides --batch, and process 0 writes and reports.\n"
       "\n"
       "Examples:\n"

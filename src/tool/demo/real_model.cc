@@ -93,11 +93,11 @@ std::string sink_verdict(const std::string& name, const metrics::FigureRow& figu
   const double uniform = figures.at(metrics::kFirstTokenAttentionUniform);
   const double heads = figures.at(metrics::kSinkRate);
   const std::string shares = fmt::format(
-      "{} of the attention of {} goes to the first token, where looking at all tokens "
-      "alike would give it {}",
+      "{} of the attention of {} goes to the first token; uniform attention "
+      "would give it {}",
       percent(first), name, percent(uniform));
   if (first < metrics::kSinkThreshold && heads == 0.0) return shares + ": no sink.";
-  return fmt::format("{}: {}. {} of its heads rest on it, and its largest activation is {:.0f}.", shares,
+  return fmt::format("{}: {}. {} of its heads have a sink there, and its largest activation is {:.0f}.", shares,
                      first < metrics::kSinkThreshold ? "a sink in some heads" : "a sink", percent(heads),
                      figures.at(metrics::kMassiveActivation));
 }

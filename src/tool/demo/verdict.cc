@@ -33,7 +33,7 @@ std::string gate_clause(const FigureRow& report) {
   const std::string scores = fmt::format("{:.2f} there, {:.2f} after a trigger", elsewhere, after);
   if (elsewhere <= 0.5 * after) return fmt::format("; the gate closes where there is nothing to copy ({})", scores);
   if (after <= 0.5 * elsewhere) return fmt::format("; the gate opens where there is nothing to copy ({})", scores);
-  return fmt::format("; the gate hardly tells the two apart ({})", scores);
+  return fmt::format("; the gate hardly differs between the two ({})", scores);
 }
 
 /// Returns the figure of the attention to BOS that reaches the output.
@@ -108,9 +108,8 @@ std::string sink_sentence(const FigureRow& baseline, const std::vector<NamedFigu
   const std::string uniform = percent(baseline.at(metrics::kFirstTokenAttentionUniform));
   if (rate == 0.0) {
     return fmt::format(
-        "No head of any model rests on the first token: it gets at most {} of the attention of a model, "
-        "where looking at all tokens alike would give it {}. Sinks are not expected from so short a "
-        "training. ",
+        "No head of any model has a sink on the first token: it gets at most {} of the attention of a model; "
+        "uniform attention would give it {}. Sinks are not expected from so short a training. ",
         percent(highest), uniform);
   }
   std::vector<std::string> parts{fmt::format("{} of them without a gate", percent(baseline.at(metrics::kSinkRate)))};

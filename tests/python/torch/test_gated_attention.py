@@ -63,7 +63,7 @@ def call(tensors, options, **more):
 
 
 def differentiable(tensors, options):
-    """The tensors that have a gradient, as leaves that require one, in place of what was given."""
+    """Replaces the tensors that have a gradient by leaves that require one."""
     leaves = []
     for name in DIFFERENTIABLE:
         given = tensors if name in tensors else options
@@ -122,7 +122,7 @@ def test_log_sum_exp_alone_has_a_gradient():
 
 
 def test_tensors_of_any_strides_are_not_copied():
-    """Views of a fused projection (B,T,[q|k|v|z]) in both layouts, and keys that are the same for every row."""
+    """Uses views of a fused projection (B,T,[q|k|v|z]) in both layouts, and keys shared by every row."""
     fused = normal(B, T, HQ * D + 2 * HKV * D + HQ).requires_grad_()
     q, k, v, z = fused.split((HQ * D, HKV * D, HKV * D, HQ), dim=-1)
     q, k, v, z = (x.unflatten(-1, (heads, -1)) for x, heads in ((q, HQ), (k, HKV), (v, HKV), (z, HQ)))
@@ -179,7 +179,7 @@ def test_packed_batch(options):
 
 
 def jagged(parts, layout):
-    """Of sequences (T_n,H,X): (N,T*,H,X), or with the heads before the rows."""
+    """Makes nested tensors of sequences (T_n,H,X): (N,T*,H,X), or with the heads before the rows."""
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
     return nested if layout == "bthd" else nested.transpose(1, 2)
 
@@ -218,7 +218,7 @@ def test_nested_tensors_that_do_not_fit_are_refused():
 
 
 def test_cached_pages_without_gradients():
-    """k and v as int8 pages of two tokens each, in another order."""
+    """Uses int8 pages of two tokens each for k and v, in another order."""
     tensors, options = case("causal", torch.float32)
     scales = {name: tensors[name].abs().amax(-1, keepdim=True) / 127 for name in ("k", "v")}
     stored = {name: (tensors[name] / scales[name]).round().to(torch.int8) for name in ("k", "v")}
@@ -410,7 +410,7 @@ LEARNED = torch.nn.Parameter(torch.tensor(0.5))
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_option_requires_a_gradient_is_refused(name):
-    """Its gradient would be lost without a word."""
+    """The option's gradient would be lost silently."""
     tensors, _ = case("causal")
     with pytest.raises(ValueError) as error:
         call(tensors, {name: LEARNED})
@@ -487,7 +487,7 @@ def test_error_of_the_kernels_names_the_callers_function_and_argument():
 
 
 def test_lazy_negation_is_resolved():
-    """Of inputs, and of the gradient of the output."""
+    """Covers inputs, and the gradient of the output."""
     tensors, _ = case("causal")
     dy = torch.randn(B, HQ, T, DV, dtype=torch.cdouble).conj().imag
     plain_dy = torch.empty(dy.shape, dtype=dy.dtype).copy_(dy)
@@ -528,7 +528,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 
 def test_arguments_are_those_of_the_package():
-    """The lists of this file's module say what headgate.attention_forward takes and when it keeps the output."""
+    """The lists of the module say what headgate.attention_forward takes and when it keeps the output."""
     ours = [name for name in inspect.signature(gated_attention).parameters if name != "return_lse"]
     assert ours == ["gate_logits" if name == "gate" else name for name in (*TENSORS, *OPTIONS)]
     signature = headgate.attention_forward.__nb_signature__[0][0]

@@ -77,7 +77,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The report and the tables of a run with a peer that is missing and one whose results are wrong."""
+    """Returns the report and the tables of a run with a missing peer and one whose results are wrong."""
     folder = tmp_path_factory.mktemp("peers")
     (folder / "doubling.py").write_text(WRONG)
     (folder / "absent.py").write_text(MISSING)

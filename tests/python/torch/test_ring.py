@@ -43,7 +43,7 @@ CASES = {
 
 
 def problem(gate, options, dtype):
-    """Leaves by name, of the whole sequence, and the gradients of y and lse; the same on every rank."""
+    """Returns leaves by name, of the whole sequence, and the gradients of y and lse; the same on every rank."""
     torch.manual_seed(1)
     leaves = {"q": torch.randn(B, HQ, T, D), "k": torch.randn(B, HKV, T, D), "v": torch.randn(B, HKV, T, DV)}
     if gate != "none":
@@ -62,7 +62,7 @@ def assert_near(ours, expected, tolerance):
 
 
 def compare(name, dtype, tolerance, layout="bhtd"):
-    """On a rank: y, lse and every gradient against gated_attention over the whole."""
+    """On a rank: compares y, lse and every gradient with gated_attention over the whole."""
     gate, options = CASES[name]
     sharding = options.get("sharding", "balanced")
     leaves, (dy, dlse) = problem(gate, options, dtype)
@@ -105,7 +105,7 @@ def test_agrees_with_the_whole_sequence(ranks):
 
 
 def compare_with_torch():
-    """f32 against PyTorch's own attention in its plain form, gated by PyTorch."""
+    """Compares f32 with PyTorch's own attention in its plain form, gated by PyTorch."""
     for causal, sharding in ((True, "balanced"), (False, "contiguous")):
         leaves, (dy, _) = problem("elementwise", {}, torch.float32)
         with sdpa_kernel(SDPBackend.MATH):
@@ -125,7 +125,7 @@ def test_agrees_with_pytorch():
 
 
 def partly(learned, sharding):
-    """On a rank: gradients where only some inputs need one."""
+    """On a rank: computes gradients if only some inputs need one."""
     leaves, (dy, _) = problem("headwise", {}, torch.float32)
     whole = gated_attention(**leaves, causality="causal")
     expected = torch.autograd.grad(whole, [leaves[name] for name in learned], dy)
@@ -156,7 +156,7 @@ def test_gradients_of_some_inputs_are_computed_alone():
 
 
 def same_bits():
-    """On a rank: three calls of the same, the second on two threads."""
+    """On a rank: repeats a call three times, the second time on two threads."""
     found = []
     for threads in (1, 2, 1):
         leaves, (dy, _) = problem("elementwise", {}, torch.bfloat16)
@@ -172,7 +172,7 @@ def test_ring_repeated_gives_the_same_bits():
 
 
 def observed(sharding, options):
-    """On a rank, forward and backward: what it does in its order, and how many bytes it sends."""
+    """On a rank, forward and backward: records what it does, in order, and how many bytes it sends."""
     events, sent = [], {"forward": 0, "backward": 0}
     attend, differentiate, exchange = headgate.attention_forward, headgate.attention_backward, dist.batch_isend_irecv
 
@@ -227,7 +227,7 @@ def test_keys_that_no_rank_sees_are_not_sent():
 
 
 def within_a_group():
-    """On four ranks: the odd ones have a sequence of their own."""
+    """On four ranks: gives the odd ones a sequence of their own."""
     group = dist.new_group([1, 3])
     leaves, _ = problem("headwise", {}, torch.float32)
     x = {name: leaf.detach() for name, leaf in leaves.items()}
@@ -298,7 +298,7 @@ def test_shards_of_a_sequence():
 
 
 def refused():
-    """On two ranks: the same kind of error on both, and the group works on."""
+    """On two ranks: expects the same kind of error on both, and a group that still works."""
     rank = dist.get_rank()
     leaves, _ = problem("headwise", {}, torch.float32)
     own = {name: shard_sequence(x.detach(), 2) for name, x in leaves.items()}
@@ -376,7 +376,7 @@ def test_ring_without_a_process_group_is_refused():
 
 
 def as_pytorch_uses_it():
-    """On two ranks: autocast, activation checkpoints, tensors without a batch, arguments that are views."""
+    """On two ranks: uses autocast, activation checkpoints, tensors without a batch, and views."""
     leaves, (dy, _) = problem("headwise", {}, torch.float32)
     own = {name: shard_sequence(x.detach(), 2).requires_grad_() for name, x in leaves.items()}
     y = ring_attention(**own, causality="causal")
@@ -403,7 +403,7 @@ def test_ring_under_checkpoint_compile_and_autocast_agrees():
 
 
 def test_arguments_are_those_of_the_operation():
-    """What gated_attention takes is taken, or named as refused; what is taken has its default."""
+    """Every argument of gated_attention is taken, or refused by name; those taken have the same defaults."""
     ours, theirs = (inspect.signature(f).parameters for f in (ring_attention, gated_attention))
     shared = [name for name in ours if name not in ("group", "sharding", "others")]
     assert all(ours[name].default == theirs[name].default for name in shared)

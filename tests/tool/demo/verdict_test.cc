@@ -117,7 +117,7 @@ TEST(BackcopyVerdict, Verdict_GateAndValue_SaysWhatTheyDo) {
   const auto verdict = [](const FigureRow& report) {
     return backcopy_verdict(once(report_of(0.97)), {{"headwise", once(report)}});
   };
-  expect_says(verdict(gated(0.06, 0.45, 0.52)), "; the gate hardly tells the two apart (0.45 there, 0.52 after");
+  expect_says(verdict(gated(0.06, 0.45, 0.52)), "; the gate hardly differs between the two (0.45 there, 0.52 after");
   expect_says(verdict(gated(0.06, 0.80, 0.10)), "; the gate opens where there is nothing to copy (0.80 there");
   expect_does_not_say(verdict(report_of(0.06)), "the gate ");
   FigureRow full = report_of(0.97);
@@ -151,10 +151,9 @@ TEST(SinkVerdict, Verdict_EachCase_FollowsFromTheFigures) {
     row.set(metrics::kMassiveActivation, 1234.0);
     return sink_verdict("m", row);
   };
-  EXPECT_EQ(
-      verdict(0.36, 0.54),
-      "36% of the attention of m goes to the first token, where looking at all tokens alike would give it 0.6%: a "
-      "sink. 54% of its heads rest on it, and its largest activation is 1234.");
+  EXPECT_EQ(verdict(0.36, 0.54),
+            "36% of the attention of m goes to the first token; uniform attention would give it 0.6%: a "
+            "sink. 54% of its heads have a sink there, and its largest activation is 1234.");
   expect_says(verdict(0.1, 0.2), ": a sink in some heads. 20% of its heads");
   expect_says(verdict(0.01, 0.0), "0.6%: no sink.");
 }
@@ -182,9 +181,9 @@ TEST(TextVerdict, Verdict_SmallModelsWithoutSinks_SaysSo) {
       {{"headwise", evaluation(1.596, 0.010, 0.0, 11.0)}, {"elementwise", evaluation(1.55, 0.009, 0.0, 7.0)}}, 983040);
   EXPECT_EQ(text,
             "At equal parameter counts the held-out loss is with a headwise gate no different (-0.004 nats a byte) and "
-            "with an elementwise gate 0.050 nats a byte lower than without one. No head of any model rests on the "
-            "first token: it gets at most 1% of the attention of a model, where looking at all tokens alike would give "
-            "it 2%. Sinks are not expected from so short a training. Against the model without a gate, the largest "
+            "with an elementwise gate 0.050 nats a byte lower than without one. No head of any model has a sink "
+            "on the first token: it gets at most 1% of the attention of a model; uniform attention would give it 2%. "
+            "Sinks are not expected from so short a training. Against the model without a gate, the largest "
             "activation is alike with a headwise gate (1.10 of it) and smaller with an elementwise gate (0.70 of it). "
             "This is one seed and 1.0 million bytes of training: an impression, not a result.");
 }
