@@ -205,8 +205,7 @@ def stream_trials(run: dict[str, bytes], machine: Machine) -> Iterator[Trial]:
 
 
 class SameFiles:
-    """Checks that the same files are written as without trouble, and that a success, if `printed`, prints everything.
-    """
+    """Checks that the same files are written as without trouble, and that a success, if `printed`, prints all."""
 
     def __init__(self, machine: Machine, printed: bool = False):
         self.machine, self.printed = machine, printed

@@ -39,8 +39,7 @@ def data():
 
 
 def train(model, batches):
-    """Trains on a loss that is a mean over tokens, so that the mean over equal parts of a batch is that of the batch.
-    """
+    """Trains on the mean loss over tokens, so that the mean over equal parts of a batch is that of the batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     for h, target in batches:
         optimizer.zero_grad()

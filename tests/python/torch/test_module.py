@@ -149,8 +149,7 @@ def test_gradcheck(name):
 @pytest.mark.parametrize("causality", ["causal", "none"])
 @pytest.mark.parametrize("name", ["none", "headwise", "elementwise", "head_shared-silu", "g1-add", "g2-headwise"])
 def test_statistics(name, causality):
-    """Compares with statistics of the weights that the eager layer computes, with the gate's values if one multiplies.
-    """
+    """Compares with statistics of the eager layer's weights, with the gate's values if one multiplies."""
     made = layer({key: getattr(parse_gate(name), key) for key in variant.KEYS})
     call, other = eager(made, causality)
     kept = []
@@ -172,8 +171,7 @@ def test_statistics(name, causality):
 
 
 def test_encoder_padded_or_packed_agrees():
-    """Without a causal mask, each sequence has the output that it has alone: padded to a length, and in a packed batch.
-    """
+    """Without a causal mask, each sequence has its own output: padded to a length, and in a packed batch."""
     made = layer({"gate_grain": "headwise"})
     h = torch.randn(B, T, C)
     alone = made(h[1:, :4], causality="none")[0]

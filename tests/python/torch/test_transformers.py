@@ -151,8 +151,7 @@ PACKED = [[5, 8, 24], [37], [1, 1, 35]]
 @pytest.mark.parametrize("given", ["positions", "positions and lengths"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3 with windows", "gpt-oss", "gemma2"])
 def test_packed_rows_make_no_large_mask(family, given, lengths, monkeypatch):
-    """Several sequences in a row have the results of separate calls, and the gradients, without a mask of T·T elements.
-    """
+    """Several sequences in a row have the results and gradients of separate calls, without a mask of T·T elements."""
     if family == "gpt-oss" and given == "positions":
         pytest.skip("makes its masks without positions")
     calls = calls_of_headgate(monkeypatch)
@@ -235,8 +234,7 @@ def dense(mask, T, S, window):
 @pytest.mark.parametrize("padding", ["none", "left", "both", "short"])
 @pytest.mark.parametrize("T, S, past", [(6, 6, 0), (1, 9, 8), (3, 9, 6), (1, 4, 8), (2, 5, 7), (6, 16, 0)])
 def test_masks(T, S, past, padding, window):
-    """make_mask allows what sdpa_mask allows, as a mask of keys whenever the last query is aligned with the last key.
-    """
+    """make_mask allows what sdpa_mask allows, as a mask of keys if the last query is aligned with the last key."""
     seen = past + T
     function = masking_utils.causal_mask_function
     if window is not None:
