@@ -176,7 +176,7 @@ function inspect(node, { label, count, at, lines, mark }) {
 const COLOURS = 6; // --model-0 … of page.css
 const DASHES = ["none", "7 4", "2 3", "9 3 2 3"];
 const colour = (i) => `var(--model-${i % COLOURS})`;
-const look = (i) => (i + Math.floor(i / COLOURS)) % DASHES.length; // dash and marker, others where colours repeat
+const look = (i) => (i + Math.floor(i / COLOURS)) % DASHES.length; // selects dash and marker, which differ where colours repeat
 function marker(i, x, y, r) {
   const shape = ["M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z", "M-1-1h2v2h-2z", "M0-1.2l1.2 2.1h-2.4z",
     "M0-1.4L1.4 0 0 1.4-1.4 0z"][look(i)];
@@ -202,7 +202,7 @@ function rangeOf(values) {
   if (low >= 0 && low < 0.6 * high) low = 0;
   if (high <= 0 && high > 0.6 * low) high = 0;
   if (low === high) [low, high] = low > 0 ? [0, low] : [low, low < 0 ? 0 : 1];
-  if (high - low === Infinity) [low, high] = [low / 2, high / 2]; // what lies beyond is drawn at the edge
+  if (high - low === Infinity) [low, high] = [low / 2, high / 2]; // values beyond are drawn at the edge
   return { low, high };
 }
 
@@ -224,9 +224,9 @@ function pathOf(points, x, y) {
   }).join("");
 }
 
-// Lines or bars over 0 … count−1, which lie at the numbers `xs`; series: [{index of the line, values}]; place(i) names
-// what i stands for. A value is null where there is none, undefined where none was recorded: the line goes on, and the
-// value before it still counts. Bars are shares of [0, 1] in `count` parts.
+// Draws lines or bars over 0 … count−1, at the numbers `xs`. series: [{index of the line, values}]; place(i) names what
+// i stands for. A value is null if it is missing, undefined if none was recorded: then the line continues and the
+// previous value still counts. Bars are shares of [0, 1] in `count` parts.
 function chart({ label, unit, series, count, axis, place, wide, fixed, marked, bars, xs = [...Array(count).keys()] }) {
   const W = wide ? 780 : 400, H = wide ? 190 : 205, top = 12, bottom = H - 36;
   const values = series.flatMap((line) => line.values).filter(known);

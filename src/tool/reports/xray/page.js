@@ -479,7 +479,7 @@ function buildTokens() {
 // Returns one number a token, or null: of the chosen head, or the mean over the heads of its layer, or over all layers.
 function tokenValues(shade) {
   const model = current(), real = shade === "received" ? weight : (byte) => byte / 255;
-  // of predicting this token
+  // loss of predicting this token
   if (shade === "loss") return [null, ...(model.token_losses || []).slice(0, model.tokens - 1)];
   const rows = model.layer_text?.[shade] || [];
   const given = { head: [currentHead()[shade]], layer: [rows[chosen.layer]],
