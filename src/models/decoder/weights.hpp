@@ -69,15 +69,15 @@ struct TensorRow {
 /// Stands in a row in place of a member: the tensor's rows follow those of `member`, and one product reads both through
 /// it.
 template <typename T>
-struct BehindMember {
+struct AppendedRows {
   View<T, 2>& member;
 };
 template <typename T>
-BehindMember<T> behind(View<T, 2>& member) {
+AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Calls at(row, member), or at(row, behind(member)), for each tensor of a layer, present or not.
+/// Calls at(row, member), or at(row, appended_to(member)), for each tensor of a layer, present or not.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -98,9 +98,9 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T
   auto& a = w.attention;
   at(TensorRow{"input_layernorm.weight", norm, channels}, w.input_norm);
   at(TensorRow{"self_attn.q_proj.weight", matrix, {c.heads * c.head_dim, c.dim}}, a.in);
-  at(TensorRow{"self_attn.gate_proj.weight", gate_matrix, {logits.count(), c.dim}, gate_of_input}, behind(a.in));
-  at(TensorRow{"self_attn.k_proj.weight", matrix, kv_rows}, behind(a.in));
-  at(TensorRow{"self_attn.v_proj.weight", matrix, kv_rows}, behind(a.in));
+  at(TensorRow{"self_attn.gate_proj.weight", gate_matrix, {logits.count(), c.dim}, gate_of_input}, appended_to(a.in));
+  at(TensorRow{"self_attn.k_proj.weight", matrix, kv_rows}, appended_to(a.in));
+  at(TensorRow{"self_attn.v_proj.weight", matrix, kv_rows}, appended_to(a.in));
   at(TensorRow{"self_attn.q_proj.bias", projection_bias, q_features, qkv_bias}, a.q_bias);
   at(TensorRow{"self_attn.k_proj.bias", projection_bias, kv_features, qkv_bias}, a.k_bias);
   at(TensorRow{"self_attn.v_proj.bias", projection_bias, kv_features, qkv_bias}, a.v_bias);
@@ -114,7 +114,7 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, LayerWeights<T
   at(TensorRow{"attention_output_layernorm.weight", norm, channels, sandwich}, w.attention_out_norm);
   at(TensorRow{"post_attention_layernorm.weight", norm, channels}, w.middle_norm);  // norm before the MLP
   at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}}, w.gate_up);
-  at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}}, behind(w.gate_up));
+  at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}}, appended_to(w.gate_up));
   at(TensorRow{"mlp.down_proj.weight", matrix, {c.dim, c.ffn}}, w.down);
   at(TensorRow{"mlp_output_layernorm.weight", norm, channels, sandwich}, w.mlp_out_norm);
 }
@@ -145,7 +145,7 @@ class PlaceTensors {
     member = {next_, shape};
     next_ += row.shape.count();
   }
-  void operator()(const TensorRow& row, BehindMember<T> place) const {
+  void operator()(const TensorRow& row, AppendedRows<T> place) const {
     if (!row.present) return;
     place.member.shape[0] += row.shape.sizes[0];
     next_ += row.shape.count();

@@ -180,9 +180,9 @@ DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family) {
   }
 }
 
-TensorRows stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family) {
+TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family) {
   constexpr std::string_view kLayers = "model.layers.";
-  TensorRows out{parameter.name, parameter.shape, {}};
+  TensorLocation out{parameter.name, parameter.shape, {}};
   std::string_view name = parameter.name;
   for (const TensorName& row : kOuterNames) {
     if (name == row.ours) out.tensor = row.theirs;

@@ -17,7 +17,7 @@ const Family& family_of_gguf(const io::GgufFile& file);
 DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family);
 
 /// Locates a parameter.
-TensorRows stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family);
+TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family);
 
 /// Returns whether a file may have the tensor in addition to the parameters.
 bool is_extra_tensor_in_gguf(const std::string& name);

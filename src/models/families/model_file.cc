@@ -155,8 +155,8 @@ bool is_extra_tensor(const std::string& name, const DecoderConfig& config) {
 
 /// Locates a parameter in a directory, whose tensors have this library's names. A fused gate's rows lie among those of
 /// q.
-TensorRows stored_in_directory(const Parameter& parameter, const FileConfig& file) {
-  TensorRows out{parameter.name, parameter.shape, {}};
+TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig& file) {
+  TensorLocation out{parameter.name, parameter.shape, {}};
   if (file.layout == GateLayout::separate) return out;
   const bool q = parameter.name.ends_with(kQProjection), gate = parameter.name.ends_with(kGateProjection);
   if (!q && !gate) return out;
@@ -218,11 +218,11 @@ ModelFile::ModelFile(const std::string& path) {
   }
 }
 
-TensorRows ModelFile::stored(const Parameter& parameter) const {
+TensorLocation ModelFile::stored(const Parameter& parameter) const {
   return gguf_ ? stored_in_gguf(parameter, file_.config, *family_) : stored_in_directory(parameter, file_);
 }
 
-void ModelFile::check_shape(const Parameter& parameter, const TensorRows& at) const {
+void ModelFile::check_shape(const Parameter& parameter, const TensorLocation& at) const {
   const std::vector<std::int64_t>* found = weights_->shape(at.tensor);
   if (found == nullptr) {
     const bool separate = file_.layout == GateLayout::separate && parameter.name.ends_with(kGateProjection);
@@ -241,9 +241,9 @@ void ModelFile::check_shape(const Parameter& parameter, const TensorRows& at) co
        io::shape_text(at.shape));
 }
 
-void ModelFile::check_names(const std::vector<TensorRows>& used) const {
+void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
   std::set<std::string_view> known;
-  for (const TensorRows& at : used) known.insert(at.tensor);
+  for (const TensorLocation& at : used) known.insert(at.tensor);
   for (const std::string& name : weights_->names()) {
     const bool extra = gguf_ ? is_extra_tensor_in_gguf(name) : is_extra_tensor(name, file_.config);
     if (!known.contains(name) && !extra) {
@@ -252,7 +252,7 @@ void ModelFile::check_names(const std::vector<TensorRows>& used) const {
   }
 }
 
-void ModelFile::read_rows(const TensorRows& at, const Parameter& parameter, float* out) const {
+void ModelFile::read_rows(const TensorLocation& at, const Parameter& parameter, float* out) const {
   if (at.rows.empty()) return weights_->read(at.tensor, out);
   std::vector<float> tensor(static_cast<std::size_t>(count_of(at.shape)));
   weights_->read(at.tensor, tensor.data());
@@ -263,8 +263,8 @@ void ModelFile::read_rows(const TensorRows& at, const Parameter& parameter, floa
 }
 
 /// Locates each parameter and checks its tensor.
-std::vector<TensorRows> ModelFile::checked(const ParameterTable& table) const {
-  std::vector<TensorRows> places;
+std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) const {
+  std::vector<TensorLocation> places;
   for (const Parameter& parameter : table.entries()) {
     places.push_back(stored(parameter));
     check_shape(parameter, places.back());
@@ -275,7 +275,7 @@ std::vector<TensorRows> ModelFile::checked(const ParameterTable& table) const {
 
 void ModelFile::read_each(const std::function<void(const Parameter&, const float*)>& at) const {
   const ParameterTable table(file_.config);
-  const std::vector<TensorRows> places = checked(table);
+  const std::vector<TensorLocation> places = checked(table);
   weights_->verify();
   std::vector<float> values;
   for (std::size_t i = 0; i < places.size(); ++i) {
@@ -288,7 +288,7 @@ void ModelFile::read_each(const std::function<void(const Parameter&, const float
 
 std::vector<float> ModelFile::read(const io::FileProgress& progress) const {
   const ParameterTable table(file_.config);
-  const std::vector<TensorRows> places = checked(table);
+  const std::vector<TensorLocation> places = checked(table);
   weights_->verify();
   std::vector<float> out(static_cast<std::size_t>(table.total()));
   for (std::size_t i = 0; i < places.size(); ++i) {
@@ -318,7 +318,7 @@ std::vector<WrittenTensor> gather(const FileConfig& file, const std::vector<floa
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
   for (const Parameter& parameter : table.entries()) {
-    const TensorRows at = stored_in_directory(parameter, file);
+    const TensorLocation at = stored_in_directory(parameter, file);
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
     if (first)
       out.push_back({at.tensor, at.shape, std::vector<float>(static_cast<std::size_t>(count_of(at.shape))), {}});

@@ -40,7 +40,7 @@ class WeightFiles {
 };
 
 /// Locates a parameter in a file: some rows of a tensor.
-struct TensorRows {
+struct TensorLocation {
   std::string tensor;
   std::vector<std::int64_t> shape;  ///< shape that the tensor must have
   std::vector<std::int64_t> rows;   ///< row r of the parameter is row rows[r] of the tensor; empty: the same rows
@@ -68,11 +68,11 @@ class ModelFile {
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
  private:
-  std::vector<TensorRows> checked(const ParameterTable& table) const;
-  TensorRows stored(const Parameter& parameter) const;
-  void check_shape(const Parameter& parameter, const TensorRows& at) const;
-  void check_names(const std::vector<TensorRows>& used) const;
-  void read_rows(const TensorRows& at, const Parameter& parameter, float* out) const;
+  std::vector<TensorLocation> checked(const ParameterTable& table) const;
+  TensorLocation stored(const Parameter& parameter) const;
+  void check_shape(const Parameter& parameter, const TensorLocation& at) const;
+  void check_names(const std::vector<TensorLocation>& used) const;
+  void read_rows(const TensorLocation& at, const Parameter& parameter, float* out) const;
 
   FileConfig file_;
   const Family* family_ = nullptr;

@@ -107,9 +107,10 @@ std::string said_by(const std::function<void()>& run) {
 }
 
 /// Applies random operations to a cache and to lists of tokens.
-class Story {
+class RandomOperations {
  public:
-  Story(DType dtype, std::int64_t page, std::uint32_t seed) : random_(seed), cache_(shape_with(dtype, page, 12)) {}
+  RandomOperations(DType dtype, std::int64_t page, std::uint32_t seed)
+      : random_(seed), cache_(shape_with(dtype, page, 12)) {}
 
   void step() {
     const std::int64_t kind = below(8);
@@ -167,10 +168,10 @@ class Story {
 TEST(Cache, Rows_AnySequenceOfOperations_AreThoseAppended) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t page : {1, 3, 16}) {
-      Story story(dtype, page, static_cast<std::uint32_t>(page) + 7);
+      RandomOperations operations(dtype, page, static_cast<std::uint32_t>(page) + 7);
       for (int n = 0; n < 120; ++n) {
-        story.step();
-        if (n % 4 == 3) story.expect_right();
+        operations.step();
+        if (n % 4 == 3) operations.expect_right();
         if (HasFatalFailure()) return;
       }
     }

@@ -48,7 +48,7 @@ struct Members {
     EXPECT_TRUE(filled.insert(&member).second) << row.name << " fills a member that another row fills";
     last = &member;
   }
-  void operator()(const TensorRow& row, BehindMember<const float> place) {
+  void operator()(const TensorRow& row, AppendedRows<const float> place) {
     EXPECT_TRUE(of_row.emplace(row.name, &place.member).second) << row.name << " has two rows";
     EXPECT_EQ(last, &place.member) << row.name << " does not follow the tensor that it is to lie behind";
   }
@@ -83,7 +83,7 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
   };
   std::int64_t rows = 0;  // rows of the member, including those that follow it
   const auto at = [&](const TensorRow& row, auto&& member) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, BehindMember<const float>>) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, AppendedRows<const float>>) {
       expect_place(row, row.present ? next : nullptr);
       if (row.present) rows += row.shape.sizes[0];
       EXPECT_GE(member.member.shape[0], rows) << row.name << " is not part of its member";
